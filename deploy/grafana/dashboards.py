@@ -1,6 +1,6 @@
 """The dashboards, each made from its questions: ``make dashboards`` writes the JSON files that Grafana imports.
 
-A board is a module of ``boards``; panels stand in the order in which an operator asks.
+A board is a module of ``boards``; its panels stand in the order in which an operator asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOARDS = (fleet.BOARD, provisioner.BOARD, pool.BOARD, edge.BOARD, cost.BOARD)
 
 
 def texts() -> dict[Path, str]:
-    """What each file holds."""
+    """Return the content of each file."""
     encode: Callable[[object], str] = JSONEncoder(sort_keys=True, indent=2).encode
     return {HERE / f"{board.name}.json": encode(dashboard(board).build()) + "\n" for board in BOARDS}
 

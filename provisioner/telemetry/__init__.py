@@ -1,1 +1,1 @@
-"""What the loop tells about itself: metrics, log, health page, notes for people."""
+"""The loop's reports on itself: metrics, log, health and status pages, pool status, timelines."""

@@ -1,4 +1,4 @@
-"""Who may read what the HTTP server says: a bearer token, and TLS. Both come from files that may change any time."""
+"""Authentication at the HTTP server: a bearer token, and TLS. Both come from files that may change at any time."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ Value = TypeVar("Value")
 
 
 class AccessError(Exception):
-    """A file that access depends on cannot be used; the text says which and why."""
+    """The error that a file needed for access cannot be used; its text names the file and the reason."""
 
 
-NOBODY_ASKED = Server()
-"""Neither token nor TLS."""
+NO_AUTHENTICATION = Server()
+"""Server settings with neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
-"""Wrong tokens that a client may send in so many seconds; further wrong ones are refused by a status of their own."""
+"""The number of wrong tokens that a client may send, and in how many seconds; further wrong tokens get status 429."""
 
 WRONG_SECONDS = 1.0
-"""Pause before the response to each further wrong token: it slows guesses down and holds no thread."""
+"""Seconds before the response to each further wrong token. The pause slows guesses down and blocks no thread."""
 
 LOGGED = 20
-"""Clients whose wrong tokens are logged by name in ``LOGIN_SECONDS``; the others are only counted."""
+"""The number of clients whose wrong tokens are logged by name in ``LOGIN_SECONDS``; other clients are only counted."""
 
 FILE_SECONDS = 1.0
-"""Between two looks at the files, in a thread of their own: a disk that hangs holds up no connection."""
+"""Seconds between two checks of the files, in a thread of their own, so that a disk that hangs blocks no connection."""
 
 
 class FailedLogins:
-    """The wrong tokens of each client in the ``LOGIN_SECONDS`` since the first of them."""
+    """The number of wrong tokens of each client in the ``LOGIN_SECONDS`` since the first wrong token."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +55,8 @@ class FailedLogins:
     def add(self, client: str) -> bool:
         """Count a wrong token, and return False if its client has sent more than ``LOGINS``.
 
-        The first token of a client is logged; beyond ``LOGGED`` clients, their number is, as it grows tenfold.
+        The first wrong token of a client is logged. Beyond ``LOGGED`` clients only the number of further clients is
+        logged, each time it has grown tenfold.
         """
         with self._lock:
             if self._clock() >= self._end:
@@ -69,16 +70,17 @@ class FailedLogins:
         return count <= LOGINS
 
 
-class _FromFiles(Generic[Value]):
-    """A value made from files, and made again after a change."""
+class _FileValue(Generic[Value]):
+    """A value that is made from files, and made again after they change."""
 
     def __init__(
-        self, make: Callable[..., Value], files: Sequence[Path], failed: str, *, is_kept: bool = False
+        self, make: Callable[..., Value], files: Sequence[Path], failure_message: str, *, is_kept: bool = False
     ) -> None:
-        """Raises AccessError, as ``make`` does. For a change that cannot be used ``failed`` is logged, and the value is
-        None, or with ``is_kept`` the earlier one.
+        """Make the value. Raise AccessError if ``make`` does.
+
+        If a later change cannot be used, the message is logged and the value becomes None, or with ``is_kept`` stays.
         """
-        self._make, self._files, self._failed, self._is_kept = make, files, failed, is_kept
+        self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
         self.value: Value | None = make(*files)
 
@@ -91,36 +93,39 @@ class _FromFiles(Generic[Value]):
             self.value = self._make(*self._files)
         except AccessError as error:
             self.value = self.value if self._is_kept else None
-            log.warning(self._failed, extra={"error": str(error)})
+            log.warning(self._failure_message, extra={"error": str(error)})
 
 
 class Access:
-    """Judges each connection and question. Any thread."""
+    """The judge of each connection and request, in any thread."""
 
-    def __init__(self, files: Server = NOBODY_ASKED, rejected: Callable[[str], None] = lambda reason: None) -> None:
-        """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged.
+    def __init__(
+        self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """Read the files. Raise AccessError if a file cannot be used now; a file that fails later is logged.
 
-        ``rejected`` is called with "token" for a wrong token, with "rate" for one of a client that sent too many.
+        ``rejected`` is called with "token" for a wrong token, with "rate" for a wrong token of a client that sent too
+        many.
         """
         self._rejected = rejected
         self._failed = FailedLogins()
         self._closed = threading.Event()
-        self._token: _FromFiles[bytes] | None = None
-        """A digest of the token; without a value every token is refused."""
-        self._tls: _FromFiles[ssl.SSLContext] | None = None
+        self._token: _FileValue[bytes] | None = None
+        """The digest of the token; while it has no value, every token is refused."""
+        self._tls: _FileValue[ssl.SSLContext] | None = None
         if files.token_file is not None:
-            self._token = _FromFiles(_token, [files.token_file], "Token cannot be read, every login is refused")
+            self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
         if files.tls_cert is not None and files.tls_key is not None:
-            words = "Certificate cannot be used, the one before stays in force"
-            self._tls = _FromFiles(_context, [files.tls_cert, files.tls_key], words, is_kept=True)
+            message = "Certificate cannot be used, the one before stays in force"
+            self._tls = _FileValue(_tls_context, [files.tls_cert, files.tls_key], message, is_kept=True)
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The context of new connections, with the newest certificate; None without TLS."""
+        """Return the TLS context of new connections, with the newest certificate; None without TLS."""
         return self._tls.value if self._tls else None
 
     def follow(self) -> None:
-        """Take changes of the files from now on, until ``close``."""
+        """Follow changes of the files in a thread, until ``close``."""
 
         def refresh() -> None:
             while not self._closed.wait(FILE_SECONDS):
@@ -130,14 +135,14 @@ class Access:
             threading.Thread(target=refresh, name="access", daemon=True).start()
 
     def refresh(self) -> None:
-        """Take changes of the files."""
+        """Read the files again if they changed."""
         if self._token:
             self._token.refresh()
         if self._tls:
             self._tls.refresh()
 
     def close(self) -> None:
-        """Take no more changes."""
+        """Stop to follow changes."""
         self._closed.set()
 
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
@@ -149,38 +154,40 @@ class Access:
             return HTTPStatus.OK
         if not authorization:
             return HTTPStatus.UNAUTHORIZED
-        given, token = _digest(_given(authorization)), self._token.value
+        given, token = _digest(_bearer_token(authorization)), self._token.value
         if token is not None and hmac.compare_digest(given, token):
             return HTTPStatus.OK
-        is_early = self._failed.add(client)
-        self._rejected("token" if is_early else "rate")
-        return HTTPStatus.UNAUTHORIZED if is_early else HTTPStatus.TOO_MANY_REQUESTS
+        is_below_limit = self._failed.add(client)
+        self._rejected("token" if is_below_limit else "rate")
+        return HTTPStatus.UNAUTHORIZED if is_below_limit else HTTPStatus.TOO_MANY_REQUESTS
 
 
-def is_meant(host: str, listen: str) -> bool:
-    """True when a request's Host header names this server, which listens on a loopback address. A foreign page whose
-    name resolves to the loopback is refused by it: the header still has that page's name, and every browser sends it.
+def is_own_host(host: str, listen: str) -> bool:
+    """Return True if a request's Host header names this server, which listens on a loopback address.
+
+    This check refuses a foreign page whose name resolves to the loopback (DNS rebinding), because every browser sends
+    the page's own name in the header.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")
 
 
 def _without_port(address: str) -> str:
-    """The host of ``HOST[:PORT]``, without the brackets of an IPv6 address."""
+    """Return the host of ``HOST[:PORT]``, without the brackets of an IPv6 address."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0]
 
 
-def _given(authorization: str) -> bytes:
-    """The token in an Authorization header, after Bearer; empty if there is none."""
+def _bearer_token(authorization: str) -> bytes:
+    """Return the token after Bearer in an Authorization header; empty if there is none."""
     scheme, _, rest = authorization.strip().partition(" ")
-    # As the server has read it.
+    # The server decodes headers as latin-1, so this encoding restores the bytes that the client sent.
     return rest.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
 def _token(path: Path) -> bytes:
-    """Return the digest of the token in a file. Raise AccessError if there is none."""
+    """Return the digest of the token in a file. Raise AccessError if the file has no token."""
     try:
         token = path.read_bytes().strip()
     except OSError as error:
@@ -191,11 +198,11 @@ def _token(path: Path) -> bytes:
 
 
 def _digest(token: bytes) -> bytes:
-    """A digest of the token, of one length, so that each comparison takes the same time."""
+    """Return a digest of the token. All digests have one length, so that each comparison takes the same time."""
     return hashlib.sha256(token).digest()
 
 
-def _context(cert: Path, key: Path) -> ssl.SSLContext:
+def _tls_context(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -1,6 +1,6 @@
-"""The release of the brake, and what it sets going: machines deleted as orphans, when, and requests cancelled.
+"""The effects of a release of the brake: the machines that are deleted as orphans, and the requests that are cancelled.
 
-Pure. That is a forecast from files alone, for an operator who decides: the loop judges anew by what it sees.
+Pure. This is a forecast from files alone, for the operator's decision; the loop decides again by its own observations.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from provisioner.telemetry.pool_status import PoolStatus
 
 
 def time_at(memory: Memory, wall: float) -> float:
-    """Loop time at a moment of the wall clock, as the next loop would have it."""
+    """Return the loop time at a moment of the wall clock, as the next loop would have it."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
 
 class Waiting(NamedTuple):
-    """A machine that is deleted as an orphan unless something explains it before."""
+    """A machine that will be deleted as an orphan unless a request explains it before."""
 
     name: str
     unlisted: bool = False
-    """It has a request, but no list of HF names it; otherwise it has none."""
+    """True if the machine has a request and is in no list of HF; False if it has no request."""
     at: float | None = None
-    """Loop time before which it is not deleted, if no brake holds from now on; None: nobody knows, or never."""
+    """The earliest loop time of the delete, if no brake holds from now on; None: never, or unknown."""
 
 
 def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()) -> tuple[Waiting, ...]:
-    """Machines that wait to be deleted as orphans, in the order in which they go, by grace and cap per hour.
+    """Return the machines that wait to be deleted as orphans, in the order of their deletes, by grace and cap per hour.
 
-    ``limits``: None where nobody knows them. ``news``: machines without a request that no loop has noted yet.
+    ``limits``: None if unknown. ``news``: machines without a request that no loop has recorded yet.
     """
     grace = limits.orphans.grace if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -50,38 +50,41 @@ def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCalls:
-    """HF's calls by the marks that its scripts leave, in seconds by the file system's clock alone."""
+    """HF's calls by the poll markers of its scripts, in seconds by the file system's clock alone."""
 
     polled: Mapping[str, float]
-    """When HF last asked for each request."""
+    """The time of HF's last poll of each request."""
     reported: Set[str]
     """Requests whose terminal answer HF has read."""
     last: float
-    """When HF last called at all."""
+    """The time of HF's last call of any script."""
 
 
 def forgotten(memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float) -> tuple[RequestRecord, ...]:
-    """Requests that HF seems to have forgotten: cancelled, unless it asks for them first.
+    """Return the requests that HF seems to have forgotten; the loop cancels them unless HF polls them first.
 
-    The loop counts only what it has seen itself, so after its start it waits longer than the marks say.
+    The loop counts only calls since its own start, so it may wait longer than the markers suggest.
     """
     if limits is None:
         return ()
     return tuple(
         record
         for record in memory.requests.values()
-        if record.id not in calls.reported and is_forgotten(record, limits, _silence(record, calls, now))
+        if record.id not in calls.reported and is_forgotten(record, limits, _silent_seconds(record, calls, now))
     )
 
 
-def _silence(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
-    """Seconds for which HF has called and not asked for this; of one that it never asked for, by the loop's clock."""
+def _silent_seconds(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
+    """Return the seconds for which HF has called without polling this request.
+
+    They count from its last poll; if HF never polled it, from its reading by the loop's clock.
+    """
     polled = calls.polled.get(record.id)
     return now - record.read if polled is None else calls.last - polled
 
 
-def owned(record: RequestRecord) -> int:
-    """Machines of a request that a cancel deletes."""
+def count_machines(record: RequestRecord) -> int:
+    """Count the machines of a request that a cancel deletes."""
     return sum(slot.verdict in DESIRED for slot in record.slots.values())
 
 
@@ -92,15 +95,15 @@ def released(
     wall: float,
     news: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``StatusModel``.
+    """Return the fields ``brake``, ``waiting`` and ``forgotten`` of a ``StatusModel``.
 
-    ``news``: machines without a request that no loop has noted yet, with their pools.
+    ``news``: machines without a request that no loop has recorded yet, with their pools.
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")
     now, brake = time_at(memory, wall), memory.brake
     waits = waiting(memory, limits, now, news.keys())
-    pools = _pools_of([one.name for one in waits], memory, pool_status, news)
+    pools = _last_pools([one.name for one in waits], memory, pool_status, news)
     return {
         "brake": brake
         and {
@@ -118,15 +121,17 @@ def released(
             }
             for one in waits
         ],
-        "forgotten": [{"id": record.id, "machines": owned(record)} for record in forgotten(memory, limits, calls, now)],
+        "forgotten": [
+            {"id": record.id, "machines": count_machines(record)} for record in forgotten(memory, limits, calls, now)
+        ],
     }
 
 
-def _pools_of(
+def _last_pools(
     names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """The pool in which each of these machines was seen last."""
+    """Return the pool in which each of these machines was seen last."""
     if not names:
         return {}
-    pools = {name: pool for pool, held in pool_status.orphans.items() for name in held} | dict(news)
+    pools = {name: pool for pool, orphans in pool_status.orphans.items() for name in orphans} | dict(news)
     return pools | {slot.name: slot.pool for _, slot in memory.slots}

@@ -1,4 +1,4 @@
-"""Notes which of HF's two files the loop has in force, compares them with those of the scripts, and sets the metric."""
+"""The comparison of HF's two files as the loop has them in force with the files that the scripts have read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-FILES = {"config": "provider config", "templates": "templates file"}
-"""What a person calls each of HF's files."""
-TO_DO = {
+FILE_NAMES = {"config": "provider config", "templates": "templates file"}
+"""The name of each of HF's files in messages."""
+
+ADVICE = {
     "scripts": "the scripts' is newer: bring it to the loop (provisioner configmap makes the pod's)",
     "loop": "the loop's is newer: bring it to HostFactory's host",
     None: "compare the two, and bring the right one to the other side",
@@ -23,28 +24,28 @@ TO_DO = {
 
 
 def sentence(difference: Difference) -> str:
-    """What a difference means, and what to do."""
-    what = f"HostFactory's scripts read another {FILES[difference.file]} than the loop has in force"
-    return f"{what}; {TO_DO[difference.newer]}"
+    """Return a sentence that names a difference and its remedy."""
+    message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
+    return f"{message}; {ADVICE[difference.newer]}"
 
 
-class ConfigWatch:
-    """Takes in each cycle, in the loop's thread."""
+class ConfigDrift:
+    """The comparison after each cycle, in the loop's thread, and its metric."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
-        """``digests``: those of HF's files that the loop has in force."""
+        """``digests`` returns the digests of HF's files that the loop has in force."""
         self._metrics, self._state, self._digests = metrics, state, digests
-        self._told: list[Difference] = []
+        self._logged: list[Difference] = []
 
-    def take(self) -> None:
-        """Note what is in force if it is new, and compare."""
+    def compare(self) -> None:
+        """Record the digests in force if they are new, and compare them with those of the scripts."""
         try:
             self._state.note_in_force(self._digests())
             differences = self._state.config_differences()
         except StateError as error:
-            log.warning("What the scripts have read cannot be compared", extra={"error": str(error)})
+            log.warning("The files that the scripts have read cannot be compared", extra={"error": str(error)})
             return
         self._metrics.config_differs.replace({one.file: 1.0 for one in differences})
-        if differences and differences != self._told:
+        if differences and differences != self._logged:
             log.warning("Configuration differs", extra={"problem": "; ".join(map(sentence, differences))})
-        self._told = differences
+        self._logged = differences

@@ -1,4 +1,4 @@
-"""Connections to the HTTP server: one request each, bounded in number, size and time, in a thread of their own."""
+"""Connections to the HTTP server: one request each; bounded in number, size and time; in a thread of their own."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""From the connection to the end of the request's head, TLS handshake included."""
+"""The most seconds from the connection to the end of the request's head, TLS handshake included."""
 RESPONSE_SECONDS = 30.0
-"""From the end of the request's head until the client has taken the response."""
+"""The most seconds from the end of the request's head until the client has received the response."""
 HEAD_BYTES, LINE_BYTES = 32_768, 8_192
-"""Most bytes of a request's head, and of a line in it."""
-HELD_BYTES = 32 * 1024 * 1024
-"""Most bytes of responses that clients have not taken yet."""
+"""The most bytes of a request's head, and of a line in the head."""
+UNSENT_BYTES = 32 * 1024 * 1024
+"""The most bytes of responses that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
-"""Most connections, and never more than one of so many file descriptors: the loop needs the others."""
+"""The most connections, and the divisor of the file descriptors that they may use, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
-"""Age before which no connection is closed to make room: time for a TLS handshake and a question. Others wait."""
+"""Seconds before which no connection is closed to make room: time for a TLS handshake and a request. Others wait."""
 PAUSE_SECONDS = 0.1
-"""After a connection that could not be taken through no doing of its client."""
+"""Seconds of pause after a connection that could not be accepted for a reason other than its client."""
 WORKERS = 2
-"""Threads that make responses: few, as the loop's own thread waits while Python runs one of them."""
+"""Threads that make responses: few, because the loop's own thread waits while Python runs another thread."""
 STOP_SECONDS = 2.0
-"""Time for responses under way at the end."""
+"""Seconds that responses under way have at the end."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -51,12 +51,12 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Headers of every response; the status page allows its own style besides."""
+"""The headers of every response; the status page also allows its own style."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A client's question: its path, query, the headers that matter, and the client's network."""
+    """A client's request: path, query, the headers that are used, and the client's network."""
 
     path: str
     query: str = ""
@@ -68,14 +68,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response of a path."""
+    """The response to a request."""
 
     status: HTTPStatus
     type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    pause: float = 0.0
-    """Seconds before it is sent."""
+    pause_seconds: float = 0.0
+    """Seconds before the response is sent."""
 
 
 class Connections(httputil.HTTPServerConnectionDelegate):
@@ -89,21 +89,21 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         rejected: Callable[[str], None],
         prompt: Collection[str],
     ) -> None:
-        """``tls`` returns the context of a new connection; ``prompt`` are paths whose response, if no login is sent,
-        needs neither time nor file, and is not held up by others.
+        """``tls`` returns the context of a new connection. ``prompt``: paths whose response, if no login is sent, needs
+        neither time nor file, and therefore waits for no other response.
 
         ``rejected`` is called with "request" for a request that is refused for its form, with "room" for a connection
-        that is closed to make room for another one.
+        that is closed to make room for another.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
-        self.open = _Open(rejected)
+        self.open = _OpenConnections(rejected)
         self.workers = ThreadPoolExecutor(WORKERS, "respond")
         self._end: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Answer requests from now on."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -118,20 +118,20 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     async def _serve(self) -> None:
         limits = {"idle_connection_timeout": HEAD_SECONDS, "max_header_size": HEAD_BYTES, "chunk_size": LINE_BYTES}
         server = HTTPServer(self, no_keep_alive=True, **limits)
-        taking = asyncio.ensure_future(self._take(server))
+        accepting = asyncio.ensure_future(self._accept_connections(server))
         await asyncio.wrap_future(self._end)
-        taking.cancel()
+        accepting.cancel()
         self._socket.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await server.close_all_connections()
         self.workers.shutdown(wait=False, cancel_futures=True)
 
-    async def _take(self, server: HTTPServer) -> None:
-        """Take one connection after the other; those that are there already have their turn in between."""
+    async def _accept_connections(self, server: HTTPServer) -> None:
+        """Accept one connection after the other, and let open connections work in between."""
         while True:
             line: socket.socket | _Stream | None = None
-            pause = 0.0
+            pause_seconds = 0.0
             try:
                 line, address = await asyncio.get_running_loop().sock_accept(self._socket)
                 await self.open.make_room()
@@ -140,12 +140,12 @@ class Connections(httputil.HTTPServerConnectionDelegate):
                 server.handle_stream(stream, address)
             except Exception as error:
                 level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
-                log.log(level, "Connection cannot be taken", exc_info=error)
+                log.log(level, "Connection cannot be accepted", exc_info=error)
                 if line is not None:
                     line.close()
-                if line is None or level == logging.ERROR:  # the process has no descriptor left, or a fault
-                    pause = PAUSE_SECONDS
-            await asyncio.sleep(pause)
+                if line is None or level == logging.ERROR:  # the process has no descriptor left, or there is a bug
+                    pause_seconds = PAUSE_SECONDS
+            await asyncio.sleep(pause_seconds)
 
     def _stream(self, connection: socket.socket) -> _Stream:
         if (context := self._tls()) is None:
@@ -154,65 +154,68 @@ class Connections(httputil.HTTPServerConnectionDelegate):
 
 
 class _Stream(IOStream):
-    """A connection. It ends with what was sent, also where the client has sent more than was read."""
+    """A connection. Its client receives the whole response, also if it has sent more than the server read."""
 
     client = ""
-    since = 0.0
-    """When it was taken, by the monotonic clock."""
-    held = 0
-    """Bytes of its response."""
+    accepted_at = 0.0
+    """The monotonic time at which the connection was accepted."""
+    unsent_bytes = 0
+    """The bytes of its response."""
 
     def close_fd(self) -> None:
-        """Send the end before the socket is closed, which would reset it."""
+        """Shut down the sending side first, because closing alone would reset the connection."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         super().close_fd()
 
 
 class _TlsStream(_Stream, SSLIOStream):
-    """The same by TLS."""
+    """A connection with TLS."""
 
 
-class _Open:
-    """The open connections, the oldest first. For a new one the oldest of the client that has most is closed."""
+class _OpenConnections:
+    """The open connections, the oldest first.
+
+    To make room for a new connection, the oldest connection of the client with the most connections is closed.
+    """
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
         self._rejected = rejected
         self._streams: list[_Stream] = []
-        self._most = most_connections()
+        self._max_open = most_connections()
 
     async def make_room(self) -> None:
-        """Wait until another connection may be open; close one for it if there are too many."""
+        """Wait until another connection may be open; close a connection if there are too many."""
         while True:
             self._streams = [stream for stream in self._streams if not stream.closed()]
-            if len(self._streams) < self._most:
+            if len(self._streams) < self._max_open:
                 return
-            if time.monotonic() - _next(self._streams).since >= LEAST_SECONDS:
+            if time.monotonic() - _next_to_close(self._streams).accepted_at >= LEAST_SECONDS:
                 self._close_one(self._streams)
             else:
                 await asyncio.sleep(0.01)
 
     def add(self, stream: _Stream, host: str) -> None:
-        """Take a connection."""
-        stream.client, stream.since = network_of(host), time.monotonic()
+        """Add a connection of a client."""
+        stream.client, stream.accepted_at = network_of(host), time.monotonic()
         self._streams.append(stream)
 
-    def hold(self, stream: _Stream, size: int) -> None:
-        """Let a connection send a response of this size."""
-        stream.held = size
-        held = [other for other in self._streams if other.held and not other.closed()]
-        while sum(other.held for other in held) > HELD_BYTES and len(held) > 1:
-            held.remove(self._close_one(held))
+    def reserve(self, stream: _Stream, size: int) -> None:
+        """Reserve the bytes of a response for a connection; close other connections if they exceed the bound."""
+        stream.unsent_bytes = size
+        sending = [other for other in self._streams if other.unsent_bytes and not other.closed()]
+        while sum(other.unsent_bytes for other in sending) > UNSENT_BYTES and len(sending) > 1:
+            sending.remove(self._close_one(sending))
 
     def _close_one(self, among: Sequence[_Stream]) -> _Stream:
-        stream = _next(among)
+        stream = _next_to_close(among)
         stream.close()
         self._rejected("room")
         return stream
 
 
-def _next(among: Sequence[_Stream]) -> _Stream:
-    """Return the connection that is to be closed first."""
+def _next_to_close(among: Sequence[_Stream]) -> _Stream:
+    """Return the connection that has to be closed first."""
     ((greediest, _),) = Counter(stream.client for stream in among).most_common(1)
     return next(stream for stream in among if stream.client == greediest)
 
@@ -224,7 +227,7 @@ def most_connections() -> int:
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client; by IPv6 its network, in which it has as many addresses as it likes."""
+    """Return the address of a client; for IPv6 its /64 network, in which it may choose its address freely."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -232,20 +235,20 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """Reads a request and sends its response. The connection ends then, before a body or a second request is read."""
+    """The exchange of one request and its response. The connection then ends; no body or second request is read."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
         self._stream: _Stream = connection.stream
 
     async def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
-        """Answer a request by its head."""
+        """Answer the request as soon as its head is complete."""
         start: httputil.RequestStartLine = start_line
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = self._refusal(start, headers) or await self._response(start.path, headers)
-                await asyncio.sleep(response.pause)
-                self._shared.open.hold(self._stream, len(response.body))
+                await asyncio.sleep(response.pause_seconds)
+                self._shared.open.reserve(self._stream, len(response.body))
                 fields = {"Content-Type": response.type, "Content-Length": str(len(response.body))}
                 await self._connection.write_headers(
                     httputil.ResponseStartLine("HTTP/1.1", response.status, response.status.phrase),
@@ -253,12 +256,12 @@ class _Exchange(httputil.HTTPMessageDelegate):
                     b"" if start.method == "HEAD" else response.body,
                 )
         except (TimeoutError, StreamClosedError):
-            log.debug("Response was not taken", extra={"path": start.path})
+            log.debug("Response was not received", extra={"path": start.path})
         finally:
-            self._connection.detach().close()  # closed only, Tornado goes on with requests it has read
+            self._connection.detach().close()  # without detach, Tornado would answer further requests it has read
 
     def _refusal(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> Response | None:
-        """The response to a request whose form is refused."""
+        """Return the response to a request whose form is refused; None if the form is accepted."""
         lines = (start.path, *(f"{name}: {value}" for name, value in headers.get_all()))
         if start.method not in ("GET", "HEAD"):
             allowed = {"Allow": "GET, HEAD"}
@@ -277,11 +280,11 @@ class _Exchange(httputil.HTTPMessageDelegate):
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
         question = Question(path, query, accept, authorization, host, self._stream.client)
         if path in self._shared.prompt and not authorization:  # a failed login is logged, which may take time
-            return self._made(question)
-        return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._made, question)
+            return self._make_response(question)
+        return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._make_response, question)
 
-    def _made(self, question: Question) -> Response:
-        """The response to a question, unless its client is gone."""
+    def _make_response(self, question: Question) -> Response:
+        """Return the response to a request; an empty response if its client is gone."""
         if self._stream.closed():
             return Response(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"")
         try:

@@ -1,4 +1,4 @@
-"""What machines cost and what they may, as ``status`` says it. Pure: no input, no output, no clock."""
+"""The costs of machines and their budgets, as ``status`` shows them. Pure: no input, no output, no clock."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ from typing import Any
 from provisioner.model import HOUR, Limits, Memory, PendingReason
 from provisioner.planning.allocate.budget import hourly, month_cost, priced
 from provisioner.planning.core.usage import month_of
-from provisioner.telemetry.pool_windows import Document, lasting, local, past
+from provisioner.telemetry.pool_windows import Document, lasting, local, past_fields
 
 
-def spending(memory: Memory, limits: Limits, lacks: Iterable[Document], now: float) -> dict[str, Any] | None:
-    """The costs where something has a price, else None; ``lacks``: what open requests are short of.
+def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
+    """Return the costs and budgets; None if no pool has a price. ``unmet``: the unmet machines of open requests.
 
-    ``per_hour`` and ``per_month`` have ``used``, ``limit`` (None: any amount) and ``reached``; ``used`` of an hour is
-    what all that is there or asked for costs, ``forecast`` of a month what it comes to if that stays. ``held``: how
-    many machines the budget holds back; ``since``, ``since_seconds``: when the oldest of their requests was read.
+    ``per_hour`` and ``per_month`` have ``used``, ``limit`` (None: unlimited) and ``reached``. ``used`` per hour counts
+    all machines that exist or are asked for; ``forecast`` is the month's cost if they stay. ``held``: the number of
+    machines that the budget holds back; ``since``, ``since_seconds``: the time at which the oldest request was read.
     """
     if not priced(limits):
         return None
     budget, ahead = limits.budget, memory.written.ahead
     machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.gone)
-    asked = hourly(limits, machines)
-    spent = month_cost(memory, limits, now, ahead)
-    left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
-    held = [one for one in lacks if one["reason"] == PendingReason.BUDGET]
-    longest = max((one["since_seconds"] or 0.0 for one in held), default=None)
-    reached = budget.per_month is not None and spent >= budget.per_month
+    hour_used = hourly(limits, machines)
+    month_used = month_cost(memory, limits, now, ahead)
+    hours_left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
+    held_back = [one for one in unmet if one["reason"] == PendingReason.BUDGET]
+    longest = max((one["since_seconds"] or 0.0 for one in held_back), default=None)
+    reached = budget.per_month is not None and month_used >= budget.per_month
     return {
         "currency": budget.currency,
         "per_hour": {
-            "used": round(asked, 4),
+            "used": round(hour_used, 4),
             "limit": budget.per_hour,
-            "reached": budget.per_hour is not None and bool(held) and not reached,
+            "reached": budget.per_hour is not None and bool(held_back) and not reached,
         },
         "per_month": {
-            "used": round(spent, 4),
+            "used": round(month_used, 4),
             "limit": budget.per_month,
             "reached": reached,
-            "forecast": round(spent + asked * left, 4),
+            "forecast": round(month_used + hour_used * hours_left, 4),
         },
-        "held": sum(one["machines"] for one in held),
-        **past(memory, "since", None if longest is None else now - longest, now),
+        "held": sum(one["machines"] for one in held_back),
+        **past_fields(memory, "since", None if longest is None else now - longest, now),
     }
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def spending_lines(seen: Document | None) -> Iterator[str]:
-    """The costs beside what they may be, and what is held back; nothing where nothing has a price."""
-    if seen is None:
+def spending_lines(costs: Document | None) -> Iterator[str]:
+    """Yield the costs with their budgets, and the machines held back; no line if no pool has a price."""
+    if costs is None:
         return
-    hour, month, currency = seen["per_hour"], seen["per_month"], seen["currency"]
+    hour, month, currency = costs["per_hour"], costs["per_month"], costs["currency"]
     yield (
         f"costs {hour['used']:.2f}{of_most(hour['limit'])} {currency} per hour; "
         f"this month {month['used']:.2f}{of_most(month['limit'])} {currency}, "
-        f"{month['forecast']:.2f} at its end as it runs now"
+        f"{month['forecast']:.2f} at its end if these machines stay"
     )
-    if seen["held"]:
-        which = "month" if month["reached"] else "hour"
-        since = f"since {local(seen['since'])} ({lasting(seen['since_seconds'])})"
-        yield f"BUDGET of the {which} holds back {seen['held']} machines {since}"
+    if costs["held"]:
+        budget_name = "month" if month["reached"] else "hour"
+        since = f"since {local(costs['since'])} ({lasting(costs['since_seconds'])})"
+        yield f"BUDGET of the {budget_name} holds back {costs['held']} machines {since}"
 
 
 def of_most(limit: float | None) -> str:
-    """What may be spent, after what was; empty for any amount."""
+    """Return the text for a budget, which follows the amount used; empty if the amount is unlimited."""
     return "" if limit is None else f" of {limit:g}"

@@ -1,4 +1,4 @@
-"""What the log says of a cycle, of what hinders it, of the brake, and of machines that their places refuse."""
+"""The log lines of a cycle, its problems, the brake, distrusted pools, and machines that their places refuse."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 
 
 class CycleLog:
-    """Takes in each cycle, in the loop's thread."""
+    """The log lines of each cycle, written in the loop's thread."""
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools of the last line."""
+        """The deferrals and unseen pools of the last line, by which news is recognised."""
         self._problem = ""
         """The problem that was logged last."""
         self._brake: Brake | None = None
         """The brake that was logged last."""
         self._distrusted: Mapping[str, Distrusted] = {}
-        """The pools in distrust that were logged last."""
+        """The distrusted pools that were logged last."""
 
     def take(self, report: CycleReport) -> None:
-        """Take in one cycle."""
+        """Log one cycle."""
         if report.problem and report.problem != self._problem:
             log.error("Cycle failed", extra={"error": report.problem})
         elif not report.problem:
@@ -53,17 +53,17 @@ class CycleLog:
         self._log_distrust(report)
 
     def _log_cycle(self, report: CycleReport) -> None:
-        """INFO for a cycle that did something or met something new, DEBUG for a quiet one."""
-        # Deferrals and unseen pools may stay for many cycles, and are news only when they change.
+        """Log a cycle at INFO if it did something or met something new, else at DEBUG."""
+        # Deferrals and unseen pools may last for many cycles, so they are news only when they change.
         standing = dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
-        news = report.closes or _outcomes(report) or standing != self._standing
+        has_news = report.closes or _outcomes(report) or standing != self._standing
         self._standing = standing
-        level = logging.INFO if news else logging.DEBUG
+        level = logging.INFO if has_news else logging.DEBUG
         if log.isEnabledFor(level):
-            log.log(level, "Cycle", extra=facts(report))
+            log.log(level, "Cycle", extra=cycle_facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
-        """Log the brake once when it latches, or holds at the start, and once when it is released."""
+        """Log the brake once when it latches or holds at the start, and once when it is released."""
         if report.memory is None or report.memory.brake == self._brake:
             return
         before, brake = self._brake, report.memory.brake
@@ -72,7 +72,7 @@ class CycleLog:
             log.info("Brake released", extra={"reason": str(before.reason) if before else ""})
             return
         log.error(
-            "Brake latched: no orphan is deleted until a person has looked and ran provisioner recover --release-brake",
+            "Brake latched: no orphan is deleted until an operator runs provisioner recover --release-brake",
             extra={
                 "reason": str(brake.reason),
                 "detail": brake.detail,
@@ -83,7 +83,7 @@ class CycleLog:
         )
 
     def _log_distrust(self, report: CycleReport) -> None:
-        """Log once that a pool's snapshots are not acted upon, and once that they are again: a failed one ends none."""
+        """Log once that a pool is distrusted, and once that its distrust ended, which no failed observation does."""
         failed = {
             pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
         }
@@ -106,8 +106,8 @@ class CycleLog:
 # --- the line ``Cycle`` -----------------------------------------------------------------------------------------------
 
 
-def facts(report: CycleReport) -> Mapping[str, object]:
-    """The line's numbers. ``creates`` and ``deletes`` were accepted, ``failures`` refused; ``closes`` are slots."""
+def cycle_facts(report: CycleReport) -> Mapping[str, object]:
+    """Return the line's facts: accepted ``creates`` and ``deletes``, refused ``failures``, closed slots, causes."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {
@@ -123,7 +123,7 @@ def facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Each cause once, with its count."""
+    """Yield each cause once, with its count."""
     counts = Counter[str]()
     for outcome in _outcomes(report):
         action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
@@ -136,7 +136,7 @@ def _causes(report: CycleReport) -> Iterator[str]:
         cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
         counts[f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")] += 1
     for (pool, template, reason), machines in report.deferred.items():
-        counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
+        counts[f"deferred in {pool}: {_format_deferral(report, pool, template, reason)}"] += machines
     yield from (f"{count} {cause}" for cause, count in counts.items())
     yield from (f"{pool} unseen: {failure.error}" for pool, failure in report.unseen.items())
 
@@ -145,8 +145,8 @@ def _outcomes(report: CycleReport) -> list[Outcome]:
     return [outcome for done in report.results for outcome in done.outcomes]
 
 
-def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
-    """The reason of a deferral, and the failure from which its pool backs off."""
+def _format_deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
+    """Return the reason of a deferral, with the failure from which its pool backs off."""
     window = report.memory.windows.get((pool, template)) if report.memory else None
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
@@ -157,14 +157,14 @@ def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReas
 
 
 AGAIN_SECONDS = 600.0
-"""Seconds between two lines of the same pool, template and class while its refusals last."""
+"""Seconds between two lines of the same pool, template and class while the refusals last."""
 
 Key = tuple[str, str, ErrorClass]
 """Pool, template and class."""
 
 
-def _sums(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
-    """Return the refusals added up by pool, template and class, each with its newest words."""
+def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
+    """Return the refusals added up by pool, template and class, each sum with its newest words."""
     sums: dict[Key, Refusal] = {}
     for one in refusals:
         key = one.pool, one.template, one.error
@@ -173,57 +173,57 @@ def _sums(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
 
 
 class RefusalLog:
-    """Takes in each cycle, in the loop's thread."""
+    """The log lines and metrics of refused machines, written in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._begun = False
-        """A cycle was taken in before."""
+        self._has_recorded = False
+        """True after the first cycle with a memory."""
         self._refused_before: Mapping[str, Refusal] = {}
-        """The refused machines that were waiting in the cycle before, by name."""
+        """The refused machines that waited in the previous cycle, by name."""
         self._snapshots: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool; a pool that cannot be seen keeps its own."""
+        """The last complete snapshot of each pool, kept while the pool cannot be seen."""
         self._waiting: Mapping[Key, Refusal] = {}
-        """Machines that wait because their place refused them, or another machine before them."""
-        self._unsaid: dict[Key, Refusal] = {}
+        """Machines that wait because their place refused them or an earlier machine."""
+        self._unlogged: dict[Key, Refusal] = {}
         """Refusals since the last line that counted them."""
-        self._said: dict[Key, float] = {}
+        self._logged_at: dict[Key, float] = {}
         """Loop time of the last line, by pool, template and class."""
 
-    def take(self, report: CycleReport) -> None:
-        """Take in one cycle. The first cycle counts the machines that wait, and no earlier refusal."""
+    def record_cycle(self, report: CycleReport) -> None:
+        """Count and log the refusals of one cycle. The first cycle counts waiting machines and no earlier refusal."""
         if report.memory is None:
             return
         self._snapshots |= report.shown
-        if report.plan is not None or report.transitions or not self._begun:
-            self._compare(report, report.memory)
-        self._say(report.now)
+        if report.plan is not None or report.transitions or not self._has_recorded:
+            self._count_refusals(report, report.memory)
+        self._log_refusals(report.now)
 
-    def _compare(self, report: CycleReport, memory: Memory) -> None:
-        held = waiting(memory, self._snapshots)
-        if self._begun:
-            new = list(news(report.transitions, self._refused_before, held))
-            self._unsaid = _sums([*self._unsaid.values(), *new])
+    def _count_refusals(self, report: CycleReport, memory: Memory) -> None:
+        waiting_now = waiting(memory, self._snapshots)
+        if self._has_recorded:
+            new = list(news(report.transitions, self._refused_before, waiting_now))
+            self._unlogged = _sum_refusals([*self._unlogged.values(), *new])
             for refusal in new:
                 self._metrics.refusals.labels(refusal.pool, refusal.error).inc()
-        self._begun, self._refused_before = True, held
-        self._waiting = _sums([*held.values(), *held_back(memory, report.deferred)])
+        self._has_recorded, self._refused_before = True, waiting_now
+        self._waiting = _sum_refusals([*waiting_now.values(), *held_back(memory, report.deferred)])
         self._metrics.refused.replace({key: one.machines for key, one in self._waiting.items()})
 
-    def _say(self, now: float) -> None:
-        for key in sorted(self._unsaid.keys() | self._waiting.keys()):
-            if now - self._said.get(key, LONG_AGO) < AGAIN_SECONDS:
+    def _log_refusals(self, now: float) -> None:
+        for key in sorted(self._unlogged.keys() | self._waiting.keys()):
+            if now - self._logged_at.get(key, LONG_AGO) < AGAIN_SECONDS:
                 continue
-            self._said[key] = now
+            self._logged_at[key] = now
             pool, template, error = key
-            waits = self._waiting.get(key, Refusal(*key, text="", machines=0))
-            refused = self._unsaid.pop(key, waits._replace(machines=0))
+            waiting_machines = self._waiting.get(key, Refusal(*key, text="", machines=0))
+            refused = self._unlogged.pop(key, waiting_machines._replace(machines=0))
             facts = {
                 "pool": pool,
                 "template": template,
                 "error": str(error),
                 "refused": refused.machines,
-                "waiting": waits.machines,
-                "text": refused.text or waits.text,
+                "waiting": waiting_machines.machines,
+                "text": refused.text or waiting_machines.text,
             }
             log.warning("Machines are refused", extra=facts)

@@ -1,4 +1,4 @@
-"""What a cycle means for the metrics: what it did, and what memory and snapshots hold after it; and usage and costs."""
+"""The metrics of a cycle: its actions, the contents of memory and snapshots after it, usage and costs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class CycleMeter:
-    """Takes in each cycle, in the loop's thread."""
+    """The metrics of each cycle, set in the loop's thread."""
 
     def __init__(self, metrics: Metrics, state: State) -> None:
         self._metrics = metrics
@@ -43,14 +43,14 @@ class CycleMeter:
         self._seen: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool, kept while the pool cannot be seen."""
         self._observed: dict[str, float] = {}
-        """When that snapshot began, in epoch seconds."""
+        """The beginning of the last complete snapshot of each pool, in epoch seconds."""
         self._memory: Memory | None = None
         """The memory that was measured last."""
 
-    def take(self, report: CycleReport, limits: Limits) -> None:
-        """Take in one cycle."""
+    def record_cycle(self, report: CycleReport, limits: Limits) -> None:
+        """Set and count the metrics of one cycle."""
         metrics, wall = self._metrics, time.time()
-        metrics.cycle(report.result, report.seconds, wall)
+        metrics.count_cycle(report.result, report.seconds, wall)
         metrics.deferred.replace(report.deferred)
         metrics.holds.replace(counts(report.holds, report.memory))
         self._observed |= {
@@ -59,7 +59,7 @@ class CycleMeter:
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:
-                metrics.outcome(outcome)
+                metrics.count_outcome(outcome)
         for one in report.transitions:
             if one.closes:
                 self._count_end(one)
@@ -67,7 +67,7 @@ class CycleMeter:
         if report.lock_wait is not None:
             metrics.lock_wait.observe(report.lock_wait)
         # Before HF's first request there is no memory.
-        metrics.window.replace(_windows(report.memory.windows if report.memory else {}, limits))
+        metrics.window.replace(_sum_windows(report.memory.windows if report.memory else {}, limits))
         if report.memory is not None:
             metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
             self._count_memory(report, report.memory, limits, wall)
@@ -81,7 +81,7 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """Count a machine that began to run, or that was returned and went; log one that got stuck."""
+        """Count a machine that began to run, or that was returned and is gone; log a machine that became stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.runs and slot.ran is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
@@ -92,7 +92,7 @@ class CycleMeter:
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """Count memory and snapshots. They are not counted again while they are the same objects."""
+        """Count the contents of memory and snapshots. The same objects are not counted again."""
         news = {
             pool: observation
             for pool, observation in report.snapshots.items()
@@ -102,12 +102,12 @@ class CycleMeter:
             return
         self._seen |= news
         metrics = self._metrics
-        metrics.observed.replace(_machines(self._seen, memory, limits.prefix))
+        metrics.observed.replace(_count_machines(self._seen, memory, limits.prefix))
         if memory is self._memory:
             return
         self._memory = memory
         self._count_slots(list(memory.slots))
-        metrics.oldest_unmet.replace(_oldest(memory, wall - report.now))
+        metrics.oldest_unmet.replace(_oldest_requests(memory, wall - report.now))
         metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
         ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
@@ -117,7 +117,7 @@ class CycleMeter:
     def _count_slots(self, slots: Sequence[tuple[RequestRecord, Slot]]) -> None:
         metrics = self._metrics
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
-        metrics.use(desired.keys())
+        metrics.use_pairs(desired.keys())
         metrics.desired.replace(desired)
         metrics.set_aside.set(sum(slot.set_aside for _, slot in slots))
         is_down = (slot.pool for _, slot in slots if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED)
@@ -125,21 +125,21 @@ class CycleMeter:
         metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone))
 
 
-def _windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
-    """Pressure allowed by pool, summed over templates. An untried template counts with the first window."""
+def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
+    """Return the pressure allowed by pool, summed over templates. An untried template counts with the first window."""
     by_pool: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
-            pressure, pool = windows.get((name, template.id)), limits.pools.get(name)
-            if pressure is not None:
-                by_pool[name] += pressure.window
+            window, pool = windows.get((name, template.id)), limits.pools.get(name)
+            if window is not None:
+                by_pool[name] += window.window
             elif pool is not None:
                 by_pool[name] += min(pool.initial_window, pool.max_pending)
     return by_pool
 
 
-def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
-    """Machines by pool, template and phase; a machine that was asked for and not yet seen counts as ``submitted``."""
+def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
+    """Count machines by pool, template and phase; a machine that was asked for and not yet seen is ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
     for snapshot in seen.values():
         for machine in snapshot.machines.values():
@@ -152,8 +152,8 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
     return counts
 
 
-def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
-    """When the oldest open request of each template was read, by the wall clock."""
+def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
+    """Return the wall-clock time at which the oldest open request of each template was read."""
     oldest: dict[str, float] = {}
     for record in memory.requests.values():
         if record.ended is None:
@@ -164,20 +164,20 @@ def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 SUM_SECONDS = 60.0
-"""Least seconds between two sums: each looks at every slot, which takes longer than a cycle with nothing to do."""
+"""Least seconds between two sums: a sum reads every slot, which takes longer than a cycle with nothing to do."""
 
 
 class UsageMeter:
-    """Takes in each cycle, in the loop's thread."""
+    """The metrics of usage and costs, set in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._observed: dict[str, float] = {}
-        """The begin of the last complete look at each pool in this process."""
+        """The beginning of the last complete observation of each pool in this process, in loop time."""
         self._summed = LONG_AGO
 
-    def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
-        """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
+    def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
+        """Set the metrics after a cycle that ended at ``wall`` (epoch seconds)."""
         memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
@@ -185,7 +185,7 @@ class UsageMeter:
         if now < self._summed + SUM_SECONDS:
             return
         self._summed = now
-        self._metrics.seconds.replace(seconds(memory, self._observed))
+        self._metrics.seconds.replace(machine_seconds(memory, self._observed))
         if priced(limits):
             machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
             self._metrics.per_hour.replace({(): hourly(limits, machines)})
@@ -197,14 +197,16 @@ class UsageMeter:
         self._metrics.budget.replace({per: most for per, most in amounts.items() if most is not None})
 
 
-def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
-    """Machine-seconds of each pool that was looked at; the sums never fall, also across processes. A machine that has
-    run counts until the last observation that showed it; any other does not count yet, as its begin is not known.
+def machine_seconds(memory: Memory, observed_at: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the machine-seconds of each pool that was observed. The sums never fall, also across processes.
+
+    A machine that has run counts until the last observation that showed it. A machine that has not run does not count
+    yet, because its beginning is not known.
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:
-        if slot.ran is None or slot.deletion.gone or slot.pool not in looked:
+        if slot.ran is None or slot.deletion.gone or slot.pool not in observed_at:
             continue
-        if one := span(slot, looked[slot.pool]):
+        if one := span(slot, observed_at[slot.pool]):
             sums[slot.pool] += max(0, one.milliseconds)
-    return {pool: sums[pool] / 1000 for pool in looked}
+    return {pool: sums[pool] / 1000 for pool in observed_at}

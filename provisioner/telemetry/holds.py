@@ -1,4 +1,4 @@
-"""Holds that are held, as ``status`` says it: who holds what, since when and why."""
+"""The holds in force, as ``status`` shows them: kind, target, operator, time and reason."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from provisioner.telemetry.pool_windows import Document, local
 
 
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
-    """``held``: a ``hold`` (pause, drain, cancel, stop-all) each, its ``target`` (pool, request, machine), ``who``,
-    ``since``, ``reason``, and how many ``machines`` HostFactory has still to give back (None: it is not asked to).
-    ``problem``: why nobody knows which are held; empty where they are known.
+    """Return the holds in force and the problem with their file.
+
+    ``held``: for each its ``hold`` (pause, drain, cancel, stop-all), ``target`` (pool, request, machine), ``who``,
+    ``since``, ``reason``, and the number of ``machines`` that HostFactory has still to return (None unless drained).
+    ``problem``: the reason for which the holds are unknown; empty if they are known.
     """
     try:
         holds = state.read_holds()
     except StateError as error:
         return {"held": [], "problem": str(error)}
-    held = [
+    current = [
         {
             "hold": hold.kind,
             "target": hold.target,
@@ -35,21 +37,21 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
         for hold in holds.current
         if memory is None or not is_done(hold, memory)
     ]
-    return {"held": held, "problem": ""}
+    return {"held": current, "problem": ""}
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- for operators ----------------------------------------------------------------------------------------------------
 
 
 def hold_alarms(document: Document) -> Iterator[str]:
-    """The holds that keep machines away, the widest first; a person has to let go of them."""
+    """Yield the holds that prevent machines until an operator releases them, the widest first."""
     if problem := document["problem"]:
-        yield f"HOLDS UNKNOWN, a loop that runs holds those that it knows, one that starts stops all: {problem}"
+        yield f"HOLDS UNKNOWN, a running loop keeps the holds that it knows, a starting loop stops all: {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):
-        yield from (f"{_what(one)} {_who(one)}" for one in document["held"] if one["hold"] == kind)
+        yield from (f"{_format_hold(one)} {_format_author(one)}" for one in document["held"] if one["hold"] == kind)
 
 
-def _what(one: Document) -> str:
+def _format_hold(one: Document) -> str:
     target = one["target"]
     if one["hold"] == HoldKind.STOP_ALL:
         return "STOPPED: no machine is made or deleted until `provisioner start-all`;"
@@ -59,12 +61,14 @@ def _what(one: Document) -> str:
     return f"DRAINED pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
 
 
-def _who(one: Document) -> str:
+def _format_author(one: Document) -> str:
     return f"by {one['who']} since {local(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
 
 
 def cancel_lines(document: Document) -> list[str]:
-    """The cancels that are not done yet."""
+    """Return a line for each cancel that is not done yet."""
     return [
-        f"  cancel of {one['target']} asked {_who(one)}" for one in document["held"] if one["hold"] == HoldKind.CANCEL
+        f"  cancel of {one['target']} asked {_format_author(one)}"
+        for one in document["held"]
+        if one["hold"] == HoldKind.CANCEL
     ]

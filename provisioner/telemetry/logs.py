@@ -1,4 +1,4 @@
-"""Log lines: a constant sentence, facts as keys; text on a terminal, else one JSON object a line. Always on stderr."""
+"""Log lines on stderr: a constant sentence with facts as keys; text on a terminal, else one JSON object a line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from provisioner.loop.clock import CYCLE
 from provisioner.utc import format_utc
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes every record has; the others are the caller's facts."""
+"""Attributes that every record has; all other attributes are the caller's facts."""
 
 NOISY = ("urllib3", "google", "kubernetes", "aiohttp.access")
-"""Libraries whose INFO is not news to an operator."""
+"""Libraries whose INFO lines are of no use to an operator."""
 
 
 def configure(level: str = "INFO") -> None:
@@ -28,17 +28,17 @@ def configure(level: str = "INFO") -> None:
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller said beside the sentence, and the cycle that it was said in."""
-    said = {key: value for key, value in vars(record).items() if key not in STANDARD}
+    """Return the caller's facts, with the number of the cycle in which the line was written."""
+    extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
     cycle = CYCLE.get()
-    return {"cycle": cycle, **said} if cycle else said
+    return {"cycle": cycle, **extra} if cycle else extra
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (UTC), severity, message, then the facts: as Cloud Logging reads an entry."""
+    """A formatter of lines as Cloud Logging reads them: a JSON object of UTC time, severity, message and facts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, object] = {
             "time": format_utc(record.created, milliseconds=True),
             "severity": record.levelname,
@@ -51,11 +51,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, sentence, facts."""
+    """A formatter of lines for a terminal: time, level, sentence and facts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        said = " ".join(f"{key}={value}" for key, value in facts(record).items())
-        line = f"{clock} {record.levelname:<7} {record.getMessage()}" + (f"  {said}" if said else "")
+        extra = " ".join(f"{key}={value}" for key, value in facts(record).items())
+        line = f"{clock} {record.levelname:<7} {record.getMessage()}" + (f"  {extra}" if extra else "")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -16,33 +16,33 @@ class Row:
     """Machines of a pool, of a template, or of a template in a pool."""
 
     pool: str
-    """Empty: of all pools."""
+    """The pool; empty in a row of all pools."""
     template: str
-    """Empty: of all templates."""
+    """The template; empty in a row of all templates."""
     wanted: int
-    """What should run: open slots, machines that HF holds, and those that wait for a slot."""
+    """Machines that should run: open slots, machines that HF has, and machines that wait for a slot."""
     running: int
     pending: int
     """Slots whose machines do not run yet."""
     failed: int
-    """Slots that failed, of the requests that the files still hold."""
+    """Slots that failed, of the requests that are still in the files."""
     lost: int
     """Machines that ran and vanished, of the same requests."""
     window: int | None
-    """Machines that may be pending now; None where no loop has told the limits."""
+    """Machines that may be pending now; None if no loop has published the limits."""
     cap: int | None
-    """Most machines: of a template in all, of a pool for each template; None: no cap."""
+    """The most machines of a template, or of each template in a pool; None: no cap."""
     last_error: Document | None
     """The last error's ``error`` (class) and ``text``, its time ``at``, and its age ``at_seconds``."""
 
     @property
     def name(self) -> str:
-        """The rows of the pool or template that this row sums up."""
+        """The name of the pool or template that this row sums up."""
         return self.pool or self.template
 
 
 class Counts(NamedTuple):
-    """Slots by what became of their machines."""
+    """Numbers of slots by the state of their machines."""
 
     running: int = 0
     pending: int = 0
@@ -53,16 +53,16 @@ class Counts(NamedTuple):
 ByPool = Mapping[str, Counts]
 
 
-def counts_of(record: RequestRecord) -> ByPool:
-    """Return the slots of a request in each pool."""
-    fates = Counter(
+def count_slots(record: RequestRecord) -> ByPool:
+    """Count the slots of a request in each pool."""
+    states = Counter(
         [
             (slot.pool, ("running" if slot.ran is not None else "pending") if slot.verdict in DESIRED else slot.verdict)
             for slot in record.slots.values()
         ]
     )
-    pools = dict.fromkeys(pool for pool, _ in fates)
-    return {pool: Counts(*(fates[pool, fate] for fate in Counts._fields)) for pool in pools}
+    pools = dict.fromkeys(pool for pool, _ in states)
+    return {pool: Counts(*(states[pool, name] for name in Counts._fields)) for pool in pools}
 
 
 def tables(
@@ -74,7 +74,7 @@ def tables(
 ) -> dict[str, Sequence[Row]]:
     """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
 
-    A row without a pool counts what no pool can be named for; it belongs to its template alone.
+    Machines that wait in no particular pool count in the row of their template alone.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():
@@ -95,14 +95,14 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
     pool = limits.pools.get(key[0])
     if key in memory.windows:
         window: int | None = memory.windows[key].window
-    else:  # what a first try is allowed
+    else:  # the window of a first try
         window = min(pool.initial_window, pool.max_pending) if pool else None
     wanted = counts.running + max(counts.pending, waits)
     return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
 
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
-    """Return a row of each pool or template that is configured, or that only machines still have."""
+    """Return a row of each pool or template that is configured or that still has machines."""
     parts: dict[str, list[Row]] = {name: [] for name in configured}
     for row in rows:
         if name := getattr(row, kind):

@@ -1,4 +1,4 @@
-"""The form of a metric: a row from which it is made, a table that is replaced whole, and a group of rows."""
+"""The forms of metrics: a row that describes a metric, a table that is replaced whole, and a group of rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-# Else every counter and histogram has a second series, which is of no use.
+# Without this call every counter and histogram exports a second, useless series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Key = TypeVar("Key", bound=str | tuple[str, ...])
-"""The label value of a series, or the values where it has several labels."""
+"""The label value of a series, or the values if the metric has several labels."""
 
 CONFIGURED = None
-"""Values of a label that the configuration gives."""
+"""The mark of a label whose values the configuration gives."""
 
 
 class Table(Collector, Generic[Key]):
-    """A gauge whose series are replaced all at once: a scrape sees the old or the new ones, and no stale one stays."""
+    """A gauge whose series are replaced all at once, so that a scrape sees either all old or all new series."""
 
     family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
 
@@ -35,7 +35,7 @@ class Table(Collector, Generic[Key]):
         registry: CollectorRegistry,
         empty: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``empty`` gives the value of an expected series for which there is none."""
+        """``empty`` returns the value of an expected series that has no value."""
         self._empty_family = partial(self.family, name, meaning, labels=labels)
         self._empty = empty
         self._expected: Mapping[tuple[str, ...], float] = {}
@@ -43,15 +43,15 @@ class Table(Collector, Generic[Key]):
         registry.register(self)
 
     def expect(self, keys: Iterable[tuple[str, ...]]) -> None:
-        """Export these series also while no value is given for them."""
+        """Export these series also while they have no value."""
         self._expected = {key: self._expected[key] if key in self._expected else self._empty() for key in keys}
 
     def replace(self, values: Mapping[Key, float]) -> None:
-        """Take the values from now on, by label values."""
+        """Replace all values by these, by label values."""
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """All series as they are now."""
+        """Yield the family with all present series."""
         family = self._empty_family()
         for key, value in {**self._expected, **self._values}.items():
             family.add_metric([str(part) for part in key], value)
@@ -59,7 +59,7 @@ class Table(Collector, Generic[Key]):
 
 
 class CountedTable(Table[Key]):
-    """The same for a counter whose values are counted elsewhere, across restarts."""
+    """A table for a counter whose values are counted elsewhere, across restarts."""
 
     family = CounterMetricFamily
 
@@ -72,20 +72,20 @@ Made = TypeVar("Made", bound=Table[Any] | Counter | Gauge | Histogram)
 
 @dataclass(frozen=True, eq=False)
 class Metric(Generic[Made]):
-    """A metric's row: what makes it, its name, meaning and labels, and the series that it has from the beginning."""
+    """A metric's row: its maker, name, meaning and labels, and the series that it has from the beginning."""
 
     make: Callable[..., Made]
     name: str
     labels: Mapping[str, Iterable[str] | None]
-    """Each with the values whose series are there as zero before something happens."""
+    """Each label with the values whose series exist as zero from the beginning."""
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Only for types: a group holds what was made under the row's own name, which comes before the row."""
+        """Serve type checkers only: an instance attribute of the same name hides the row. Raise AttributeError."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:
-        """Return the label values of the series that are there as zero."""
+        """Return the label values of the series that exist as zero from the beginning."""
         if not self.labels:
             return []
         names = tuple(name for name, values in self.labels.items() if values is CONFIGURED)
@@ -105,7 +105,7 @@ class Group:
         self._begin({})
 
     def _begin(self, configured: Configured) -> None:
-        """Export the series of each row that are there as zero."""
+        """Export the series that each row has from the beginning as zero."""
         for name, row in self._rows.items():
             metric, keys = vars(self)[name], row.first_keys(configured)
             if isinstance(metric, Table):
@@ -116,5 +116,5 @@ class Group:
 
 
 def timed(*bounds: float) -> Callable[..., Histogram]:
-    """Return what makes a histogram with these upper bounds in seconds: few, as each costs one series per label set."""
+    """Return a maker of histograms with these upper bounds in seconds; each bound costs a series per label set."""
     return partial(Histogram, buckets=bounds)

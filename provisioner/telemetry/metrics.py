@@ -1,4 +1,4 @@
-"""Every metric of the provisioner as a row: its kind, its name as one literal, its labels, its meaning.
+"""The metrics of the provisioner, each as a row: its kind, its name as one literal, its labels, its meaning.
 
 Timestamps are epoch seconds, durations seconds.
 """
@@ -36,7 +36,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 RESULTS = ("ok", "failed")
 """Results of one create or delete."""
 LOGIN_REJECTIONS = ("token", "rate")
-"""Reasons of the HTTP server to refuse a login: a wrong token, and one of a client that sent many before."""
+"""The HTTP server's reasons to refuse a login: a wrong token, and a wrong token of a client that sent many before."""
 
 Pair = tuple[str, str]
 """A pool and a template whose machines it makes."""
@@ -44,27 +44,27 @@ Pair = tuple[str, str]
 POOL = {"pool": CONFIGURED}
 PAIR = {"pool": CONFIGURED, "template": CONFIGURED}
 EXPECTED_DEFERRALS = (PendingReason.WINDOW, PendingReason.CAP, PendingReason.BACKOFF, PendingReason.PAUSED)
-"""The reasons of deferred machines that are exported also as zero. Few sites have a budget, which is the other one."""
+"""The deferral reasons that are exported also as zero: all but the budget, because few sites have one."""
 
 
 class EventMetrics(Group):
-    """What became of Pub/Sub messages. Only where a subscription is configured: no other loop needs the series."""
+    """Metrics of Pub/Sub messages, exported only if a subscription is configured."""
 
     # fmt: off
     events = Metric(Counter, "hf_provisioner_events_total", {"worth": CONFIGURED},
-        "Pub/Sub messages, by what they were good for.")
+        "Pub/Sub messages by their use.")
     breaks = Metric(Counter, "hf_provisioner_event_stream_breaks_total", {},
-        "How often the Pub/Sub stream ended by itself and was opened again.")
+        "Pub/Sub streams that ended by themselves and were opened again.")
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
-        """``worths``: those of ``events.Worth``, whose module loads Pub/Sub's client."""
+        """``worths``: the values of ``events.Worth``, passed in because its module loads Pub/Sub's client."""
         super().__init__(registry)
         self._begin({("worth",): [(worth,) for worth in worths]})
 
 
 class Metrics(Group):
-    """All metrics but those of messages; those of the process come beside them."""
+    """All metrics except those of messages, together with the metrics of the process."""
 
     # fmt: off
     # The loop
@@ -81,11 +81,11 @@ class Metrics(Group):
     config_ok = Metric(Gauge, "hf_provisioner_config_ok", {},
         "0 while a bad new configuration is refused.")
     config_differs = Metric(Table[str], "hf_provisioner_config_differs", {"file": ()},
-        "1 for a file of HostFactory's of which its scripts have read another content than the loop.")
+        "1 for a file of HostFactory's that its scripts have read with another content than the loop.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
-        "What ended the wait for a cycle.")
+        "Ends of the wait for a cycle, by cause.")
 
-    # Machines: what is wanted and what is there, counted anew each time
+    # Machines wanted and observed, counted anew each time
     desired = Metric(Table[Pair], "hf_provisioner_machines_desired", PAIR,
         "Slots that should have a machine.")
     observed = Metric(Table[tuple[str, str, Phase]], "hf_provisioner_machines",
@@ -94,39 +94,39 @@ class Metrics(Group):
         {**PAIR, "reason": EXPECTED_DEFERRALS}, "Machines wanted, missing and held back.")
     refused = Metric(Table[tuple[str, str, ErrorClass]], "hf_provisioner_machines_refused",
         {"pool": (), "template": (), "error": ()},
-        "Machines that are wanted and wait because their place refuses them.")
+        "Machines that are wanted and wait because their place refuses to create them.")
     window = Metric(Table[str], "hf_provisioner_window", POOL,
         "Machines that may be pending now, all templates together.")
     oldest_unmet = Metric(partial(Table[str], empty=lambda: math.nan), "hf_provisioner_oldest_unmet_timestamp_seconds",
-        {"template": CONFIGURED}, "When the oldest open slot was requested; NaN if there is none.")
+        {"template": CONFIGURED}, "Time at which the oldest open request was read; NaN if there is none.")
     brake = Metric(Table[tuple[str, BrakeReason]], "hf_provisioner_brake_engaged",
-        {"pool": [""], "reason": BrakeReason}, "1 while orphan deletion is held; an empty pool means all of them.")
+        {"pool": [""], "reason": BrakeReason}, "1 while orphans are not deleted; an empty pool means all pools.")
     holds = Metric(Table[tuple[HoldKind, str]], "hf_provisioner_hold", {"hold": (), "pool": ()},
-        "holds that operators set; an empty pool means all of them, or a cancel that is not done yet.")
+        "Holds that operators set; an empty pool means all pools, or a cancel that is not done yet.")
     unlisted = Metric(Table[str], "hf_provisioner_machines_unlisted", POOL,
         "Machines of ours that run and were in no list of HostFactory for 24 h.")
     stuck = Metric(Table[str], "hf_provisioner_machines_stuck", POOL,
-        "Machines of ours that were to go and are still there, a minute after the end of their grace period.")
+        "Machines of ours that still exist a minute after the end of their grace period.")
     down = Metric(Table[str], "hf_provisioner_machines_down", POOL,
-        "Machines that HostFactory was told of and that do not run now.")
+        "Machines that were reported to HostFactory and do not run now.")
 
-    # How slots went
+    # Ends of slots
     set_aside = Metric(Gauge, "hf_provisioner_slots_set_aside", {},
-        "Slots of which a forbidden transition was asked.")
+        "Slots that a forbidden transition was asked of.")
     startup = Metric(timed(5, 30, 60, 180, 600), "hf_provisioner_machine_startup_seconds", {"pool": (), "template": ()},
         "From requested to running.")
     shutdown = Metric(timed(10, 60, 300, 3600), "hf_provisioner_machine_shutdown_seconds", {"pool": ()},
         "From returned to gone.")
     lost = Metric(Counter, "hf_provisioner_machines_lost_total",
-        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # known beforehand: no alert waits for it
-        "Machines that succeeded and then vanished, or that HostFactory gave back as their end was announced.")
+        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # this end is known beforehand; no alert uses it
+        "Machines that succeeded and then vanished, or that HostFactory returned because their end was announced.")
     failed = Metric(Counter, "hf_provisioner_slots_failed_total", {"pool": (), "template": (), "error": ()},
         "Slots that ended failed.")
     refusals = Metric(Counter, "hf_provisioner_refusals_total",
         {**POOL, "error": [error for error in ErrorClass if error.is_refusal]},
-        "Machines that their place refused, whatever became of their slots.")
+        "Machines that their place refused, whatever the end of their slots.")
 
-    # Places: observations of pools, and actions in them
+    # Observations of pools, and actions in them
     observation = Metric(partial(Table[str], empty=lambda: time.time()), "hf_provisioner_observation_timestamp_seconds",
         POOL, "Time of the last complete observation; begins with the start of the process.")
     creates = Metric(Counter, "hf_provisioner_creates_total", {**POOL, "result": RESULTS},
@@ -134,9 +134,10 @@ class Metrics(Group):
     deletes = Metric(Counter, "hf_provisioner_deletes_total", {**POOL, "reason": DeleteReason, "result": RESULTS[:1]},
         "Delete actions, in machines.")
     calls = Metric(timed(0.1, 1, 10), "hf_provisioner_backend_call_seconds", {"pool": (), "operation": ()},
-        "One look at a pool, or one batch of creates or deletes.")
+        "One observation of a pool, or one batch of creates or deletes.")
     errors = Metric(Counter, "hf_provisioner_backend_errors_total",
-        {**POOL, "operation": OPERATIONS, "error": [ErrorClass.DENIED]}, "Looks, creates and deletes that failed.")
+        {**POOL, "operation": OPERATIONS, "error": [ErrorClass.DENIED]},
+        "Observations, creates and deletes that failed.")
 
     # State files, and the HTTP server
     requests = Metric(Table[tuple[str, RequestStatus]], "hf_provisioner_requests",
@@ -150,18 +151,18 @@ class Metrics(Group):
 
     # Usage and costs
     seconds = Metric(CountedTable[str], "hf_provisioner_machine_seconds_total", {"pool": ()},
-        "Seconds for which machines were there, all together, since usage is counted.")
+        "Seconds for which machines existed, summed over all machines, since usage is counted.")
     per_hour = Metric(Table[tuple[()]], "hf_provisioner_cost_per_hour", {},
-        "What the machines that are there cost in an hour.")
+        "Cost per hour of the machines that exist.")
     month = Metric(Table[tuple[()]], "hf_provisioner_cost_this_month", {},
-        "What machines have cost in this calendar month (UTC).")
+        "Cost of all machines in this calendar month (UTC).")
     budget = Metric(Table[str], "hf_provisioner_budget", {"per": ()},
-        "What machines may cost in an hour or in a month.")
+        "The most that machines may cost in an hour or in a month.")
 
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, provisioner: str = "") -> None:
-        """``provisioner``: the id, by which alerts tell several in one Prometheus apart."""
+        """``provisioner``: the id, by which alerts distinguish several provisioners in one Prometheus."""
         super().__init__(registry)
         ProcessCollector(registry=registry)
         self.build_info.labels(__version__).set(1)
@@ -172,12 +173,12 @@ class Metrics(Group):
         self._used: frozenset[Pair] = frozenset()
 
     def configure(self, limits: Limits) -> None:
-        """Export the series of these pools and templates as zero until something happens to them."""
+        """Export the series of these pools and templates as zero until they have values."""
         self._limits = limits
         self._begin_configured()
 
-    def use(self, pairs: Set[Pair]) -> None:
-        """Export the series of these pairs, too, which have or had machines."""
+    def use_pairs(self, pairs: Set[Pair]) -> None:
+        """Export the series of these pairs as well, because they have or had machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()
@@ -187,15 +188,15 @@ class Metrics(Group):
         for reason in LOGIN_REJECTIONS:
             self.rejections.labels(reason)
 
-    def cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
-        """Count a cycle that ended at epoch time ``ended`` after ``seconds``: so this process is the loop."""
+    def count_cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
+        """Count a cycle that took ``seconds`` and ended at epoch time ``ended``, and mark this process as the loop."""
         self._active.set(1)
         self.cycles.labels(result).inc()
         self.cycle_duration.observe(seconds)
         if result == "ok":
             self.last_success.set(ended)
 
-    def outcome(self, outcome: Outcome) -> None:
+    def count_outcome(self, outcome: Outcome) -> None:
         """Count an action that was tried."""
         result, action = RESULTS[outcome.failure is not None], outcome.action
         if isinstance(action, Create):
@@ -204,7 +205,7 @@ class Metrics(Group):
             self.deletes.labels(action.pool, action.reason, result).inc()
 
     def _begin_configured(self) -> None:
-        # A template that names many pools fills the first before the others, most of which are never needed.
+        # A template that names many pools fills the first pool first, and never needs most of the others.
         pairs = [
             (pool, template.id)
             for template in self._limits.templates.values()

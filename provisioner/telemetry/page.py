@@ -1,4 +1,4 @@
-"""The status page: what ``status`` says, as HTML that refreshes itself and needs no script. Rendered when asked for."""
+"""The status page: the content of ``status`` as HTML that refreshes itself and needs no script, rendered on request."""
 
 from __future__ import annotations
 
@@ -36,35 +36,37 @@ from provisioner.telemetry.unmet import unmet_lines
 HTML = "text/html; charset=utf-8"
 
 REFRESH = 10
-"""Seconds after which a browser asks again, unless that was stopped."""
+"""Seconds after which a browser asks again, unless the reader stopped the refresh."""
 
 SHOWN = 100
-"""Entries of a list that are shown; how many more there are is said, and a filter finds them."""
+"""The most entries of a list that are shown. The page says how many more there are, and its filter finds them."""
 
 LONGEST = 120
-"""Characters of a name or a sentence that are shown, so that four kilobytes of it push nothing away."""
+"""The most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
 
-MOST_TOLD = 100
-"""Sentences of what happened that are shown, the newest."""
+MOST_SENTENCES = 100
+"""The most sentences of a timeline that are shown: the newest."""
 
 MOST_LINES = 5_000
-"""Lines of the journal that a pool's timeline is made from, the newest: more than it shows sentences of. A pool that
-refused all day has fifty thousand."""
+"""The most lines of the journal from which a pool's timeline is made: the newest, and more than it shows sentences.
+
+A pool that refused all day has fifty thousand lines.
+"""
 
 FRESH = 1.0
-"""Seconds for which what was read is shown again: many open pages cost no more than a few."""
+"""Seconds for which a reading of the files is shown again, so that many open pages cost no more than a few."""
 
-Told = tuple[str, str]
-"""The time of an event in words, and the event."""
+TimelineRow = tuple[str, str]
+"""The time of an event as text, and the event."""
 
 
 class Visit(NamedTuple):
-    """A page that is asked for, and what is there to show."""
+    """A page that is asked for, and the status that it shows."""
 
-    facts: StatusInputs
-    seen: StatusModel
+    inputs: StatusInputs
+    status: StatusModel
     subject: PlottedSubject
-    """The kind of the page and the name in its path; two empty words for the first page."""
+    """The kind of the page and the name in its path; two empty texts for the first page."""
     query: str
 
     @property
@@ -77,27 +79,27 @@ class Visit(NamedTuple):
         """The filter that was entered."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
-    def when(self, at: float | None) -> str:
-        """Return loop time in words: by the clock, and how long ago or in how long."""
-        memory = self.facts.memory
+    def format_time(self, at: float | None) -> str:
+        """Return a moment of loop time as text: the clock time, and how long ago or in how long."""
+        memory = self.inputs.memory
         if at is None or memory is None:
             return ""
-        left = at - time_at(memory, self.facts.wall)
-        words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
+        seconds_left = at - time_at(memory, self.inputs.wall)
+        words = f"in {lasting(seconds_left)}" if seconds_left > 0 else f"{lasting(-seconds_left)} ago"
         return f"{local(format_utc(memory.wall_of(at)))} ({words})"
 
 
 class StatusPage:
-    """Answers the pages' paths, in the server's threads. ``memory`` gives what the loop of this process remembers."""
+    """The pages, rendered in the server's threads. ``memory`` returns the memory of this process's loop."""
 
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, StatusInputs, StatusModel] | None = None
-        """The newest reading, and when it was read by the monotonic clock."""
+        """The time of the newest reading by the monotonic clock, and the reading."""
 
     def respond(self, path: str, query: str) -> Response | None:
-        """The page of a path; None where there is none."""
+        """Return the page of a path; None if the path has no page."""
         kind, _, name = path.removeprefix("/").partition("/")
         pages: Mapping[str, Callable[[Visit], Response]] = {
             "pool": self._pool,
@@ -108,143 +110,143 @@ class StatusPage:
         if path not in ("/", "/status.json") and not (kind in pages and name):
             return None
         try:
-            facts, seen = self._observe()
+            inputs, status = self._observe()
         except StateError as error:
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing to show", str(error))
         if path == "/status.json":
-            return Response(HTTPStatus.OK, JSON, f"{json.dumps(seen.document(), indent=2)}\n".encode())
+            return Response(HTTPStatus.OK, JSON, f"{json.dumps(status.document(), indent=2)}\n".encode())
         if path == "/":
-            return self._index(Visit(facts, seen, ALL, query))
-        return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
+            return self._index(Visit(inputs, status, ALL, query))
+        return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
     def _observe(self) -> tuple[StatusInputs, StatusModel]:
-        """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
+        """Return the loop's memory and the files, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
-                facts = read_status_inputs(self._state, self._memory())
-                self._seen = (now, facts, status_model(facts))
+                inputs = read_status_inputs(self._state, self._memory())
+                self._seen = (now, inputs, status_model(inputs))
             return self._seen[1:]
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
     def _index(self, visit: Visit) -> Response:
         find = visit.find
-        matching = [one for one in visit.seen.requests if find in one["id"] or find in one["template"]]
+        matching = [one for one in visit.status.requests if find in one["id"] or find in one["template"]]
         matching.sort(key=lambda one: (one["status"] != "running", one["id"]))
         return self._show("index.html", visit, requests=matching, root="")
 
     def _pool(self, visit: Visit) -> Response:
-        facts, name, find = visit.facts, visit.name, visit.find
-        row = next((row for row in visit.seen.pools if row.pool == name), None)
+        inputs, name, find = visit.inputs, visit.name, visit.find
+        row = next((row for row in visit.status.pools if row.pool == name), None)
         if row is None:
-            return _unknown(visit, [row.pool for row in visit.seen.pools])
-        here = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone)
+            return _unknown(visit, [row.pool for row in visit.status.pools])
+        here = (slot for slot in _slots(inputs.memory) if slot.pool == name and not slot.deletion.gone)
         slots = (slot for slot in here if find in slot.name)
-        limits = facts.pool_status.pool_limits.get(name)
+        limits = inputs.pool_status.pool_limits.get(name)
         return self._show(
             "pool.html",
             visit,
-            seen=narrowed(visit.seen, pool=name),
+            status=narrowed(visit.status, pool=name),
             row=row,
             where=limits.where if limits else "",
-            orphans=facts.pool_status.orphans.get(name, ()),
-            machines=_machines(slots),
+            orphans=inputs.pool_status.orphans.get(name, ()),
+            machines=_machine_list(slots),
         )
 
     def _template(self, visit: Visit) -> Response:
-        row = next((row for row in visit.seen.templates if row.template == visit.name), None)
+        row = next((row for row in visit.status.templates if row.template == visit.name), None)
         if row is None:
-            return _unknown(visit, [row.template for row in visit.seen.templates])
-        part = narrowed(visit.seen, template=visit.name)
+            return _unknown(visit, [row.template for row in visit.status.templates])
+        part = narrowed(visit.status, template=visit.name)
         matching = [one for one in part.requests if visit.find in one["id"]]
-        return self._show("template.html", visit, seen=part, row=row, requests=matching)
+        return self._show("template.html", visit, status=part, row=row, requests=matching)
 
     def _request(self, visit: Visit) -> Response:
-        memory, id_, find = visit.facts.memory or Memory(""), visit.name, visit.find
+        memory, id_, find = visit.inputs.memory or Memory(""), visit.name, visit.find
         if id_ in memory.returns:
-            return self._show("return.html", visit, back=memory.returns[id_])
+            return self._show("return.html", visit, record=memory.returns[id_])
         if id_ not in memory.requests:
             return _unknown(visit, list(memory.requests))
         record = memory.requests[id_]
-        request = next(one for one in visit.seen.requests if one["id"] == id_)
-        machines = _machines(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
+        request = next(one for one in visit.status.requests if one["id"] == id_)
+        machines = _machine_list(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
         return self._show("request.html", visit, request=request, record=record, machines=machines)
 
     def _machine(self, visit: Visit) -> Response:
-        slot = next((slot for slot in _slots(visit.facts.memory) if slot.name == visit.name), None)
-        waits = next((one for one in visit.seen.waiting if one["machine"] == visit.name), None)
-        if slot is None and waits is None:
+        slot = next((slot for slot in _slots(visit.inputs.memory) if slot.name == visit.name), None)
+        waiting = next((one for one in visit.status.waiting if one["machine"] == visit.name), None)
+        if slot is None and waiting is None:
             return _unknown(visit, [])
-        return self._show("machine.html", visit, slot=slot, waits=waits)
+        return self._show("machine.html", visit, slot=slot, waiting=waiting)
 
-    # --- how they are made --------------------------------------------------------------------------------------------
+    # --- rendering ----------------------------------------------------------------------------------------------------
 
-    def _show(self, template: str, visit: Visit, **facts: Any) -> Response:
+    def _show(self, template: str, visit: Visit, **values: Any) -> Response:
         shown = {
-            "seen": visit.seen,
+            "status": visit.status,
             "find": visit.find,
             "still": "still" in parse_qs(visit.query, keep_blank_values=True),
             "refresh": REFRESH,
             "subject": visit.subject,
             "limit": SHOWN,
-            "plot": self._plot(visit.subject, visit.seen),
+            "plot": self._plot(visit.subject, visit.status),
             "width": WIDTH,
             "height": HEIGHT,
             "timeline": self._timeline(visit),
-            "when": visit.when,
+            "format_time": visit.format_time,
             "root": "../",
         }
-        return _render(template, HTTPStatus.OK, **(shown | facts))
+        return _render(template, HTTPStatus.OK, **(shown | values))
 
-    def _timeline(self, visit: Visit) -> Sequence[Told]:
-        """The events of a subject in order, from the journal's newest file alone. ``explain`` reads all files."""
+    def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
+        """Return the events of a subject in order, from the journal's newest file; ``explain`` reads all files."""
         kind, name = visit.subject
         if kind not in ("pool", "request", "machine"):
             return ()
-        given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
-        whose, memory = Subject(Kind.RETURN if given_back else Kind(kind), name), visit.facts.memory
-        most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's timeline counts every line
-        lines = self._state.find_history(*needles(whose, memory), newest=True, most=most).lines
-        told = timeline(whose, lines, memory)[-MOST_TOLD:]
-        return [(local(format_utc(one.at)), one.text) for one in told]
+        is_return = kind == "request" and name.startswith(RETURN_ID_PREFIX)
+        subject, memory = Subject(Kind.RETURN if is_return else Kind(kind), name), visit.inputs.memory
+        most = MOST_LINES if subject.kind is Kind.POOL else None  # a request's timeline counts every line
+        lines = self._state.find_history(*needles(subject, memory), newest=True, most=most).lines
+        sentences = timeline(subject, lines, memory)[-MOST_SENTENCES:]
+        return [(local(format_utc(one.at)), one.text) for one in sentences]
 
-    def _plot(self, subject: PlottedSubject, seen: StatusModel) -> Plot | None:
-        """The samples of a pool, a template or all, followed by the numbers of now."""
+    def _plot(self, subject: PlottedSubject, status: StatusModel) -> Plot | None:
+        """Return a plot of the samples of a pool, a template or all machines, up to the present numbers."""
         kind, name = subject
-        rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])
+        rows = {"pool": status.pools, "template": status.templates}.get(kind, [status.total])
         row = next((row for row in rows if row.name == name), None)
-        held = self._samples.of(subject)
-        if row is None or not held:
+        kept = self._samples.get_moments(subject)
+        if row is None or not kept:
             return None
-        now = Moment(max(time.time(), held[-1].wall), Point(row.wanted, row.running, row.pending))
-        return plot([*held, now], f"{kind} {clip(name)}" if kind else "all pools")
+        now = Moment(max(time.time(), kept[-1].wall), Point(row.wanted, row.running, row.pending))
+        return plot([*kept, now], f"{kind} {clip(name)}" if kind else "all pools")
 
 
 def _unknown(visit: Visit, names: Sequence[str]) -> Response:
-    """The names of all pools or templates in words, or the page that lists them."""
+    """Return the page for an unknown name, which lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
     text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
     return _sentence(HTTPStatus.NOT_FOUND, f"No such {kind}", text, root="../")
 
 
-def _sentence(status: HTTPStatus, title: str, text: str, root: str = "") -> Response:
-    return _render("sentence.html", status, title=title, text=text, root=root)
+def _sentence(code: HTTPStatus, title: str, text: str, root: str = "") -> Response:
+    return _render("sentence.html", code, title=title, text=text, root=root)
 
 
-def _render(template: str, status: HTTPStatus, **facts: Any) -> Response:
-    text = printable_lines(templates().get_template(template).render(facts))
+def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
+    text = printable_lines(templates().get_template(template).render(values))
     # A browser may load our own style, by its digest, and nothing else.
     digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
     own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
     policy = f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
-    return Response(status, HTML, text.encode("utf-8", "backslashreplace"), {"Content-Security-Policy": policy})
+    return Response(code, HTML, text.encode("utf-8", "backslashreplace"), {"Content-Security-Policy": policy})
 
 
 @cache
 def templates() -> Environment:
-    """The pages' templates, each compiled once; every value is escaped, and a name that is missing is an error."""
+    """Return the pages' templates. Each is compiled once, escapes every value, and fails if a name is missing."""
     environment = Environment(
         loader=PackageLoader("provisioner.telemetry"),
         autoescape=True,
@@ -266,7 +268,7 @@ def templates() -> Environment:
 
 
 def clip(text: object, longest: int = LONGEST) -> str:
-    """A text on one line, no longer than so many characters."""
+    """Return a text on one line of at most ``longest`` characters."""
     line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -276,8 +278,8 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
     return (slot for record in records for slot in record.slots.values())
 
 
-def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
-    """The first machines of a list, those that do not run before others, and how many the list holds."""
+def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
+    """Return the first machines of a list and the list's length; machines that do not run come first."""
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:
@@ -287,7 +289,7 @@ def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
 
 
 def _state(slot: Slot) -> str:
-    """What becomes of a slot's machine, in one or two words."""
+    """Return the state of a slot's machine in one to four words."""
     if slot.set_aside:
         return "set aside"
     if slot.deletion.stuck and not slot.deletion.gone:

@@ -1,5 +1,6 @@
-"""What people should know of the loop and its pools: the loop writes ``pools.json``, commands read it, and nothing is
-decided by it. What the other files hold is not repeated, as it can be told without a loop.
+"""The status of the loop and its pools for operators: the loop writes ``pools.json``, and commands read it.
+
+No decision depends on this file. It repeats no content of the other files, which commands read without a loop.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastingFailure:
-    """A failure that lasts, and since when, in epoch seconds of the loop's host."""
+    """A failure that lasts, and its beginning in epoch seconds of the loop's host."""
 
     since: float
     text: str
@@ -40,7 +41,7 @@ class LastingFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandingRefusal:
-    """A pool that refuses every call of a kind, until a person fixes something."""
+    """A pool that refuses every call of a kind until an operator fixes something."""
 
     pool: str
     operation: str
@@ -48,40 +49,40 @@ class StandingRefusal:
     template: str
     """The template of the refused creates; empty for deletes."""
     since: float
-    """Since when, as in ``LastingFailure``."""
+    """The beginning of the refusal, as in ``LastingFailure``."""
     text: str
     """The reason in the words of the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What the loop has left."""
+    """The content of ``pools.json``."""
 
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sentences on each pool's place."""
     problem: LastingFailure | None = None
-    """Why nothing is planned."""
+    """The problem for which the loop plans nothing."""
     configuration: LastingFailure | None = None
-    """Why the configuration in the files is not the one in force."""
+    """The mistake for which the configuration in the files is not in force."""
     refused: tuple[StandingRefusal, ...] = ()
-    """Creates and deletes that are not worth trying until a person fixes something; they are tried all the same."""
+    """Creates and deletes that fail until an operator fixes something; the loop still tries them."""
     paused: tuple[str, ...] = ()
-    """Pools in which a person has paused creates."""
+    """Pools in which an operator has paused creates."""
     orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The machines without a request, by pool."""
     limits: Limits | None = None
     """The limits that the loop has in force; None if no loop has published them."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    """Machines of each open request that do not run: where, why, since when, and when they are tried again."""
+    """Machines of each open request that do not run: their pools, reasons, beginnings and next tries."""
 
     @property
     def pool_limits(self) -> Mapping[str, PoolLimits]:
-        """The limits of each pool, as far as they are published."""
+        """Return the limits of each pool, as far as they are published."""
         return self.limits.pools if self.limits else {}
 
     @property
     def unseen(self) -> Mapping[str, str]:
-        """The pools whose newest observation failed or is in doubt, and why."""
+        """Return the pools whose newest observation failed or is distrusted, each with the reason."""
         return {
             pool: sentence.removeprefix(UNSEEN)
             for pool, sentences in self.pools.items()
@@ -91,24 +92,24 @@ class PoolStatus:
 
 
 def read_pool_status(state: State) -> PoolStatus:
-    """Return the notes of the loop. Raise StateUnreadable."""
+    """Return the pool status that the loop has written. Raise StateUnreadable."""
     document = state.read_pool_status()
     try:
         known = {one.name: document[one.name] for one in fields(PoolStatus) if one.name in document}
         pool_status: PoolStatus = decode(PoolStatus, known)
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
-            f"{state.path}/pools.json: holds what no loop of ours writes: {error}. "
+            f"{state.path}/pools.json: has content that no loop of ours writes: {error}. "
             "The loop writes it again when it starts."
         ) from error
     return pool_status
 
 
 class PoolStatusWriter:
-    """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
+    """The writer of ``pools.json``, in the loop's thread, whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
-        """``refused``: why the configuration in the files is not in force; empty when it is."""
+        """``refused`` returns the reason for which the configuration in the files is not in force; empty if it is."""
         self._state = state
         self._refused = refused
         self._problem: LastingFailure | None = None
@@ -117,18 +118,18 @@ class PoolStatusWriter:
         """Refused creates, by pool and template."""
         self._deletes: dict[tuple[str, str], StandingRefusal] = {}
         """Refused deletes, by pool and machine."""
-        self._places: dict[str, str] = {}
-        """In which pool each orphan was seen last."""
+        self._orphan_pools: dict[str, str] = {}
+        """The pool in which each orphan was seen last."""
         self._written: PoolStatus | None = None
-        self._refused_write = ""
-        """Why they were not, as it was logged last."""
+        self._write_error = ""
+        """The error of the last write that failed, so that each error is logged once."""
 
     def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
-        """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
-        self._problem = _lasting(self._problem, report.problem, wall)
-        self._configuration = _lasting(self._configuration, self._refused(), wall)
-        self._take_creates(report.memory or Memory(""), limits, wall)
-        self._take_deletes(report, wall)
+        """Record one cycle, which ended at ``wall`` (epoch seconds), and write the file if its content changed."""
+        self._problem = _update_failure(self._problem, report.problem, wall)
+        self._configuration = _update_failure(self._configuration, self._refused(), wall)
+        self._update_refused_creates(report.memory or Memory(""), limits, wall)
+        self._update_refused_deletes(report, wall)
         pool_status = PoolStatus(
             pools={
                 **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
@@ -138,7 +139,7 @@ class PoolStatusWriter:
             configuration=self._configuration,
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
-            orphans=self._orphans(report.memory, report.shown),
+            orphans=self._locate_orphans(report.memory, report.shown),
             limits=limits,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
@@ -146,22 +147,22 @@ class PoolStatusWriter:
             return
         try:
             self._state.write_pool_status(encode(pool_status))
-            self._written, self._refused_write = pool_status, ""
+            self._written, self._write_error = pool_status, ""
         except StateError as error:
-            if str(error) != self._refused_write:
-                log.warning("Notes for people were not written", extra={"error": str(error)})
-            self._refused_write = str(error)
+            if str(error) != self._write_error:
+                log.warning("Pool status was not written", extra={"error": str(error)})
+            self._write_error = str(error)
 
     def _published_unmet(self) -> Mapping[str, tuple[Unmet, ...]]:
-        """Return the unmet machines that were published last, if need be by the loop before this one."""
+        """Return the unmet machines that were published last, by this loop or by the loop before it."""
         if self._written is not None:
             return self._written.unmet
         with suppress(StateError):
             return read_pool_status(self._state).unmet
         return {}
 
-    def _take_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
-        """Note the pools that refuse creates of a template, by the outcome of the last create."""
+    def _update_refused_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
+        """Record the pools that refuse creates of a template, by the outcome of the last create."""
         named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {
@@ -170,8 +171,8 @@ class PoolStatusWriter:
             if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
         }
 
-    def _take_deletes(self, report: CycleReport, wall: float) -> None:
-        """Note refused deletes until their pool takes one, or their machine is gone."""
+    def _update_refused_deletes(self, report: CycleReport, wall: float) -> None:
+        """Record refused deletes until their pool accepts a later delete, or their machine is gone."""
         for done in report.results:
             failures = {one.action.name: one.failure for one in done.outcomes if isinstance(one.action, Delete)}
             if None in failures.values():
@@ -188,21 +189,21 @@ class PoolStatusWriter:
         }
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:
-        """Return the refused creates, and of each pool the first refused delete."""
+        """Return the refused creates, and the first refused delete of each pool."""
         first: dict[str, StandingRefusal] = {}
         for refusal in sorted(self._deletes.values(), key=lambda one: (one.pool, one.since)):
             first.setdefault(refusal.pool, refusal)
         return (*self._creates.values(), *first.values())
 
-    def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
-        """Return the orphans by pool. Those of a pool that cannot be seen are kept where they were seen last."""
+    def _locate_orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
+        """Return the orphans by pool. An orphan keeps its last pool while that pool cannot be seen."""
         names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
-        self._places = {name: pool for name, pool in (self._places | now).items() if name in names}
-        places = sorted(self._places.items(), key=lambda one: (one[1], one[0]))
+        self._orphan_pools = {name: pool for name, pool in (self._orphan_pools | now).items() if name in names}
+        places = sorted(self._orphan_pools.items(), key=lambda one: (one[1], one[0]))
         return {pool: tuple(name for name, _ in some) for pool, some in groupby(places, key=lambda one: one[1])}
 
 
-def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
-    """The trouble with its first time and its newest words; None when it has ended."""
+def _update_failure(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
+    """Return the failure with its first time and its newest words; None if it has ended."""
     return LastingFailure(before.since if before else wall, text) if text else None

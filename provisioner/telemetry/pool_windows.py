@@ -1,4 +1,4 @@
-"""The learned state of each pool: windows, back-offs, last failures, as documents and as sentences for people."""
+"""The windows, back-offs and last failures of each pool, as documents and as sentences for operators."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PoolFailure(NamedTuple):
 
     failure: Failure
     at: float
-    """When its slot was closed or the pool began to back off; for a waiting machine, when it was asked for."""
+    """Time at which the slot was closed or the back-off began; for a waiting machine, the time of its create."""
     since: float
-    """When failures of this class began there, after the last machine that ran."""
+    """Beginning of the failures of this class in the pool, after the last machine that ran."""
     is_over: bool = False
-    """A machine has begun to run there since, and the pool does not back off."""
+    """True if a machine has begun to run there since, and the pool does not back off."""
 
 
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
@@ -48,21 +48,21 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
             backing_off.add(key)
         if window.backs_off_from is not None:
             failures[key].append((window.blocked_at, window.backs_off_from))
-    return {key: _last(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
+    return {key: _last_failure(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
 
 
-def _last(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
+def _last_failure(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
     at, failure = max(failed, key=lambda one: one[0])
-    series = [when for when, one in failed if one.error is failure.error and when > ran]
+    series = [failed_at for failed_at, one in failed if one.error is failure.error and failed_at > ran]
     return PoolFailure(failure, at, min(series, default=at), is_over and ran > at)
 
 
 def window_documents(
     memory: Memory, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
 ) -> list[dict[str, Any]]:
-    """Return what was learned of each pool and template; ``waiting``: machines that wait there.
+    """Return a document for each pool and template; ``waiting``: the number of machines that wait there.
 
-    ``window``, ``backing_off`` and ``why``; ``since`` when it backs off from that, and the ``next_probe``;
+    ``window``, ``backing_off`` and ``why``; ``since``, the beginning of the back-off, and ``next_probe``;
     ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
     """
     return [
@@ -72,7 +72,9 @@ def window_documents(
     ]
 
 
-def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any]:
+def _window_document(
+    memory: Memory, key: Key, last: PoolFailure | None, waiting_machines: int, now: float
+) -> dict[str, Any]:
     window = memory.windows.get(key)
     failure = window.failure if window else None
     backs_off = window is not None and window.level > 0
@@ -84,55 +86,55 @@ def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: 
         "window": window.window if window else None,
         "backing_off": backs_off,
         "why": failure.text if failure else "",
-        **past(memory, "since", since, now),
-        **coming(memory, "next_probe", window.retry_at if window and backs_off else None, now),
-        "last_error": last_error(memory, last, waits, now),
-        "missing": waits,
+        **past_fields(memory, "since", since, now),
+        **coming_fields(memory, "next_probe", window.retry_at if window and backs_off else None, now),
+        "last_error": last_error(memory, last, waiting_machines, now),
+        "missing": waiting_machines,
     }
 
 
-def last_error(memory: Memory, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any] | None:
-    """Return the class, words and time of a failure; None once it is over and no machine ``waits`` any more."""
-    if last is None or (last.is_over and not waits):
+def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
+    """Return the class, words and time of a failure; None if it is over and no machine ``waits`` any more."""
+    if last is None or (last.is_over and not waiting_machines):
         return None
-    return {**last.failure.facts, **past(memory, "at", last.at, now)}
+    return {**last.failure.facts, **past_fields(memory, "at", last.at, now)}
 
 
-def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return a time, and for how long it has passed."""
-    passed = None if at is None else round(max(0.0, now - at), 1)
-    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": passed}
+def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return the fields of a past time: UTC, and the seconds since then."""
+    seconds_passed = None if at is None else round(max(0.0, now - at), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
-def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return a time, and in how long it comes."""
-    left = None if at is None else round(max(0.0, at - now), 1)
-    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": left}
+def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return the fields of a coming time: UTC, and the seconds until then."""
+    seconds_left = None if at is None else round(max(0.0, at - now), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- for operators ----------------------------------------------------------------------------------------------------
 
 
 def pool_line(pool: Document) -> str:
-    """What was learned of a pool and template, on a line."""
+    """Return the line of a pool and template: window, missing machines, back-off, last error."""
     facts = [f"window {pool['window']}"] if pool["window"] is not None else []
     if pool["missing"]:
         facts.append(f"{pool['missing']} missing")
     last = pool["last_error"]
     if pool["backing_off"]:
-        left = pool["next_probe_seconds"]
-        probe = f"next probe in {lasting(left)}" if left else "probing"
+        seconds_left = pool["next_probe_seconds"]
+        probe = f"next probe in {lasting(seconds_left)}" if seconds_left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
         facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
         facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {printable(last['text'])}")
     elif last:
         facts.append(f"last error {lasting(last['at_seconds'])} ago")
-    return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
+    return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'no state is known'}"
 
 
 def local(utc_time: str) -> str:
-    """A UTC time as this terminal's clock shows it; with its date where that was not today."""
+    """Return a UTC time in local time, with its date if it is a day or more away."""
     try:
         then = datetime.fromisoformat(utc_time).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -141,7 +143,7 @@ def local(utc_time: str) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """So many seconds as people say it."""
+    """Return a duration as text, in seconds, minutes, hours or days."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 2 * HOUR:

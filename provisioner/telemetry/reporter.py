@@ -1,4 +1,4 @@
-"""What a cycle was, told to Prometheus, the log, the health and status pages and the notes for people."""
+"""The report of a cycle, passed on to metrics, log, health, status page and pool status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioner.model import Memory
 from provisioner.settings.reload import Configuration
 from provisioner.state.marker_files import SILENT_SECONDS
 from provisioner.state.protocols import State
-from provisioner.telemetry.config_drift import ConfigWatch
+from provisioner.telemetry.config_drift import ConfigDrift
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
 from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
 from provisioner.telemetry.metrics import Metrics
@@ -21,37 +21,37 @@ from provisioner.telemetry.server import Health
 
 
 class Reporter:
-    """Called with each cycle's report, in the loop's thread; all else is asked in the server's."""
+    """The receiver of each cycle's report, in the loop's thread; the server's threads read its other members."""
 
     def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
         self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
         metrics.configure(self._limits)
         self.memory: Memory | None = None
-        """What the loop remembered after its last cycle."""
+        """The loop's memory after its last cycle."""
         self.samples = Samples()
         self._meter = CycleMeter(metrics, state)
         self._usage = UsageMeter(metrics)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
         self._pool_status_writer = PoolStatusWriter(state, lambda: configuration.refused)
-        self._config = ConfigWatch(metrics, state, lambda: configuration.settings.digests)
+        self._config_drift = ConfigDrift(metrics, state, lambda: configuration.settings.digests)
         self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
-        """Take in one cycle."""
+        """Pass one cycle's report on."""
         ended, limits = time.monotonic(), self._configuration.limits
         self._metrics.config_ok.set(not self._configuration.refused)
         if limits is not self._limits:
             self._metrics.configure(limits)
             self._limits = limits
-        self._meter.take(report, limits)
-        self._usage.take(report, limits, time.time())
+        self._meter.record_cycle(report, limits)
+        self._usage.record_cycle(report, limits, time.time())
         self._log.take(report)
-        self._refusals.take(report)
+        self._refusals.record_cycle(report)
         self._pool_status_writer.take(report, limits, time.time())
-        self._config.take()
-        self.of_loop.take(report, ended)
-        self.samples.take(report.memory, report.deferred, time.time())
+        self._config_drift.compare()
+        self.of_loop.record_cycle(report, ended)
+        self.samples.add(report.memory, report.deferred, time.time())
         self.memory = report.memory
 
 
@@ -59,17 +59,17 @@ class Reporter:
 
 
 class LoopHealth:
-    """Takes in each cycle, in the loop's thread; is asked in the server's."""
+    """The health of the loop, set in the loop's thread and read in the server's."""
 
     def __init__(self) -> None:
         self._report: CycleReport | None = None
         self._complete = False
         self._ended = time.monotonic()
         self._failing: float | None = None
-        """Since when no cycle could do its work, by the monotonic clock."""
+        """The monotonic time since which no cycle could plan."""
 
-    def take(self, report: CycleReport, ended: float) -> None:
-        """Take in one cycle, which ended then by the monotonic clock."""
+    def record_cycle(self, report: CycleReport, ended: float) -> None:
+        """Record one cycle, which ended at ``ended`` by the monotonic clock."""
         self._ended = ended
         if not report.problem:
             self._failing = None
@@ -79,8 +79,9 @@ class LoopHealth:
         self._report = report
 
     def health(self) -> Health:
-        """Alive while cycles end; ready once one was complete and while the last one could do its work. A loop that
-        waits, for a pool or for a person, stays alive: a restart would only wait anew.
+        """Return the health: alive while cycles end, ready once a cycle has seen every pool and if the last could plan.
+
+        A loop that waits, for a pool or an operator, stays alive, because after a restart it would wait again.
         """
         report = self._report
         if report is None:
@@ -89,14 +90,14 @@ class LoopHealth:
         if silent > SILENT_SECONDS:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
         if report.problem and self._failing is not None:
-            words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
-            return Health(True, False, words + _blind(report))
+            message = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            return Health(True, False, message + _format_unseen(report))
         if not self._complete:
-            return Health(True, False, "No cycle has seen every pool yet." + _blind(report))
+            return Health(True, False, "No cycle has seen every pool yet." + _format_unseen(report))
         return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
 
     def status(self) -> Mapping[str, Any]:
-        """The last cycle, in a few numbers."""
+        """Return the numbers of the last cycle."""
         report = self._report
         if report is None:
             return {"cycle": 0}
@@ -105,7 +106,7 @@ class LoopHealth:
             "result": report.result,
             "problem": report.problem,
             "seconds": round(report.seconds, 4),
-            "pools": {name: _facts(report, name) for name in report.observations},
+            "pools": {name: _pool_facts(report, name) for name in report.observations},
             "deferred": [
                 {"pool": pool, "template": template, "reason": str(reason), "machines": count}
                 for (pool, template, reason), count in report.deferred.items()
@@ -113,12 +114,12 @@ class LoopHealth:
         }
 
 
-def _facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
+def _pool_facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
     if pool in report.unseen:
         return report.unseen[pool].facts
     return {**report.shown[pool].facts, "problems": list(report.problems[pool])}
 
 
-def _blind(report: CycleReport) -> str:
-    """Which pools cannot be seen, and why: sentences that follow another."""
+def _format_unseen(report: CycleReport) -> str:
+    """Return a sentence for each pool that cannot be seen, with its reason, to follow another sentence."""
     return "".join(f" Pool {name} cannot be seen: {failure.text}" for name, failure in report.unseen.items())

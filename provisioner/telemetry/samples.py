@@ -1,5 +1,4 @@
-"""How many machines were wanted, ran and were pending, minute by minute over a day; held in memory alone; and
-plots of them, as paths of an SVG picture."""
+"""Samples of the machines wanted, running and pending: one a minute for a day, in memory alone; and plots as SVG."""
 
 from __future__ import annotations
 
@@ -11,22 +10,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model import Memory, PendingReason
-from provisioner.telemetry.machine_rows import counts_of
+from provisioner.telemetry.machine_rows import count_slots
 
-EVERY = 60.0
-"""Seconds between two samples: fine enough to see a burst start, and a day of them is a few hundred kilobytes."""
+SAMPLE_SECONDS = 60.0
+"""Seconds between two samples: short enough to show the start of a burst; a day's samples take some 100 kB."""
 
-HELD = 1440
-"""Samples that are held: a day."""
+KEPT_SAMPLES = 1440
+"""The number of samples that are kept: a day."""
 
 PlottedSubject = tuple[str, str]
-"""``pool`` or ``template``, and a name; two empty words are all machines."""
+"""``pool`` or ``template``, and a name; two empty texts stand for all machines."""
 
 ALL: PlottedSubject = ("", "")
 
 
 class Point(NamedTuple):
-    """Machines at one moment."""
+    """The numbers of machines at one moment."""
 
     wanted: int = 0
     running: int = 0
@@ -34,31 +33,31 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A point, and its epoch seconds."""
+    """A point and its time in epoch seconds."""
 
     wall: float
     point: Point
 
 
 class Samples:
-    """Takes in each cycle in the loop's thread; is asked in the server's."""
+    """The samples of a day, added in the loop's thread and read in the server's."""
 
     def __init__(self) -> None:
-        self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=HELD)
+        self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=KEPT_SAMPLES)
         """Epoch seconds, and the points at that time."""
 
-    def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
-        """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
-        if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < EVERY):
+    def add(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
+        """Add a sample if the last one is ``SAMPLE_SECONDS`` old or the clock was set back."""
+        if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < SAMPLE_SECONDS):
             self._ring.append((wall, points(memory, deferred)))
 
-    def of(self, subject: PlottedSubject) -> Sequence[Moment]:
-        """The samples of a pool, a template or all machines, the oldest first."""
+    def get_moments(self, subject: PlottedSubject) -> Sequence[Moment]:
+        """Return the samples of a pool, a template or all machines, the oldest first."""
         return [Moment(wall, points.get(subject, Point())) for wall, points in tuple(self._ring)]
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
-    """The machines of all pools and templates; wanted is what runs, is pending or is deferred. Pure."""
+    """Return the machines of all pools and templates; wanted are those that run, are pending or are deferred. Pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
@@ -66,7 +65,7 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int
             points[subject] = Point(*map(sum, zip(points[subject], more, strict=True)))
 
     for record in memory.requests.values():
-        for pool, some in counts_of(record).items():
+        for pool, some in count_slots(record).items():
             add(pool, record.template, Point(some.running + some.pending, some.running, some.pending))
     for (pool, template, _), machines in deferred.items():
         add(pool, template, Point(wanted=machines))
@@ -77,12 +76,12 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int
 
 
 WIDTH, HEIGHT = 720, 160
-"""Width and height of the picture in its own units; the page stretches it."""
+"""Width and height of the picture in its own units; the page stretches the picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines of machines wanted, running and pending, and what stands beside and below the picture."""
+    """Lines of machines wanted, running and pending, and the texts beside and below the picture."""
 
     wanted: str
     running: str
@@ -93,12 +92,12 @@ class Plot:
     """Machines at the upper edge."""
     begins: str
     """The time at the left edge; the right edge is now."""
-    words: str
-    """What the picture shows, as text for readers who cannot see it."""
+    description: str
+    """A description of the picture for readers who cannot see it."""
 
 
-def plot(moments: Sequence[Moment], what: str) -> Plot | None:
-    """A plot of these moments; None while they are fewer than two."""
+def plot(moments: Sequence[Moment], title: str) -> Plot | None:
+    """Return a plot of these moments; None if there are fewer than two."""
     if len(moments) < 2:
         return None
     start, end = moments[0].wall, moments[-1].wall
@@ -108,17 +107,17 @@ def plot(moments: Sequence[Moment], what: str) -> Plot | None:
         for name in ("wanted", "running", "pending")
     }
     first, last = moments[0].point, moments[-1].point
-    words = (
-        f"Machines of {what} from {_clock(start)} to {_clock(end)}: wanted {first.wanted} at first and {last.wanted} "
+    description = (
+        f"Machines of {title} from {_clock(start)} to {_clock(end)}: wanted {first.wanted} at first and {last.wanted} "
         f"at last, running {first.running} and {last.running}, pending {first.pending} and {last.pending}; at most "
         f"{max(moment.point.running for moment in moments)} ran."
     )
     area = f"{lines['running']}L{WIDTH},{HEIGHT}L0,{HEIGHT}Z"
-    return Plot(**lines, area=area, top=top, begins=_clock(start), words=words)
+    return Plot(**lines, area=area, top=top, begins=_clock(start), description=description)
 
 
 def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
-    """A line in steps: a number holds until the next sample."""
+    """Return the path of a line in steps, because a number holds until the next sample."""
     start, span = moments[0].wall, max(moments[-1].wall - moments[0].wall, 1.0)
     steps: list[str] = []
     before = -1
@@ -131,7 +130,7 @@ def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
 
 
 def _round_up(machines: int) -> int:
-    """The next number of the form 1, 2, 5, 10, 20, 50, …"""
+    """Return the next number of the series 1, 2, 5, 10, 20, 50, …"""
     if machines < 1:
         return 1
     power = 10 ** math.floor(math.log10(machines))

@@ -1,4 +1,4 @@
-"""Answers /metrics, /healthz, /readyz, /status and the status page over HTTP, beside the loop, never in its way."""
+"""The HTTP server for /metrics, /healthz, /readyz, /status and the status page; it never blocks the loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings import definitions
 from provisioner.settings.warnings import is_loopback
-from provisioner.telemetry.authentication import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, is_meant
+from provisioner.telemetry.authentication import NO_AUTHENTICATION, WRONG_SECONDS, Access, AccessError, is_own_host
 from provisioner.telemetry.connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 JSON = "application/json; charset=utf-8"
 
 PROBES = ("/healthz", "/readyz")
-"""Paths that a platform asks without a token. The response is then the status code alone, without a cloud's words."""
+"""Paths that a platform requests without a token. It then gets the status code alone, without a cloud's words."""
 
 SCRAPED = ("/metrics", *PROBES)
-"""Paths that programs may ask under any host name: their responses name no machine, address or request."""
+"""Paths that may be requested under any host name, because their responses name no machine, address or request."""
 
 BACKLOG = 1024
-"""Connections that wait until the server takes them."""
+"""The most connections that wait until the server accepts them."""
 
 PATHS = "/ /status.json /metrics /healthz /readyz /status"
 
@@ -38,41 +38,41 @@ REFUSALS = {
     HTTPStatus.UNAUTHORIZED: Response(
         HTTPStatus.UNAUTHORIZED,
         TEXT,
-        b"This needs the token: Authorization: Bearer TOKEN\n",
+        b"A token is required: Authorization: Bearer TOKEN\n",
         {"WWW-Authenticate": 'Bearer realm="provisioner"'},
     ),
     HTTPStatus.TOO_MANY_REQUESTS: Response(
         HTTPStatus.TOO_MANY_REQUESTS,
         TEXT,
-        b"Many wrong tokens came from this address, and this is another one.\n",
+        b"Too many wrong tokens came from this address, and this token is wrong, too.\n",
         {"Retry-After": "60"},
         WRONG_SECONDS,
     ),
 }
-"""The responses to who may not read."""
+"""The responses to readers without the right token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the loop is. ``detail`` is one sentence for people."""
+    """The health of the loop. ``detail`` is one sentence for operators."""
 
     alive: bool
-    """The loop has begun a cycle lately; False asks the platform to start it again."""
+    """True unless no cycle has ended for too long; False asks the platform to restart the process."""
     ready: bool
-    """True once a first complete cycle has ended."""
+    """True if a complete cycle has ended and the last cycle could plan."""
     detail: str
 
 
 Page = Callable[[str, str], Response | None]
-"""The response to a path and a query; None: there is no such page."""
+"""A function that returns the response to a path and a query; None if the page does not exist."""
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the text says which and why."""
+    """The error that the server cannot listen; its text names the address and the reason."""
 
 
 class Server:
-    """The HTTP server. ``health``, ``status`` and ``page`` are called in its threads, once for each question."""
+    """The HTTP server. It calls ``health``, ``status`` and ``page`` in its threads, once for each request."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Server:
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
         page: Page = lambda path, query: None,
-        files: definitions.Server = NOBODY_ASKED,
+        files: definitions.Server = NO_AUTHENTICATION,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
         self._page, self._files = page, files
@@ -89,11 +89,11 @@ class Server:
         self._socket: socket.socket | None = None
         self._connections: Connections | None = None
         self.rejected: Callable[[str], None] = lambda reason: None
-        """Called with the reason for each login, request and connection that is turned away."""
+        """The callback for each login, request and connection that is refused, with the reason."""
 
     @property
     def url(self) -> str:
-        """The URL of the server with the port that it got; only after ``start``."""
+        """Return the URL of the server with its actual port. Raise RuntimeError before ``start``."""
         if self._socket is None:
             raise RuntimeError("the server has not been started")
         host, port = self._socket.getsockname()[:2]
@@ -101,7 +101,7 @@ class Server:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def start(self) -> None:
-        """Listen and answer from now on; raises ListenError."""
+        """Listen, and answer requests from now on. Raise ListenError."""
         host, _, port = self._listen.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -113,10 +113,10 @@ class Server:
         except AccessError as error:
             raise ListenError(str(error)) from error
         except (OSError, OverflowError) as error:
-            raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
+            raise ListenError(f"cannot listen on {self._listen}: {_format_error(error)}") from error
         self._socket.setblocking(False)
         if not is_loopback(self._listen) and self._files.token_file is None:
-            log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
+            log.warning("The status page is readable without a token", extra={"listen": self._listen})
         self._access.follow()
         self._connections = Connections(
             self._socket, lambda: self._access.context, self.respond, lambda reason: self.rejected(reason), PROBES
@@ -124,17 +124,17 @@ class Server:
         self._connections.start()
 
     def stop(self) -> None:
-        """Answer no more, and free the port. Harmless when it was not started."""
+        """Stop to answer, and free the port. Do nothing if the server was not started."""
         self._access.close()
         if self._connections is not None:
             self._connections.stop()
         self._socket = self._connections = None
 
     def respond(self, question: Question) -> Response:
-        """The response to a question."""
-        if question.path not in SCRAPED and is_loopback(self._listen) and not is_meant(question.host, self._listen):
-            meant = f"This answers on {self._listen}, and not as another host: open {self.url}/ instead.\n"
-            return Response(HTTPStatus.MISDIRECTED_REQUEST, TEXT, meant.encode())
+        """Return the response to a request."""
+        if question.path not in SCRAPED and is_loopback(self._listen) and not is_own_host(question.host, self._listen):
+            message = f"This server answers on {self._listen} and under no other host name: open {self.url}/ instead.\n"
+            return Response(HTTPStatus.MISDIRECTED_REQUEST, TEXT, message.encode())
         verdict = self._access.judge(question.authorization, question.client)
         if verdict in REFUSALS and question.path not in PROBES:
             return REFUSALS[verdict]
@@ -142,11 +142,13 @@ class Server:
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
         if verdict in REFUSALS:
-            return replace(response, body=f"{response.status.phrase}\n".encode(), pause=REFUSALS[verdict].pause)
+            return replace(
+                response, body=f"{response.status.phrase}\n".encode(), pause_seconds=REFUSALS[verdict].pause_seconds
+            )
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
-        """What programs ask for; ``accept`` chooses the format of the metrics."""
+        """Return the response to a path for programs; ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
             return Response(HTTPStatus.OK, kind, encode(self._registry))
@@ -161,7 +163,7 @@ class Server:
         return None
 
 
-def _reason(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return "another program uses the port; choose another with --listen HOST:PORT"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

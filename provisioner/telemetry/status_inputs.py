@@ -1,5 +1,4 @@
-"""What the state directory tells of the loop and its machines, read at once; what follows from it:
-``status_model.py``."""
+"""The inputs of a status: all that the state directory records of the loop and its machines, read at once."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from provisioner.telemetry.pool_windows import Document, lasting, local
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A state file: what is the matter with it, and unless it is fine a sentence on that."""
+    """The condition of a state file, and a sentence on it unless the file is fine."""
 
     condition: Condition = Condition.FINE
     text: str = ""
@@ -30,7 +29,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class StatusInputs:
-    """What an ``StatusModel`` is made of."""
+    """The facts from which a ``StatusModel`` is made."""
 
     directory: str
     memory: Memory | None
@@ -40,30 +39,31 @@ class StatusInputs:
     pool_status: PoolStatus
     signs: LifeSigns
     calls: ScriptCalls
-    """HF's calls, by the marks of its scripts."""
+    """HF's calls, by the poll markers of its scripts."""
     release_asked: bool
-    """True when a person has asked the loop to release the brake."""
+    """True if an operator has asked the loop to release the brake."""
     holds: Mapping[str, Any]
-    """What people hold, as of ``current_holds``."""
+    """The holds that operators set, as returned by ``current_holds``."""
     refusal: str
-    """Why the state directory cannot be written; empty where it can, or where that is this host's or user's own."""
+    """The reason for which the loop cannot write the state directory; empty if only this host or user cannot write."""
     differing: Sequence[Difference]
-    """HF's files of which scripts and loop have read different contents."""
+    """HF's files that scripts and loop have read with different contents."""
     wall: float
-    """Epoch seconds when this was read."""
+    """The time of this reading in epoch seconds."""
 
 
 def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
-    """What the files hold now; with ``memory``, as the loop of this process holds it, memory.json is not read. Raises
-    StateError, also where nothing was ever written.
+    """Read the files. If ``memory`` of this process's loop is given, memory.json is not read.
+
+    Raise StateError, also if the directory has never been used.
     """
-    # Memory before intent: what it has read must not be what scripts wrote in between.
-    held, memory_file = (memory, File()) if memory else _memory(state)
-    intent, intent_file = _intent(state, held)
+    # Memory is read before intent, so that memory never contains a request that this reading of intent lacks.
+    remembered, memory_file = (memory, File()) if memory else _memory(state)
+    intent, intent_file = _intent(state, remembered)
     signs = state.life_signs()
     return StatusInputs(
         directory=state.path,
-        memory=held,
+        memory=remembered,
         memory_file=memory_file,
         intent=intent,
         intent_file=intent_file,
@@ -71,15 +71,18 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
         signs=signs,
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
-        holds=current_holds(state, held),
-        refusal=_refusal(state, signs.holder),
+        holds=current_holds(state, remembered),
+        refusal=_write_problem(state, signs.holder),
         differing=state.config_differences(),
         wall=time.time(),
     )
 
 
-def _refusal(state: State, holder: Mapping[str, Any]) -> str:
-    """What would hinder the loop as well: others may look from a host that mounts the directory read-only."""
+def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
+    """Return the reason for which the loop cannot write; empty if the reason applies to this user or host alone.
+
+    A reader's host may mount the directory read-only.
+    """
     error = state.refusal()
     if error is None or is_denied(error):
         return ""
@@ -101,8 +104,8 @@ def _memory(state: State) -> tuple[Memory | None, File]:
     if condition is Condition.OLDER:
         return memory, File(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
     if condition is Condition.ALONE:
-        words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
-        return memory, File(Condition.ALONE, words)
+        message = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
+        return memory, File(Condition.ALONE, message)
     return memory, File()
 
 
@@ -121,7 +124,7 @@ def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
 
 
 def script_calls(state: State) -> ScriptCalls:
-    """HF's calls, in seconds by the file system's clock."""
+    """Return HF's calls, in seconds by the file system's clock."""
     marks = state.polls()
     _, listed = state.listed_hosts() or ((), 0)
     return ScriptCalls(
@@ -135,13 +138,13 @@ def script_calls(state: State) -> ScriptCalls:
 
 
 def loop_document(signs: LifeSigns) -> Document:
-    """Return the field ``loop`` of an overview."""
+    """Return the field ``loop`` of a ``StatusModel``."""
     beat = None if signs.last_beat is None else format_utc(signs.last_beat)
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": signs.is_running}
 
 
 def silence_message(loop: Document) -> str:
-    """Return since when no loop runs, and for how long it is silent; empty if a loop runs, or may run."""
+    """Return the time since which no loop runs and the length of the silence; empty if a loop runs or may run."""
     if loop["running"] is not False:
         return ""
     if not loop["last_beat"]:

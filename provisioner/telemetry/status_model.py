@@ -1,4 +1,4 @@
-"""The overview: what is wanted, what runs, what is missing and why, and what asks for a person.
+"""The status: machines wanted, running and missing, the reasons, and the alarms for an operator.
 
 ``status``, its JSON and the status page render it. Pure: no input, no output, no clock.
 """
@@ -29,7 +29,7 @@ from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_drift import sentence
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
-from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
+from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
@@ -41,161 +41,163 @@ class StatusModel:
     """Each field is a key of ``status -o json``. Times are UTC; ``_seconds``: how long ago, or in how long."""
 
     time: str
-    """When it was made."""
+    """The time at which the status was made."""
     state_directory: str
     provisioner: str
     generation: int
-    """Of intent.json."""
+    """The generation of intent.json."""
     loop: Document
-    """Who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say)."""
+    """The last holder of the loop lock, ``last_beat``, ``silent_seconds`` and ``running`` (both None if unknown)."""
     files: Document
-    """Of intent and memory the ``condition`` and, unless it is fine, a ``text``."""
+    """The ``condition`` of intent and of memory and, unless it is fine, a ``text``."""
     unwritable: str
-    """Why the state directory cannot be written, and what to do; empty where it can."""
+    """The reason for which the state directory cannot be written, and the remedy; empty if it can."""
     memory_lost: bool
     nothing_planned: Document | None
     """``since`` and ``text``."""
     configuration_refused: Document | None
     """``since`` and ``text``."""
     configuration_differs: Sequence[Document]
-    """HF's files of which its scripts read another content than the loop: ``file``, ``newer`` side and ``text``."""
+    """HF's files that its scripts and the loop read with different contents: ``file``, ``newer`` side and ``text``."""
     paused: Sequence[str]
-    """Pools."""
+    """The pools that are paused by the configuration."""
     holds: Document
-    """What people hold: ``held`` and ``problem``, as of ``current_holds``."""
+    """The holds that operators set: ``held`` and ``problem``, as returned by ``current_holds``."""
     refused: Sequence[Document]
-    """Pools that take no create or delete until a person fixes something."""
+    """Pools that accept no create or delete until an operator fixes something."""
     brake: Document | None
     """``reason``, ``detail``, ``pool`` and ``since``."""
     release_asked: bool
-    """The loop is to release the brake."""
+    """True if the loop has to release the brake with its next cycle."""
     waiting: Sequence[Document]
-    """Machines that are deleted as orphans: ``machine``, ``pool`` (empty: unknown), ``unlisted`` and ``deleted_at``: if
-    no brake holds from now on, not before; None: never, or nobody knows."""
+    """Machines that wait to be deleted as orphans: ``machine``, ``pool`` (or empty), ``unlisted``, ``deleted_at``.
+
+    ``deleted_at`` is the earliest time of the delete if no brake holds from now on; None: never, or unknown.
+    """
     forgotten: Sequence[Document]
-    """Requests that are cancelled, with the number of ``machines`` deleted."""
+    """Requests that will be cancelled as forgotten, with the number of ``machines`` that this deletes."""
     problems: Mapping[str, Sequence[str]]
     """Sentences by pool."""
     templates: Sequence[Row]
     pools: Sequence[Row]
     machines: Sequence[Row]
-    """Of each template in each pool."""
+    """A row for each template in each pool."""
     budget: Document | None
-    """What machines cost and what they may (``spending.py`` has the fields); None where nothing has a price."""
+    """The costs and budgets, as returned by ``cost.spending``; None if no pool has a price."""
     requests: Sequence[Document]
-    """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``UnmetDocuments``)."""
+    """Requests with ``deadline``, machines by pool, and ``missing`` machines with reasons (see ``UnmetDocuments``)."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
-    """Machines that do not go, and why (``text``), as far as their place says."""
+    """Machines that still exist after their grace period, with the reason in ``text`` if their place gives one."""
     down: Sequence[Document]
-    """Machines that HF was told of and that do not run now: since when, and why (``text``)."""
+    """Machines that were reported to HF and do not run now, with the time ``since`` and the reason in ``text``."""
     pressure: Sequence[Document]
-    """What was learned of each pool and template (as of ``window_documents``)."""
+    """The window, back-off and last error of each pool and template, as returned by ``window_documents``."""
     unlisted: Sequence[str]
     """Machines that no list of HF has named for a day."""
     unread: Sequence[str]
     """Requests and returns that no loop has read yet."""
 
     def document(self) -> dict[str, Any]:
-        """What ``-o json`` prints."""
+        """Return the document that ``-o json`` prints."""
         rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("templates", "pools", "machines")}
         return {one.name: getattr(self, one.name) for one in fields(self)} | rows
 
     @property
     def alarms(self) -> list[str]:
-        """What a person has to fix, the worst first."""
+        """Return the problems that an operator has to fix, the worst first."""
         return list(_alarms(self))
 
     @property
     def fine(self) -> bool:
-        """Nothing here asks for a person."""
+        """Return True if no part of this status needs an operator."""
         unseen = any(note.startswith(UNSEEN) for pool_status in self.problems.values() for note in pool_status)
         aside = any(request["set_aside"] for request in self.requests)
         return not (unseen or aside or self.alarms or self.brake)
 
     @property
     def short(self) -> int:
-        """The machines that open requests miss for a reason."""
+        """Return the number of machines that open requests miss for a reason that needs attention."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 
     @property
     def total(self) -> Row:
-        """The sum of all machines, which has no window and no cap."""
+        """Return the sum of all rows, without window and cap."""
         wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
         return Row("", "", wanted, *Counts(*counts), None, None, None)
 
     @property
     def loop_acts(self) -> bool:
-        """True when a loop runs, as far as anybody can say, and plans."""
+        """Return True if a loop plans and runs, or may run."""
         return self.loop["running"] is not False and not self.nothing_planned and not self.unwritable
 
 
-# --- how it is made ---------------------------------------------------------------------------------------------------
+# --- building ---------------------------------------------------------------------------------------------------------
 
 
-def status_model(facts: StatusInputs) -> StatusModel:
-    """Return the overview that follows from these facts."""
-    memory, intent, pool_status = facts.memory, facts.intent, facts.pool_status
+def status_model(inputs: StatusInputs) -> StatusModel:
+    """Return the status that follows from these inputs."""
+    memory, intent, pool_status = inputs.memory, inputs.intent, inputs.pool_status
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
     return StatusModel(
-        time=format_utc(facts.wall),
-        state_directory=facts.directory,
+        time=format_utc(inputs.wall),
+        state_directory=inputs.directory,
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
-        loop=loop_document(facts.signs),
-        files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
-        unwritable=facts.refusal,
-        memory_lost=facts.memory_file.condition is Condition.MISSING,
-        nothing_planned=_trouble(pool_status.problem),
-        configuration_refused=_trouble(pool_status.configuration),
-        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
+        loop=loop_document(inputs.signs),
+        files={"intent": asdict(inputs.intent_file), "memory": asdict(inputs.memory_file)},
+        unwritable=inputs.refusal,
+        memory_lost=inputs.memory_file.condition is Condition.MISSING,
+        nothing_planned=_failure_entry(pool_status.problem),
+        configuration_refused=_failure_entry(pool_status.configuration),
+        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in inputs.differing],
         paused=list(pool_status.paused),
-        holds=facts.holds,
+        holds=inputs.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
-        release_asked=facts.release_asked,
+        release_asked=inputs.release_asked,
         problems={pool: list(sentences) for pool, sentences in pool_status.pools.items()},
         unread=sorted(read - remembered),
-        **released(memory, pool_status, facts.calls, facts.wall),
-        **_held(memory or Memory(""), pool_status, facts.wall),
+        **released(memory, pool_status, inputs.calls, inputs.wall),
+        **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
     )
 
 
-def _trouble(trouble: LastingFailure | None) -> Document | None:
-    return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
+def _failure_entry(failure: LastingFailure | None) -> Document | None:
+    return {"since": format_utc(failure.since), "text": failure.text} if failure else None
 
 
-def _held(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
-    """What the loop remembers, and why there is less than is wanted."""
+def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
+    """Return the fields that follow from memory, with the reasons of missing machines."""
     now, failures = time_at(memory, wall), pool_failures(memory)
-    slots = {record.id: counts_of(record) for record in memory.requests.values()}
+    slots = {record.id: count_slots(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
     limits, waiting = pool_status.limits or Limits("", {}, {}), waits(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
-    # Nothing is wanted for a machine that was given up: it failed, and no other takes its place.
+    # A machine that was given up is not wanted any more, because no other machine replaces it.
     wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
     return tables(memory, limits, slots, wanted, errors) | {
         "requests": [
-            _request(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
+            _request_entry(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
             for record in memory.requests.values()
         ],
         "returns": [
             {
-                "id": back.id,
-                "status": back.ended or RequestStatus.RUNNING,
-                "machines": len(back.names),
-                "settled": len(back.results),
+                "id": record.id,
+                "status": record.ended or RequestStatus.RUNNING,
+                "machines": len(record.names),
+                "settled": len(record.results),
             }
-            for back in memory.returns.values()
+            for record in memory.returns.values()
         ],
         "stuck": [
-            _place(slot, slot.deletion.hindrance)
+            _machine_entry(slot, slot.deletion.hindrance)
             for _, slot in memory.slots
             if slot.deletion.stuck and not slot.deletion.gone
         ],
         "down": [
-            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
+            _machine_entry(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
             for _, slot in memory.slots
             if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED
         ],
@@ -205,11 +207,11 @@ def _held(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any
     }
 
 
-def _place(slot: Slot, failure: Failure | None) -> dict[str, Any]:
+def _machine_entry(slot: Slot, failure: Failure | None) -> dict[str, Any]:
     return {"machine": slot.name, "pool": slot.pool, "text": failure.text if failure else ""}
 
 
-def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
+def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
     return {
         "id": record.id,
         "template": record.template,
@@ -223,42 +225,42 @@ def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, 
     }
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def _alarms(seen: StatusModel) -> Iterator[str]:
-    """What a person has to fix, the worst first."""
-    if seen.unwritable:
-        words = "nothing is planned, and HostFactory's requests are refused, until it can"
-        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"
-    if silence := silence_message(seen.loop):
+def _alarms(status: StatusModel) -> Iterator[str]:
+    """Yield the problems that an operator has to fix, the worst first."""
+    if status.unwritable:
+        message = "nothing is planned, and HostFactory's requests are refused, until it can"
+        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
+    if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: start `provisioner run`; no machine is made or deleted until then"
-    for file in seen.files.values():
+    for file in status.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
-            yield f"{file['text']}; what can be done: provisioner recover"
-    if trouble := seen.nothing_planned:
-        yield f"NOTHING IS PLANNED since {local(trouble['since'])}: {trouble['text']}"
-    if trouble := seen.configuration_refused:
-        words = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{words}, since {local(trouble['since'])}: {trouble['text']}"
-    for one in seen.configuration_differs:
+            yield f"{file['text']}; for what to do run provisioner recover"
+    if failure := status.nothing_planned:
+        yield f"NOTHING IS PLANNED since {local(failure['since'])}: {failure['text']}"
+    if failure := status.configuration_refused:
+        message = "CONFIGURATION REFUSED, the one before stays in force"
+        yield f"{message}, since {local(failure['since'])}: {failure['text']}"
+    for one in status.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
-    yield from hold_alarms(seen.holds)
-    for pool in seen.paused:
+    yield from hold_alarms(status.holds)
+    for pool in status.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
-    for one in seen.refused:
+    for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
-    yield from _of_machines(seen)
+    yield from _machine_alarms(status)
 
 
-def _of_machines(seen: StatusModel) -> Iterator[str]:
-    """Machines that do not run, and machines that do not go."""
-    for pool, count in Counter(one["pool"] for one in seen.down).items():
-        one = next(one for one in seen.down if one["pool"] == pool)
+def _machine_alarms(status: StatusModel) -> Iterator[str]:
+    """Yield the machines that do not run, and the machines that should be gone and still exist."""
+    for pool, count in Counter(one["pool"] for one in status.down).items():
+        one = next(one for one in status.down if one["pool"] == pool)
         machines = "1 machine" if count == 1 else f"{count} machines"
         which = f"e.g. {one['machine']} since {local(one['since'])}"
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
-    for one in seen.stuck:
+    for one in status.stuck:
         why = one["text"] or "its place gives no reason; see its node, or its group"
         yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"

@@ -1,4 +1,4 @@
-"""A part of the overview: what concerns one pool, one template or one request. Pure."""
+"""The part of a status that concerns one pool, one template or one request. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from provisioner.telemetry.status_model import StatusModel
 
 
 def narrowed(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
-    """Return what concerns this pool, this template and this request; an empty name is no condition."""
-    of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
-    machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
-    pools, templates = {pool, *(row.pool for row in machines)}, {of, *(row.template for row in machines)}
+    """Return the part of a status that concerns this pool, template and request; an empty name selects all."""
+    template_id = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
+    machines = [row for row in whole.machines if pool in ("", row.pool) and template_id in ("", row.template)]
+    pools, templates = {pool, *(row.pool for row in machines)}, {template_id, *(row.template for row in machines)}
     kept = _entries(whole, pools | {""}, templates | {""}, request)
     if pool:
-        # Where they have machines, had some, or wait for some.
+        # A request concerns each pool in which it has, had or waits for machines.
         kept["requests"] = [
             one for one in kept["requests"] if pool in {*one["pools"], *(some["pool"] for some in one["missing"])}
         ]
     if pool or template:
         kept["returns"] = []
-    kept["forgotten"] = _of_requests(whole.forgotten, kept["requests"])
+    kept["forgotten"] = _select_requests(whole.forgotten, kept["requests"])
     return replace(whole, machines=machines, **_rows(whole, pools, templates), **kept)
 
 
-def _of_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
+def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
     ids = {one["id"] for one in requests}
     return [one for one in entries if one["id"] in ids]
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
-    """Return the entries that belong there; one that names no pool, template or request belongs to each."""
+    """Return the entries of these pools, templates and request; an entry that names none of a kind belongs to all."""
     names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [

@@ -11,7 +11,7 @@ from provisioner.telemetry.metrics import Metrics, Operation
 
 
 class MeasuredBackend:
-    """A backend that does what another does, and tells the metrics how long it took and what failed."""
+    """A backend that passes each call to another backend, and records its duration and failures in the metrics."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend, self._metrics = backend, metrics
@@ -23,7 +23,7 @@ class MeasuredBackend:
             self.record_ends = backend.record_ends
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """As the backend does; a failed observation counts with its class, a surprise as ``other``."""
+        """Observe the pool. A failed observation counts with its class, an unexpected exception as ``other``."""
         began = time.monotonic()
         try:
             return self._backend.observe(now, sought)
@@ -35,11 +35,11 @@ class MeasuredBackend:
             self._metrics.calls.labels(self.pool, "observe").observe(time.monotonic() - began)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Do as the backend does."""
+        """Create machines by the backend."""
         return self._act("create", lambda: self._backend.create(creates, may_start))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Do as the backend does."""
+        """Delete machines by the backend."""
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -1,6 +1,6 @@
-"""What became of a request, a return request, a machine or a pool: journal and memory as dated sentences.
+"""The timeline of a request, a return request, a machine or a pool: journal and memory as dated sentences.
 
-``timeline`` is pure: no I/O, no clock, no logger. What the journal lacks, memory tells as far as it can.
+``timeline`` is pure: no I/O, no clock, no logger. Memory supplies events that the journal lacks, as far as it can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from provisioner.model import Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
 from provisioner.names import prefix_of, request_of
 from provisioner.state.journal import Line
-from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, asked_for, facts_in, sentences
+from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, format_order, read_facts, sentences
 
 
 class Kind(StrEnum):
@@ -31,52 +31,53 @@ class Subject(NamedTuple):
 
     kind: Kind
     id: str
-    """As the state files have it: a machine's short name."""
+    """The id as in the state files; for a machine its short name."""
 
     @property
     def request(self) -> str:
-        """The request that a machine belongs to by its name, or the request itself; empty of the others."""
+        """Return the request that a machine belongs to by its name, or the request itself; empty for other kinds."""
         if self.kind is Kind.REQUEST:
             return self.id
         return request_of(prefix_of(self.id), self.id) if self.kind is Kind.MACHINE else ""
 
 
 def needles(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
-    """Texts of which each line of the journal that tells of the subject holds one.
+    """Return search texts; each line of the journal about the subject contains at least one of them.
 
-    ``lines``: those that hold its id; a return request that memory has forgotten is known by them.
+    ``lines``: the lines that contain its id. They name the machines of a return request that memory has forgotten.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
     if subject.kind is Kind.MACHINE:
         return (subject.id, f'"request":"{subject.request}"')
-    back = memory.returns.get(subject.id) if memory else None
-    names = {*(back.names if back else ()), *_given(subject, lines)}
+    record = memory.returns.get(subject.id) if memory else None
+    names = {*(record.names if record else ()), *_returned_names(subject, lines)}
     return (subject.id, *sorted({request_of(prefix_of(name), name) for name in names} - {""}))
 
 
-def _given(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
-    """The machines that a return request names."""
+def _returned_names(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the machines that a return request names."""
     return (name for line in lines if line.get("return") == subject.id for name in named_in(line))
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
-    """Return the timeline in order. ``lines``: at least those of the journal that hold one of the ``needles``."""
-    kept = readable(lines)
+    """Return the timeline in order. ``lines``: at least the journal lines that contain one of the ``needles``."""
+    kept = readable_lines(lines)
     if subject.kind is Kind.POOL:
-        return sentences(facts_in(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
+        return sentences(read_facts(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
     if subject.kind is Kind.RETURN:
-        return sentences(_of_return(subject, kept, memory))
-    return sentences(_of_request(subject, kept, memory))
+        return sentences(_return_facts(subject, kept, memory))
+    return sentences(_request_facts(subject, kept, memory))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def readable(lines: Iterable[Line]) -> list[Line]:
+def readable_lines(lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose fields have the types that the loop gives them.
 
-    One line stands for all machines of which a cycle says the same: of ten thousand that is most of the work.
+    Lines of one cycle that differ only in their machine become one line, because that saves most of the work if a
+    request has ten thousand machines.
     """
     folded: list[Line] = []
     named: dict[tuple[object, ...], list[Any]] = {}
@@ -89,7 +90,7 @@ def readable(lines: Iterable[Line]) -> list[Line]:
         )
         try:
             names = named.get(key)
-        except TypeError:  # a list stands where a text has to be, so the line is not ours
+        except TypeError:  # a field is a list instead of a text, so no loop of this program wrote the line
             continue
         if names is None:
             names = named[key] = []
@@ -121,48 +122,48 @@ def named_in(line: Line) -> list[str]:
     return [name for name in (line.get("machine"), *_listed(line)) if isinstance(name, str)]
 
 
-# --- what a subject needs ---------------------------------------------------------------------------------------------
+# --- the events of a subject ------------------------------------------------------------------------------------------
 
 
 def _is_of_pool(line: Line) -> bool:
-    """Return True for a pool's troubles, its windows and the holds on it, False for its successes."""
+    """Return True for a pool's failures, windows and holds, False for its successes."""
     quiet = line["event"] in ("create", "delete", "close", "deferred", "opened", "running", "gone")
     return not quiet or ("text" in line and line["event"] != "deferred")
 
 
-def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
-    back = memory.returns.get(subject.id) if memory else None
-    names = {*(back.names if back else ()), *_given(subject, lines)}
+def _return_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
+    record = memory.returns.get(subject.id) if memory else None
+    names = {*(record.names if record else ()), *_returned_names(subject, lines)}
     ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
-    facts = facts_in(ends, names.__contains__)
-    if back and memory and not any(fact.event == "back" for fact in facts):
-        facts.append(Fact(memory.wall_of(back.read), "back", "", back.id, back.names, len(back.names)))
-    return facts + _heard(memory, back)
+    facts = read_facts(ends, names.__contains__)
+    if record and memory and not any(fact.event == "back" for fact in facts):
+        facts.append(Fact(memory.wall_of(record.read), "back", "", record.id, record.names, len(record.names)))
+    return facts + _acknowledgement(memory, record)
 
 
-def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
+def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     """Return the events of a request, or of one of its machines."""
     is_whole = subject.kind is Kind.REQUEST
     part = f"-{subject.id}-" if is_whole else subject.id
 
-    def ours(name: str) -> bool:
-        return part in name  # names are of fixed width: no machine's is a part of another's
+    def is_ours(name: str) -> bool:
+        return part in name  # names have a fixed width, so that no machine's name is a part of another's
 
-    facts = facts_in((line for line in lines if line.get("request", subject.request) == subject.request), ours)
+    facts = read_facts((line for line in lines if line.get("request", subject.request) == subject.request), is_ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
-        slots = [slot for slot in record.slots.values() if ours(slot.name)]
-        facts += _remembered(memory, record, slots, facts, whole=is_whole)
-    # A line has the time of its cycle's end, so that none may be before the request.
+        slots = [slot for slot in record.slots.values() if is_ours(slot.name)]
+        facts += _facts_from_memory(memory, record, slots, facts, is_whole=is_whole)
+    # A line has the time of its cycle's end, and memory that of the event: no event may precede the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
     if not is_whole:
-        return _of_machine(facts)
-    return _with_milestones(facts, record) + _heard(memory, record)
+        return _machine_facts(facts)
+    return _with_milestones(facts, record) + _acknowledgement(memory, record)
 
 
 def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
-    """Return when the first machine ran, half of them, 90 % and the last, instead of when each did, unless few did."""
+    """Replace the starts of many machines by milestones: the first, half, 90 % and the last machine that runs."""
     running = [fact for fact in facts if fact.event == "running"]
     total = sum(fact.number for fact in running)
     if total <= FEW:
@@ -182,69 +183,67 @@ def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fa
     return [fact for fact in facts if fact.event != "running"] + list(reached.values())
 
 
-def _of_machine(facts: list[Fact]) -> list[Fact]:
-    """The events of a request that a machine's timeline needs: how long it waited, when HF heard that it runs, and the
-    end.
-    """
+def _machine_facts(facts: list[Fact]) -> list[Fact]:
+    """Return the events of a request that a machine's timeline needs: order, waits, own events, and first answers."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
     before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
-    return [*before, *own, *_first_told(facts, own)]
+    return [*before, *own, *_first_answers(facts, own)]
 
 
-def _first_told(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
-    """The first answer that tells the machine as running, and the first that is terminal."""
+def _first_answers(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
+    """Return the first answer that reports the machine as running, and the first terminal answer."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
-    told = [fact for fact in facts if fact.event == "reported" and not fact.machines]
-    runs = [fact for fact in told if fact.number and fact.at >= ran][:1]
-    ends = [fact for fact in told if fact.about != RequestStatus.RUNNING][:1]
+    answers = [fact for fact in facts if fact.event == "reported" and not fact.machines]
+    runs = [fact for fact in answers if fact.number and fact.at >= ran][:1]
+    ends = [fact for fact in answers if fact.about != RequestStatus.RUNNING][:1]
     return runs if runs == ends else runs + ends
 
 
 _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Verdict.SUCCEEDED})
 
 
-def _remembered(
-    memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, whole: bool
+def _facts_from_memory(
+    memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """What memory knows of slots and the journal does not tell: it is of an earlier version, or was rotated away."""
-    told = defaultdict[str, set[str]](set)
+    """Yield the facts in memory that the journal lacks, because of an earlier version or a rotation of its files."""
+    journalled = defaultdict[str, set[str]](set)
     for fact in facts:
-        told["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
-    if "asked" not in told:
-        of = asked_for(record.template, record.rc_account)
-        yield Fact(memory.wall_of(record.read), "asked", about=of, number=record.count)
+        journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
+    if "asked" not in journalled:
+        order = format_order(record.template, record.rc_account)
+        yield Fact(memory.wall_of(record.read), "asked", about=order, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
-    if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
-        yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
+    if not is_whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
+        yield from (_slot_fact(memory, slot, "opened", slot.opened) for slot in opened)
     for slot in slots:
-        yield from _steps(memory, slot, {event for event, names in told.items() if slot.name in names})
+        yield from _slot_steps(memory, slot, {event for event, names in journalled.items() if slot.name in names})
 
 
-def _steps(memory: Memory, slot: Slot, told: Set[str]) -> Iterator[Fact]:
-    """The steps that a slot has made, but for those that were ``told``."""
-    if slot.ran is not None and "running" not in told:
-        yield _of_slot(memory, slot, "running", slot.ran)
-    if slot.deletion.closed is not None and "ended" not in told:
+def _slot_steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
+    """Yield the steps of a slot, except those that the journal has (``journalled``)."""
+    if slot.ran is not None and "running" not in journalled:
+        yield _slot_fact(memory, slot, "running", slot.ran)
+    if slot.deletion.closed is not None and "ended" not in journalled:
         words = slot.failure.text if slot.failure else ""
         why = str(slot.observed.cause or (slot.failure.error if slot.failure else ""))
-        yield _of_slot(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
-    if slot.deletion.gone and slot.observed.absent is not None and "gone" not in told:
-        yield _of_slot(memory, slot, "gone", slot.observed.absent)
+        yield _slot_fact(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
+    if slot.deletion.gone and slot.observed.absent is not None and "gone" not in journalled:
+        yield _slot_fact(memory, slot, "gone", slot.observed.absent)
 
 
-def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
+def _slot_fact(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
     return Fact(memory.wall_of(at), event, slot.pool, "", (slot.name,))
 
 
-def _heard(memory: Memory | None, record: RequestRecord | ReturnRecord | None) -> list[Fact]:
+def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord | None) -> list[Fact]:
     if memory is None or record is None or record.reported_at is None:
         return []
     return [Fact(memory.wall_of(record.reported_at), "heard", about=str(record.ended))]
 
 
 def machines_of(memory: Memory, request: str) -> list[dict[str, Any]]:
-    """Each machine of a request: its ``pool``, its slot's ``verdict``, whether it ``ran``, and is ``gone``."""
+    """Return a document for each machine of a request: ``pool``, ``verdict`` of its slot, ``ran`` and ``gone``."""
     record = memory.requests.get(request)
     return [
         {

@@ -1,4 +1,4 @@
-"""The events of a timeline: a line of the journal becomes a fact, facts that follow closely a sentence. Pure."""
+"""The events of a timeline: a journal line becomes a fact; equal facts in short succession become a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from provisioner.model import PendingReason, RequestStatus
 from provisioner.state.journal import Line, when
 
 FEW = 3
-"""Machines that a sentence names; of more it says how many."""
+"""The most machines that a sentence names; of more it gives the number."""
 
 APART = 600.0
-"""Equal events less than so many seconds apart are one sentence."""
+"""The most seconds between two equal events that share a sentence."""
 
 
 class Fact(NamedTuple):
-    """What a line of the journal, or a slot in memory, says of the subject."""
+    """The content of a journal line, or of a slot in memory, about the subject."""
 
     at: float
     event: str
     pool: str = ""
     about: str = ""
-    """The fields that, with event and pool, make facts equal."""
+    """The text that, with event and pool, decides which facts are equal."""
     machines: tuple[str, ...] = ()
     number: int = 1
     """The number of machines, slots or calls."""
@@ -32,11 +32,11 @@ class Fact(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """What happened; times are epoch seconds."""
+    """An event as text; times are epoch seconds."""
 
     at: float
     until: float
-    """When it happened last, or was over; the same as ``at`` where it happened once."""
+    """The time of the last equal event, or of the end; the same as ``at`` for a single event."""
     event: str
     text: str
 
@@ -44,17 +44,17 @@ class Sentence(NamedTuple):
 # --- from lines to facts ----------------------------------------------------------------------------------------------
 
 
-def facts_in(lines: Iterable[Line], ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
-    """Return the facts about the machines that are ``ours``; a line that names no machine speaks of all."""
-    return [fact for line in lines if (fact := _fact(line, ours))]
+def read_facts(lines: Iterable[Line], is_ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
+    """Return the facts about the machines that are ``ours``; a line that names no machine concerns all."""
+    return [fact for line in lines if (fact := _read_line(line, is_ours))]
 
 
-def _fact(line: Line, ours: Callable[[str], bool]) -> Fact | None:
+def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     named, at, event = line.get("machines", ()), line["at"], line["event"]
-    machines = tuple([name for name in named if ours(name)])
+    machines = tuple([name for name in named if is_ours(name)])
     if named and not machines:
         return None
-    # A line that names other machines, too, counts only those of ours.
+    # A line that also names other machines counts only the machines that are ours.
     number = line.get("times") if len(machines) == len(named) else None
     if number is None:
         number = line.get("count", len(machines) or 1)
@@ -63,22 +63,22 @@ def _fact(line: Line, ours: Callable[[str], bool]) -> Fact | None:
     except ValueError:
         since = at
     fact = Fact(since, event, line.get("pool", ""), "", machines, number, line.get("text", ""), at)
-    return fact._replace(**_READERS.get(event, _done)(line))
+    return fact._replace(**_READERS.get(event, _read_command)(line))
 
 
-def asked_for(template: str, account: object) -> str:
-    """Return what a request asks for."""
+def format_order(template: str, account: object) -> str:
+    """Return the text for the template and account of a request."""
     return f"of template {template}" + (f" for account {account}" if account else "")
 
 
-def _called(line: Line) -> dict[str, Any]:
+def _read_call(line: Line) -> dict[str, Any]:
     result = line.get("result", "ok")
     if result == "ok":
         return {"about": line.get("reason", "")}
     return {"about": result, "event": f"{line['event']} refused"}
 
 
-def _waited(line: Line) -> dict[str, Any]:
+def _read_deferral(line: Line) -> dict[str, Any]:
     if line.get("over"):
         return {"about": "over"}
     bound = f" of {line['bound']}" if line.get("bound") is not None else ""
@@ -87,7 +87,7 @@ def _waited(line: Line) -> dict[str, Any]:
     return {"about": f"{_REASONS.get(reason, reason)}{bound}{error}"}
 
 
-def _answered(line: Line) -> dict[str, Any]:
+def _read_answer(line: Line) -> dict[str, Any]:
     answer = line.get("answer", "?")
     if answer != "lost":
         return {"about": answer, "number": line.get("running", 0)}
@@ -95,7 +95,7 @@ def _answered(line: Line) -> dict[str, Any]:
     return {"about": f"{ends} ({line.get('cause', 'unknown')})", "event": "reported lost"}
 
 
-def _learned(line: Line) -> dict[str, Any]:
+def _read_window(line: Line) -> dict[str, Any]:
     turned = ""
     if line.get("backing_off"):
         turned = f"; the pool backs off, {line.get('error', 'no reason known')}"
@@ -104,35 +104,35 @@ def _learned(line: Line) -> dict[str, Any]:
     return {"about": f"{line.get('template', '?')} is {line.get('window', '?')}{turned}"}
 
 
-def _held(line: Line) -> dict[str, Any]:
+def _read_hold(line: Line) -> dict[str, Any]:
     why = f": {line['text']}" if line.get("text") else ""
     about = f" {line.get('result', 'pulled')} by {line.get('who', '?')}{why}"
     return {"about": about, "event": str(line.get("hold", "hold")), "words": ""}
 
 
-def _done(line: Line) -> dict[str, Any]:
-    """Read what an operator did, and why, as a command writes it."""
+def _read_command(line: Line) -> dict[str, Any]:
+    """Read the operator and the reason, as a command writes them."""
     who = f" by {line['who']}" if line.get("who") else ""
     why = f": {line['reason']}" if line.get("reason") else ""
     return {"about": f"{who}{why}"}
 
 
 _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
-    "asked": lambda line: {"about": asked_for(line.get("template", "?"), line.get("account"))},
+    "asked": lambda line: {"about": format_order(line.get("template", "?"), line.get("account"))},
     "back": lambda line: {"about": str(line.get("return", "?"))},
     "close": lambda line: {
         "about": line.get("cause") or line.get("error") or "",
         "event": line.get("verdict", "closed"),
     },
-    "create": _called,
-    "deferred": _waited,
-    "delete": _called,
-    "hold": _held,
-    "reported": _answered,
+    "create": _read_call,
+    "deferred": _read_deferral,
+    "delete": _read_call,
+    "hold": _read_hold,
+    "reported": _read_answer,
     "troubled": lambda line: {"about": line.get("error", "")},
-    "window": _learned,
+    "window": _read_window,
 }
-"""The fields of a fact that the event of a line decides."""
+"""The readers of event-specific fields, by the event of a line."""
 
 _REASONS: Mapping[str, str] = {
     PendingReason.WINDOW: "the window",
@@ -147,14 +147,14 @@ _REASONS: Mapping[str, str] = {
 
 
 def sentences(facts: Iterable[Fact]) -> list[Sentence]:
-    """Return the sentences in order. Equal facts that follow closely are one."""
+    """Return the sentences in order. Equal facts in short succession become one sentence."""
     merged: list[Fact] = []
     names: list[list[str]] = []
     latest: dict[tuple[str, ...], int] = {}
-    """The place of the newest fact of each kind."""
+    """The index of the newest fact of each kind."""
     for fact in sorted(facts, key=lambda fact: (fact.at, _ORDER.get(fact.event, len(_ORDER)))):
         until = max(fact.at, fact.until)
-        if fact.event == "deferred" and fact.about == "over":  # the machines that waited wait no more
+        if fact.event == "deferred" and fact.about == "over":  # no machine waits any more
             for key in [key for key in latest if key[0] == "deferred"]:
                 place = latest.pop(key)
                 merged[place] = merged[place]._replace(until=fact.at)
@@ -169,8 +169,8 @@ def sentences(facts: Iterable[Fact]) -> list[Sentence]:
             latest[key] = len(merged)
             names.append(list(fact.machines))
             merged.append(fact._replace(until=until))
-    whole = [fact._replace(machines=tuple(own)) for fact, own in zip(merged, names, strict=True)]
-    return [Sentence(fact.at, fact.until, fact.event, _text(fact)) for fact in whole]
+    complete = [fact._replace(machines=tuple(own)) for fact, own in zip(merged, names, strict=True)]
+    return [Sentence(fact.at, fact.until, fact.event, _format_sentence(fact)) for fact in complete]
 
 
 _SENTENCES: Mapping[str, str] = {
@@ -182,31 +182,32 @@ _SENTENCES: Mapping[str, str] = {
     "troubled": "The cloud says of {who}{in_pool}{because}.",
     "running": "{who} run{es}{in_pool}.",
     "milestone": "{words}: {about}.",
-    "reported": "HostFactory is told the end: {about}{and_run}.",
-    "reported running": "HostFactory is told that {n} machine{s} run{es}.",
-    "heard": "HostFactory has heard the end: {about}.",
+    "reported": "The loop reports the end to HostFactory: {about}{and_run}.",
+    "reported running": "The loop reports to HostFactory that {n} machine{s} run{es}.",
+    "heard": "HostFactory has read the end: {about}.",
     "lost": "{who} {were} lost{in_pool}{because}.",
-    "reported lost": "HostFactory is told that {who} {about}.",
-    "back": "HostFactory gave back {who} (return request {about}).",
+    "reported lost": "The loop reports to HostFactory that {who} {about}.",
+    "back": "HostFactory returned {who} (return request {about}).",
     "failed": "{who} failed{in_pool}{because}.",
     "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",
     "returned": "{who} {were} returned{in_pool}{because}.",
     "cancelled": "{who} {were} cancelled{in_pool}{because}.",
     "delete": "Pool {pool} took the delete{s} of {who}{in_brackets}.",
     "delete refused": "Pool {pool} refused {n} delete{s}{of_one}{because}.",
-    "gone": "Nothing is left of {who}.",
+    "gone": "{who} {are} gone.",
     "window": "The window of template {about}{quoted}.",
 }
-"""The order is that in which events of one moment are told."""
+"""The sentence of each event. Events of one moment are sorted in this order."""
 
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
 
 
-def _text(fact: Fact) -> str:
-    names, about, said = fact.machines, fact.about, " ".join(fact.words.split())
-    n, s, es, were = f"{fact.number:,}", *(("", "s", "was") if fact.number == 1 else ("s", "", "were"))
+def _format_sentence(fact: Fact) -> str:
+    names, about, quote = fact.machines, fact.about, " ".join(fact.words.split())
+    s, es, were, are = ("", "s", "was", "is") if fact.number == 1 else ("s", "", "were", "are")
+    n = f"{fact.number:,}"
     who = ", ".join(names) if 0 < len(names) <= FEW and fact.number == len(names) else f"{n} machine{s}"
-    quoted = f": “{said}”" if said else ""
+    quoted = f": “{quote}”" if quote else ""
     is_running = (fact.event, about) == ("reported", RequestStatus.RUNNING)
     form = _SENTENCES.get("reported running" if is_running else fact.event, "{event}{of_who}{in_pool}{about}.")
     return form.format(
@@ -214,6 +215,7 @@ def _text(fact: Fact) -> str:
         s=s,
         es=es,
         were=were,
+        are=are,
         who=who,
         quoted=quoted,
         about=about,

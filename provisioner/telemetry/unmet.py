@@ -1,4 +1,4 @@
-"""Why requests miss machines, as the loop published it: as documents and as sentences for people."""
+"""The reasons for which requests miss machines, as the loop published them: documents, and sentences for operators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from provisioner.model import (
 from provisioner.names import NO_TEMPLATE, printable
 from provisioner.planning.report.unmet import TOTAL
 from provisioner.telemetry.pool_status import PoolStatus
-from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming, lasting, local, past
+from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming_fields, lasting, local, past_fields
 
-HOLDERS = 3
-"""The most requests named as users of a cap on a terminal; ``-o json`` names all."""
+HOLDERS_SHOWN = 3
+"""The most requests that a terminal line names as users of a cap; ``-o json`` names all."""
 
 QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING})
-"""Reasons that each machine goes through, so that they need no attention."""
+"""Reasons that need no attention, because each machine goes through them."""
 
 HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
 """Reasons that last as long as the failures of the pool."""
@@ -34,17 +34,17 @@ BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
 """Reasons that memory's window explains once for all requests."""
 
 MET = DESIRED | {Verdict.CANCELLED}
-"""The verdicts of slots in whose place no machine is wanted."""
+"""The verdicts of slots that need no other machine in their place."""
 
 UNTRIED = Window(0)
-"""The window where memory has none."""
+"""The window of a pool and template for which memory has none."""
 
 PUBLISHED = ("pool", "reason", "machines", "spills_to", "behind", "bound")
-"""The facts of an entry that its document has as they are."""
+"""The fields of ``Unmet`` that a document repeats unchanged."""
 
 
 class UnmetDocuments:
-    """Makes the documents of unmet machines from memory and from what the loop published beside it."""
+    """A maker of documents of unmet machines, from memory and from the pool status that the loop published."""
 
     def __init__(
         self, memory: Memory, pool_status: PoolStatus, failures: Mapping[Key, PoolFailure], now: float
@@ -56,17 +56,18 @@ class UnmetDocuments:
     def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
         """Return an entry for each pool and reason of each open request that misses machines.
 
-        ``reason``: a ``PendingReason``, of so many ``machines`` in a ``pool``. ``error``: class, or None.
-        ``text``: the cloud's words. ``since``, ``next_try`` and ``spills_at``: UTC or None, and with ``_seconds`` for
-        how long, or in how long. ``spills_to``, ``behind``, ``bound`` and ``elsewhere``: as of ``Unmet``.
-        ``holders``: machines that use up the cap, by request; those without a request under an empty name.
-        ``braked``: the brake keeps machines without a request, which use up the cap.
-        ``quiet``: the reason needs no attention.
+        * ``reason``: a ``PendingReason`` that holds for ``machines`` machines in ``pool``.
+        * ``error``: the class or None; ``text``: the cloud's words.
+        * ``since``, ``next_try``, ``spills_at``: UTC or None; with ``_seconds``, how long ago or in how long.
+        * ``spills_to``, ``behind``, ``bound``, ``elsewhere``: as in ``Unmet``.
+        * ``holders``: machines that use up the cap, by request; an empty name stands for machines without a request.
+        * ``braked``: the brake keeps machines without a request, and these use up the cap.
+        * ``quiet``: the reason needs no attention.
         """
         requests = [record for record in self._memory.requests.values() if record.ended is None]
-        return {record.id: entries for record in requests if (entries := self._of_request(record))}
+        return {record.id: entries for record in requests if (entries := self._request_entries(record))}
 
-    def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
+    def _request_entries(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._pool_status.unmet.get(record.id, ())
         running = sum(
             [slot.ran is not None and slot.life.down is None and slot.verdict in MET for slot in record.slots.values()]
@@ -76,22 +77,24 @@ class UnmetDocuments:
         return [self._entry(one, record) for one in (*published, *unknown)]
 
     def _entry(self, one: Unmet, record: RequestRecord) -> dict[str, Any]:
-        error, text, since, next_try = self._because(one, record)
+        error, text, since, next_try = self._find_cause(one, record)
         holders = self._holders_of(one, record.template) if one.reason is PendingReason.CAP else {}
         return {name: getattr(one, name) for name in PUBLISHED} | {
             "error": error,
             "text": text,
-            **past(self._memory, "since", since, self._now),
-            **coming(self._memory, "next_try", next_try, self._now),
-            **coming(self._memory, "spills_at", one.spills_at, self._now),
+            **past_fields(self._memory, "since", since, self._now),
+            **coming_fields(self._memory, "next_try", next_try, self._now),
+            **coming_fields(self._memory, "spills_at", one.spills_at, self._now),
             "elsewhere": dict(one.elsewhere),
             "holders": dict(holders),
             "braked": self._memory.brake is not None and bool(holders.get("")),
             "quiet": one.reason in QUIET and error is None,
         }
 
-    def _because(self, one: Unmet, record: RequestRecord) -> tuple[ErrorClass | None, str, float | None, float | None]:
-        """Return the class and words of the failure behind the reason, since when it holds, and the next try."""
+    def _find_cause(
+        self, one: Unmet, record: RequestRecord
+    ) -> tuple[ErrorClass | None, str, float | None, float | None]:
+        """Return the class and words of the failure behind the reason, the reason's beginning, and the next try."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try
         if one.reason is PendingReason.UNSEEN:
             text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
@@ -111,100 +114,103 @@ class UnmetDocuments:
         """Return the users of the cap of a template, or of all templates, the largest first."""
         key = (one.pool, "" if one.text == TOTAL else template)
         if key not in self._holders:
-            held = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
+            users = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
             for record in self._memory.requests.values():
                 if record.template in (key[1] or record.template, NO_TEMPLATE):
-                    held[record.id] = sum(
+                    users[record.id] = sum(
                         [slot.pool == one.pool and not slot.deletion.gone for slot in record.slots.values()]
                     )
-            self._holders[key] = {id_: machines for id_, machines in held.most_common() if machines}
+            self._holders[key] = {id_: machines for id_, machines in users.most_common() if machines}
         return self._holders[key]
 
 
 def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
-    """Return how many machines do not run, by pool and template; only those of one reason, if it is given."""
-    waits = Counter[Key]()
-    for id_, ones in unmet.items():
-        for one in ones:
+    """Count the machines that do not run, by pool and template; only for ``reason``, if it is given."""
+    waiting = Counter[Key]()
+    for id_, entries in unmet.items():
+        for one in entries:
             if reason is None or one["reason"] == reason:
-                waits[one["pool"], memory.requests[id_].template] += one["machines"]
-    return waits
+                waiting[one["pool"], memory.requests[id_].template] += one["machines"]
+    return waiting
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- for operators ----------------------------------------------------------------------------------------------------
 
 
 def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
-    """Why a request is short, a line for each pool and reason; none where its machines only start.
+    """Yield a line for each pool and reason for which a request misses machines; no line if its machines only start.
 
     ``loop_acts``: a loop runs and plans.
     """
-    ones = request["missing"]
-    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in ones):
+    entries = request["missing"]
+    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in entries):
         return
-    for one in ones:
+    for one in entries:
         where = f" in {one['pool']}" if one["pool"] else ""
-        facts = "; ".join(filter(None, _facts(one, loop_acts=loop_acts)))
+        facts = "; ".join(filter(None, _format_facts(one, loop_acts=loop_acts)))
         yield f"    {one['machines']}{where}: {facts}"
 
 
-def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
+def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     text = printable(one["text"])
-    why = ", ".join(filter(None, (_reason(one), one["error"])))
+    why = ", ".join(filter(None, (_format_reason(one), one["error"])))
     since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
     yield f"{why}{since}{': ' + text if text else ''}"
-    yield _holders(one)
+    yield _format_holders(one)
     yield f"behind {one['behind']}" if one["behind"] else ""
-    yield _spill(one)
-    yield _next_try(one, loop_acts=loop_acts)
+    yield _format_spill(one)
+    yield _format_next_try(one, loop_acts=loop_acts)
     if one["elsewhere"]:
         yield "nor in " + ", ".join(f"{pool} ({lack})" for pool, lack in one["elsewhere"].items())
 
 
-WORDS = {
+REASON_WORDS = {
     PendingReason.UNSEEN: "the pool is unseen",
     PendingReason.BUDGET: "held back by the budget",
     PendingReason.UNSENT: "not sent yet",
     PendingReason.UNANSWERED: "create not answered yet",
     PendingReason.GATED: "held back by a gate",
     PendingReason.TROUBLED: "asked for and not running",
-    PendingReason.SET_ASIDE: "set aside for a person to look at",
+    PendingReason.SET_ASIDE: "set aside for an operator to check",
     PendingReason.GIVEN_UP: "given up",
-    PendingReason.UNKNOWN: "no loop has said why",
+    PendingReason.UNKNOWN: "no loop has published a reason",
 }
 
 
-def _reason(one: Document) -> str:
+def _format_reason(one: Document) -> str:
     bound = one["bound"]
     if one["reason"] == PendingReason.WINDOW:
         return "earlier calls are under way" if bound is None else f"window of {bound}"
     if one["reason"] == PendingReason.CAP and bound is not None:
         return f"cap of {bound}"
-    return WORDS.get(one["reason"], str(one["reason"]))
+    return REASON_WORDS.get(one["reason"], str(one["reason"]))
 
 
-def _holders(one: Document) -> str:
-    held = list(one["holders"].items())
-    if not held:
+def _format_holders(one: Document) -> str:
+    users = list(one["holders"].items())
+    if not users:
         return ""
     kept = " that the brake keeps" if one["braked"] else ""
-    said = [f"{id_} ({count})" if id_ else f"{count} machines without a request{kept}" for id_, count in held[:HOLDERS]]
-    more = f" and {len(held) - HOLDERS} more" if len(held) > HOLDERS else ""
-    return f"held by {', '.join(said)}{more}"
+    named = [
+        f"{id_} ({count})" if id_ else f"{count} machines without a request{kept}"
+        for id_, count in users[:HOLDERS_SHOWN]
+    ]
+    more = f" and {len(users) - HOLDERS_SHOWN} more" if len(users) > HOLDERS_SHOWN else ""
+    return f"held by {', '.join(named)}{more}"
 
 
-def _spill(one: Document) -> str:
-    left = one["spills_at_seconds"]
-    when = f"in {lasting(left)}" if left else "once it takes them"
+def _format_spill(one: Document) -> str:
+    seconds_left = one["spills_at_seconds"]
+    when = f"in {lasting(seconds_left)}" if seconds_left else "once it takes them"
     return f"spills over to {one['spills_to']} {when}" if one["spills_to"] else ""
 
 
-def _next_try(one: Document, *, loop_acts: bool) -> str:
-    left = one["next_try_seconds"]
-    if left is None:
+def _format_next_try(one: Document, *, loop_acts: bool) -> str:
+    seconds_left = one["next_try_seconds"]
+    if seconds_left is None:
         return ""
-    if not left:
+    if not seconds_left:
         return "next try with the next cycle" if loop_acts else "next try once the loop acts"
     if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
-        return f"next try in {lasting(left)}"
-    return f"asked for again in {lasting(left)} at the latest"
+        return f"next try in {lasting(seconds_left)}"
+    return f"asked for again in {lasting(seconds_left)} at the latest"

@@ -24,7 +24,7 @@ from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, stamp
 from provisioner.telemetry.page import StatusPage
-from provisioner.telemetry.samples import EVERY, Samples, points
+from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples, points
 from tests.bench.bench_explain import REFUSED, Line, life, size_of
 from tests.bench.bench_status import REQUESTS, grid, leave
 
@@ -74,7 +74,7 @@ def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
     held, samples = grid(machines), Samples()
     fill(StateDir(directory), held, journal)
     for number in range(1440):
-        samples.take(held, {}, number * EVERY)
+        samples.add(held, {}, number * SAMPLE_SECONDS)
 
     def shown(path: str) -> None:
         response = StatusPage(StateDir(directory), lambda: held, samples).respond(path, "")

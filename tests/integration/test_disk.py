@@ -127,7 +127,7 @@ def test_a_state_directory_that_cannot_be_written_is_said_everywhere_and_loses_n
     until(lambda: command(hf, "status").returncode == 0, SECONDS, every=0.5, what="status is fine again")
     story = command(hf, "explain", lost).stdout
     assert f"{lost} was lost" in story
-    for message in ("Cycle failed", "Notes for people were not written", "Heartbeat could not be written"):
+    for message in ("Cycle failed", "Pool status was not written", "Heartbeat could not be written"):
         assert sum(record.getMessage() == message for record in caplog.records) <= 2, f"it repeats: {message}"
 
 

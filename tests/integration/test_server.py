@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from provisioner.model import Limits, PoolLimits, TemplateLimits
 from provisioner.settings.definitions import Server as Readers
 from provisioner.telemetry import authentication, connections
-from provisioner.telemetry.authentication import NOBODY_ASKED
+from provisioner.telemetry.authentication import NO_AUTHENTICATION
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import PROBES, Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
@@ -57,7 +57,7 @@ def start(registry: CollectorRegistry) -> Iterator[Start]:
         listen: str = "127.0.0.1:0",
         health: Callable[[], Health] = lambda: Health(True, True, "fine"),
         status: Callable[[], Mapping[str, Any]] = dict,
-        files: Readers = NOBODY_ASKED,
+        files: Readers = NO_AUTHENTICATION,
     ) -> Server:
         servers.append(Server(listen, registry, health, status, files=files))
         servers[-1].start()
@@ -227,7 +227,9 @@ def test_on_the_loopback_only_probes_and_prometheus_may_ask_by_another_name(tmp_
         for path in ("/", "/status.json", "/status", f"/pool/{TIDY}"):
             refused = asked_as("evil.example", path)
             assert (asked_as("localhost", path).status_code, refused.status_code) == (200, 421)
-            assert refused.text == f"This answers on 127.0.0.1:0, and not as another host: open {url}/ instead.\n"
+            assert refused.text == (
+                f"This server answers on 127.0.0.1:0 and under no other host name: open {url}/ instead.\n"
+            )
         for path in ("/metrics", "/healthz", "/readyz"):
             assert asked_as("10.0.0.7:9464", path).status_code == 200
         with socket.create_connection(("127.0.0.1", int(url.split(":")[-1])), timeout=SECONDS) as line:
@@ -239,9 +241,9 @@ def test_on_the_loopback_only_probes_and_prometheus_may_ask_by_another_name(tmp_
 def test_who_listens_beyond_this_host_without_a_token_says_so_and_is_asked_by_any_name(
     start: Start, token: Path, caplog: pytest.LogCaptureFixture, with_token: bool, listen: str
 ) -> None:
-    server = start(listen, files=Readers(token_file=token) if with_token else NOBODY_ASKED)
+    server = start(listen, files=Readers(token_file=token) if with_token else NO_AUTHENTICATION)
     beyond = listen.startswith("0.0.0.0")
-    said = "Everybody who reaches this address can read the status page" in caplog.text
+    said = "The status page is readable without a token" in caplog.text
     assert said is (beyond and not with_token)
     here = server.url.replace("0.0.0.0", "127.0.0.1")
     asked = requests.get(f"{here}/status", headers={"Host": "grid.example:9464"} | BEARER, timeout=SECONDS)
@@ -485,7 +487,7 @@ def test_a_young_connection_is_not_closed_and_a_new_one_waits_for_room(
 
 
 def test_responses_that_are_not_read_hold_little_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HELD_BYTES", 25_000_000)
+    monkeypatch.setattr(connections, "UNSENT_BYTES", 25_000_000)
     server = start(status=lambda: {"large": "a" * 10_000_000})
     with ExitStack() as stack:
         for _ in range(5):
@@ -528,7 +530,7 @@ def test_connections_are_taken_again_after_the_process_had_no_descriptor_left(
             while True:
                 stack.callback(os.close, os.dup(line.fileno()))
         line.connect(address(server))
-        until(lambda: "Connection cannot be taken" in caplog.text, 10, what="no descriptor is left")
+        until(lambda: "Connection cannot be accepted" in caplog.text, 10, what="no descriptor is left")
         stack.close()
         line.settimeout(SECONDS)
         line.sendall(GET + b"\r\n")

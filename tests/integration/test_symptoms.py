@@ -139,7 +139,7 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
     assert shows(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
     hf.simulator.preempt(machines[0])
     hf.reclaims(machines[0], among=machines)
-    words = ("HostFactory is told that ", " was lost in pool gke-main: ")
+    words = ("The loop reports to HostFactory that ", " was lost in pool gke-main: ")
     section = SECTIONS["Machines are deleted and made again"]
     assert all(word in section for word in words)
     story = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")

@@ -32,10 +32,10 @@ from provisioner.model import (
 )
 from provisioner.settings.definitions import Server as Readers
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.authentication import NOBODY_ASKED
+from provisioner.telemetry.authentication import NO_AUTHENTICATION
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, StandingRefusal
-from provisioner.telemetry.samples import EVERY, Samples
+from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples
 from provisioner.telemetry.server import Health, Server
 from tests.support.stores import add_request
 from tests.unit.core import BEFORE, NOW, running, slot
@@ -111,7 +111,7 @@ def hours(held: Memory, count: int = 120) -> Samples:
     key = next(iter(held.windows), ("", ""))
     for number in range(count):
         deferred = {(*key, PendingReason.BACKOFF): number % 17}
-        samples.take(replace(held), deferred, time.time() - EVERY * (count - number))
+        samples.add(replace(held), deferred, time.time() - SAMPLE_SECONDS * (count - number))
     return samples
 
 
@@ -123,7 +123,7 @@ def page(directory: Path, held: Memory, pool_status: PoolStatus) -> StatusPage:
 
 
 @contextmanager
-def served(shown: StatusPage, files: Readers = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
+def served(shown: StatusPage, files: Readers = NO_AUTHENTICATION, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Where the page is answered."""
     health = Health(True, True, "fine, says gke-main")
     server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)

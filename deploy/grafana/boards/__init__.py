@@ -1,1 +1,1 @@
-"""The dashboards: one module each, the rows that they share, and how they become Grafana's JSON."""
+"""The dashboards: one module each, the rows that they share, and their conversion to Grafana's JSON."""

@@ -1,45 +1,45 @@
-"""Machine-hours, and what they cost."""
+"""The board of machine-hours and their costs."""
 
 from __future__ import annotations
 
-from .queries import chosen, each
-from .questions import Board, Line, Question, ask
+from .queries import label_value, selector
+from .questions import Board, Line, Question, line_question
 
 
-def used() -> list[Question]:
-    """Who uses machines."""
+def usage_questions() -> list[Question]:
+    """Return the panels of machine-hours."""
     return [
-        ask(
+        line_question(
             "Machine-hours in an hour, by pool",
-            "Machines that are there, on average of ten minutes.",
-            f"sum by (pool) (rate({chosen('machine_seconds_total')}[10m]))",
-            each("pool"),
+            "Machines that exist, averaged over ten minutes.",
+            f"sum by (pool) (rate({selector('machine_seconds_total')}[10m]))",
+            label_value("pool"),
             width=12,
         ),
-        ask(
+        line_question(
             "Machine-hours in a day, by provisioner",
-            "In the 24 hours before.",
-            f"sum by (instance) (increase({chosen('machine_seconds_total')}[1d])) / 3600",
-            each("instance"),
+            "Over the last 24 hours.",
+            f"sum by (instance) (increase({selector('machine_seconds_total')}[1d])) / 3600",
+            label_value("instance"),
             width=12,
         ),
     ]
 
 
-def spent() -> list[Question]:
-    """What machines cost, beside what they may; in the currency of the setting ``budget``."""
+def cost_questions() -> list[Question]:
+    """Return the panels of costs and budgets, in the currency of the setting ``budget``."""
     return [
         Question(
             f"Cost {words}, and its budget",
             about,
             [
-                Line(f"sum by (instance) ({chosen(metric)})", f"{each('instance')} cost"),
-                Line(f"sum by (instance) ({chosen('budget', per=per)})", f"{each('instance')} budget"),
+                Line(f"sum by (instance) ({selector(metric)})", f"{label_value('instance')} cost"),
+                Line(f"sum by (instance) ({selector('budget', per=per)})", f"{label_value('instance')} budget"),
             ],
             width=12,
         )
         for words, per, metric, about in (
-            ("per hour", "hour", "cost_per_hour", "By price_per_hour; empty without one."),
+            ("per hour", "hour", "cost_per_hour", "By price_per_hour; empty without a price."),
             ("of this month", "month", "cost_this_month", "Calendar month, UTC, by the present prices."),
         )
     ]
@@ -48,7 +48,7 @@ def spent() -> list[Question]:
 BOARD = Board(
     "cost",
     "HostFactory cost",
-    "Who uses machines, and what they cost beside the budget.",
+    "Machine-hours by pool and provisioner, and costs beside the budget.",
     ["instance"],
-    [("Usage", used()), ("Cost", spent())],
+    [("Usage", usage_questions()), ("Cost", cost_questions())],
 )

@@ -1,32 +1,32 @@
-"""The edge to HostFactory: requests, answers, and the files between scripts and loop."""
+"""The board of the edge to HostFactory: requests, answers, and the files between scripts and loop."""
 
 from __future__ import annotations
 
-from .queries import chosen, quantile
-from .questions import Board, Question, ask
+from .queries import quantile, selector
+from .questions import Board, Question, line_question
 
 
 def requests() -> list[Question]:
-    """What HostFactory asked for, and what became of it."""
-    unmet = chosen("oldest_unmet_timestamp_seconds", "instance")
+    """Return the panels of HostFactory's requests and their ends."""
+    unmet = selector("oldest_unmet_timestamp_seconds", "instance")
     return [
-        ask(
+        line_question(
             "Open requests",
             "Requests and returns without a terminal answer.",
-            f"sum by (kind) ({chosen('requests', status='running')})",
+            f"sum by (kind) ({selector('requests', status='running')})",
             "{{kind}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Ended with an error",
-            "In the state files; they leave with their retention.",
-            f"sum by (kind) ({chosen('requests', status='complete_with_error')})",
+            "Ended requests and returns in the state files, until their retention is over.",
+            f"sum by (kind) ({selector('requests', status='complete_with_error')})",
             "{{kind}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Longest wait",
-            "Since when the oldest request has been unmet; nothing is drawn for a template without one.",
+            "Age of the oldest open request; no line for a template without an open request.",
             f"time() - min by (template) ({unmet})",
             "{{template}}",
             "s",
@@ -36,26 +36,26 @@ def requests() -> list[Question]:
 
 
 def leftovers() -> list[Question]:
-    """What HostFactory and the places leave for people."""
+    """Return the panels of machines that need an operator."""
     return [
-        ask(
+        line_question(
             "Not in HostFactory's lists",
             "Machines that run and that HostFactory has not listed for 24 hours.",
-            f"sum by (pool) ({chosen('machines_unlisted')})",
+            f"sum by (pool) ({selector('machines_unlisted')})",
             "{{pool}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Down",
-            "Machines that HostFactory was told of and that do not run now; provisioner status says why.",
-            f"sum by (pool) ({chosen('machines_down')})",
+            "Machines that were reported to HostFactory and do not run now; provisioner status shows the reason.",
+            f"sum by (pool) ({selector('machines_down')})",
             "{{pool}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Stuck",
-            "Machines that are still there long after the end of their grace period; provisioner status names them.",
-            f"sum by (pool) ({chosen('machines_stuck')})",
+            "Machines that still exist long after the end of their grace period; provisioner status names them.",
+            f"sum by (pool) ({selector('machines_stuck')})",
             "{{pool}}",
             width=8,
         ),
@@ -63,28 +63,30 @@ def leftovers() -> list[Question]:
 
 
 def files() -> list[Question]:
-    """The files that scripts and loop share."""
+    """Return the panels of the files that scripts and loop share."""
     return [
-        ask(
+        line_question(
             "Wait for the lock of intent.json, p95",
-            "Scripts give up after 20 s.",
-            quantile(0.95, chosen("store_lock_wait_seconds")),
+            "Scripts fail after 20 s of waiting.",
+            quantile(0.95, selector("store_lock_wait_seconds")),
             "",
             "s",
             12,
         ),
-        ask("State files", "Size of each.", f"max by (file) ({chosen('store_bytes')})", "{{file}}", "bytes", 12),
+        line_question(
+            "State files", "Size of each file.", f"max by (file) ({selector('store_bytes')})", "{{file}}", "bytes", 12
+        ),
     ]
 
 
 BOARD = Board(
     "edge",
     "HostFactory's edge",
-    "What HostFactory asks for and hears, and the files between its scripts and the loop.",
+    "HostFactory's requests and the answers to them, and the files between its scripts and the loop.",
     ["instance"],
     [
         ("Requests", requests()),
-        ("What is left for people", leftovers()),
+        ("Machines that need an operator", leftovers()),
         ("Files", files()),
     ],
 )

@@ -1,4 +1,4 @@
-"""Boards as Grafana's own types."""
+"""The conversion of boards to Grafana's own types."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ VARIABLES = {
     "pool": ("Pool", 'label_values(hf_provisioner_window{instance=~"$instance"}, pool)'),
     "template": ("Template", 'label_values(hf_provisioner_machines_desired{instance=~"$instance"}, template)'),
 }
-"""Each variable's name on the board, and where Prometheus has its values."""
+"""Each variable's name on the board, and the query for its values."""
 
 
 def dashboard(board: Board) -> Dashboard:
-    """The board, as Grafana's own types."""
+    """Return the board as Grafana's own types."""
     made = (
         Dashboard(board.title)
         .uid(f"hostfactory-{board.name}")
@@ -68,7 +68,7 @@ def dashboard(board: Board) -> Dashboard:
 
 
 def panel(question: Question, id_: int) -> Stat | TimeSeries:
-    """One panel, at the next free place of its row."""
+    """Return a panel; Grafana puts it at the next free place of its row."""
     made = number() if question.number else lines()
     made.id(id_).title(question.title).description(question.about).unit(question.unit).datasource(SOURCE)
     made.span(question.width)
@@ -85,18 +85,18 @@ def panel(question: Question, id_: int) -> Stat | TimeSeries:
 
 
 def number() -> Stat:
-    """The newest value, as a number."""
+    """Return a panel that shows the newest value as a number."""
     return Stat().reduce_options(ReduceDataOptions().calcs(["lastNotNull"])).height(5)
 
 
 def lines() -> TimeSeries:
-    """Values over time, their names below."""
+    """Return a panel that shows values over time, with their names below."""
     legend = VizLegendOptions().show_legend(True).placement(LegendPlacement.BOTTOM)
     tooltip = VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     return TimeSeries().legend(legend).tooltip(tooltip).fill_opacity(10).height(8)
 
 
 def thresholds(*steps: tuple[float | None, str]) -> ThresholdsConfig:
-    """Colours, each from a value on."""
+    """Return colours, each from a value on."""
     made = [Threshold(value=value, color=color) for value, color in steps]
     return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(made)

@@ -1,4 +1,4 @@
-"""One pool, or some."""
+"""The board of one or several pools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rows import churn, errors, machines, pressure, speed
 BOARD = Board(
     "pool",
     "HostFactory pool",
-    "One pool, or some: what is wanted there, what the place makes of it, and why not more.",
+    "One or several pools: machines wanted, machines created, and the reasons of missing machines.",
     ["instance", "pool", "template"],
     [
         ("True?", machines("template", "instance pool template")),

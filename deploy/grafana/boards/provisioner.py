@@ -1,53 +1,53 @@
-"""One provisioner, from the question that an operator asks first to the one asked last."""
+"""The board of one provisioner, from the question that an operator asks first to the question asked last."""
 
 from __future__ import annotations
 
-from .queries import AGE, chosen, quantile
-from .questions import Board, Line, Question, ask, say
+from .queries import AGE, quantile, selector
+from .questions import Board, Line, Question, line_question, number_question
 from .rows import churn, errors, machines, pressure, speed
 
 
 def alive(by: str) -> list[Question]:
-    """Whether the loops run."""
-    last_success = AGE.format(by=by, metric=chosen("last_success_timestamp_seconds"))
+    """Return the panels that show if the loops run."""
+    last_success = AGE.format(by=by, metric=selector("last_success_timestamp_seconds"))
     return [
-        say(
+        number_question(
             "Last ok cycle",
-            "Seconds since a cycle ended without any failure. Grows while one pool or action fails in each cycle.",
+            "Seconds since a cycle ended without any failure. It grows while a pool or action fails in each cycle.",
             f"max({last_success})",
             "s",
             bad_from=300,
         ),
-        say(
+        number_question(
             "Configuration",
             "0 while a bad new configuration is refused and the old one is in force, and while HostFactory's scripts "
             "read other files than the loop (provisioner status).",
-            f"min({chosen('config_ok')}) * (1 - (max({chosen('config_differs')}) or vector(0)))",
+            f"min({selector('config_ok')}) * (1 - (max({selector('config_differs')}) or vector(0)))",
             bad_below=1,
         ),
-        say(
+        number_question(
             "Brake",
-            "More than 0: orphans are not deleted until somebody has looked (provisioner recover) and ran "
+            "More than 0: orphans are not deleted until an operator has checked (provisioner recover) and ran "
             "provisioner recover --release-brake.",
-            f"sum({chosen('brake_engaged')})",
+            f"sum({selector('brake_engaged')})",
             bad_from=1,
         ),
-        say(
+        number_question(
             "Loops",
             "Processes that run a provisioner's loop; others stand by.",
-            f"sum({chosen('active')})",
+            f"sum({selector('active')})",
             bad_below=1,
         ),
-        say(
+        number_question(
             "Slots set aside",
-            "A forbidden transition was asked of them: a bug; look at the log's ERROR.",
-            f"sum({chosen('slots_set_aside')})",
+            "Slots that a forbidden transition was asked of, because of a bug; see ERROR in the log.",
+            f"sum({selector('slots_set_aside')})",
             bad_from=1,
         ),
         Question(
             "Version",
-            "What runs.",
-            [Line(f"max by (version) ({chosen('build_info')})", "{{version}}")],
+            "The running version.",
+            [Line(f"max by (version) ({selector('build_info')})", "{{version}}")],
             width=4,
             number=True,
         ),
@@ -55,13 +55,13 @@ def alive(by: str) -> list[Question]:
 
 
 def process() -> list[Question]:
-    """The loop as a process."""
-    cycle = chosen("cycle_duration_seconds")
+    """Return the panels of the loop as a process."""
+    cycle = selector("cycle_duration_seconds")
     return [
-        ask(
+        line_question(
             "Cycles by result",
-            "Per second. partial: some action or pool failed.",
-            f"sum by (result) (rate({chosen('cycles_total')}[5m]))",
+            "Per second. partial: an action or a pool failed.",
+            f"sum by (result) (rate({selector('cycles_total')}[5m]))",
             "{{result}}",
             "cps",
             5,
@@ -73,26 +73,26 @@ def process() -> list[Question]:
             "s",
             5,
         ),
-        ask(
-            "What woke the loop",
+        line_question(
+            "Wake-ups by cause",
             "Per second.",
-            f"sum by (source) (rate({chosen('wakeups_total')}[5m]))",
+            f"sum by (source) (rate({selector('wakeups_total')}[5m]))",
             "{{source}}",
             "cps",
             5,
         ),
-        ask(
+        line_question(
             "Memory",
-            "Resident.",
-            f"max by (instance) ({chosen('process_resident_memory_bytes')})",
+            "Resident memory.",
+            f"max by (instance) ({selector('process_resident_memory_bytes')})",
             "{{instance}}",
             "bytes",
             5,
         ),
-        ask(
+        line_question(
             "CPU",
             "Share of one core.",
-            f"sum by (instance) (rate({chosen('process_cpu_seconds_total')}[5m]))",
+            f"sum by (instance) (rate({selector('process_cpu_seconds_total')}[5m]))",
             "{{instance}}",
             "percentunit",
             4,
@@ -101,13 +101,13 @@ def process() -> list[Question]:
 
 
 def readers() -> list[Question]:
-    """The readers of metrics and status page."""
+    """Return the panel of refused readers of metrics and status page."""
     return [
-        ask(
-            "Turned away by the HTTP server",
+        line_question(
+            "Refused by the HTTP server",
             "Per second. token: wrong tokens; rate: wrong tokens of clients that sent many before; request: a body, "
             "a line that is too long, a method that is not GET; room: connections closed to make room for others.",
-            f"sum by (reason) (rate({chosen('server_rejections_total')}[5m]))",
+            f"sum by (reason) (rate({selector('server_rejections_total')}[5m]))",
             "{{reason}}",
             "cps",
             24,
@@ -118,7 +118,7 @@ def readers() -> list[Question]:
 BOARD = Board(
     "provisioner",
     "HostFactory provisioner",
-    "One provisioner, from the question an operator asks first to the one asked last.",
+    "One provisioner, from the question that an operator asks first to the question asked last.",
     ["instance"],
     [
         ("Alive?", alive("instance")),

@@ -1,10 +1,10 @@
-"""Queries in PromQL, of the chosen provisioners and, where it can be, of the chosen pools and templates."""
+"""Queries in PromQL for the provisioners, pools and templates that are chosen on the board."""
 
 from __future__ import annotations
 
 
-def chosen(name: str, labels: str = "instance", **fixed: str) -> str:
-    """A metric of ours, of the chosen ``labels`` (separated by blanks) and of these values."""
+def selector(name: str, labels: str = "instance", **fixed: str) -> str:
+    """Return a selector of a metric by the board's variables ``labels`` (separated by blanks) and by fixed values."""
     matches = [f'{label}=~"${label}"' for label in labels.split()] + [
         f'{key}="{value}"' for key, value in fixed.items()
     ]
@@ -12,22 +12,22 @@ def chosen(name: str, labels: str = "instance", **fixed: str) -> str:
     return f"{prefix}{name}{{{', '.join(matches)}}}"
 
 
-def rose(metric: str, by: str) -> str:
-    """How much a counter rose in five minutes."""
+def increase(metric: str, by: str) -> str:
+    """Return the increase of a counter in five minutes."""
     return f"sum by ({by}) (increase({metric}[5m]))"
 
 
 def quantile(share: float, metric: str, by: str = "") -> str:
-    """A quantile of a histogram over ten minutes."""
+    """Return a quantile of a histogram over ten minutes."""
     name, _, matches = metric.partition("{")
     labels = f"{by}, le" if by else "le"
     return f"histogram_quantile({share:g}, sum by ({labels}) (rate({name}_bucket{{{matches}[10m])))"
 
 
-def each(label: str) -> str:
-    """A line's name: the value of its label."""
+def label_value(label: str) -> str:
+    """Return a line's name: the value of its label."""
     return f"{{{{{label}}}}}"
 
 
 AGE = "time() - max by ({by}) ({metric})"
-"""A form: the seconds since the time that a metric holds."""
+"""A format: the seconds since the time in a metric."""

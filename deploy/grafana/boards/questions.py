@@ -1,4 +1,4 @@
-"""What a board asks: panels, each of which is a question, under headings."""
+"""The content of a board: panels under headings, each of which answers a question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """A query, and how its lines are called."""
+    """A query and the name of its lines."""
 
     query: str
     name: str
@@ -16,7 +16,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Question:
-    """A panel: what somebody asks, and what answers it."""
+    """A panel: an operator's question and the queries that answer it."""
 
     title: str
     about: str
@@ -24,11 +24,11 @@ class Question:
     unit: str = "short"
     width: int = 6
     number: bool = False
-    """Shown as a number and not as lines."""
+    """True if the newest value is shown as a number, False if values are shown as lines."""
     bad_from: float | None = None
-    """A number from which on it is red."""
+    """The number from which on the panel is red."""
     bad_below: float | None = None
-    """A number below which it is red."""
+    """The number below which the panel is red."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Board:
     """One dashboard: questions under headings."""
 
     name: str
-    """Of its file, and with a prefix of the dashboard in Grafana."""
+    """The name of the file, and with a prefix the id of the dashboard in Grafana."""
     title: str
     about: str
     variables: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Question]]]
 
 
-def ask(title: str, about: str, query: str, name: str = "", unit: str = "short", width: int = 6) -> Question:
-    """A panel of lines."""
+def line_question(title: str, about: str, query: str, name: str = "", unit: str = "short", width: int = 6) -> Question:
+    """Return a panel of lines."""
     return Question(title, about, [Line(query, name)], unit, width)
 
 
-def say(title: str, about: str, query: str, unit: str = "short", **bad: float) -> Question:
-    """A number."""
+def number_question(title: str, about: str, query: str, unit: str = "short", **bad: float) -> Question:
+    """Return a panel of a number."""
     return Question(title, about, [Line(query, "")], unit, width=4, number=True, **bad)

@@ -1,81 +1,87 @@
-"""The rows that stand on more than one board."""
+"""The rows of panels that several boards share."""
 
 from __future__ import annotations
 
-from .queries import AGE, chosen, each, quantile, rose
-from .questions import Line, Question, ask
+from .queries import AGE, increase, label_value, quantile, selector
+from .questions import Line, Question, line_question
 
 
 def machines(by: str, labels: str) -> list[Question]:
-    """What is wanted, what is there, and what keeps it."""
-    running = chosen("machines", labels, phase="running")
-    pending = chosen("machines", labels, phase="pending")
-    desired = chosen("machines_desired", labels)
+    """Return the panels of machines wanted, running, pending and missing, with the reasons."""
+    running = selector("machines", labels, phase="running")
+    pending = selector("machines", labels, phase="pending")
+    desired = selector("machines_desired", labels)
     return [
         Question(
             "Desired and running",
-            f"Machines by {by}. The gap is what is still missing.",
+            f"Machines by {by}. The gap shows the missing machines.",
             [
-                Line(f"sum by ({by}) ({desired})", f"{each(by)} desired"),
-                Line(f"sum by ({by}) ({running})", f"{each(by)} running"),
+                Line(f"sum by ({by}) ({desired})", f"{label_value(by)} desired"),
+                Line(f"sum by ({by}) ({running})", f"{label_value(by)} running"),
             ],
             width=12,
         ),
-        ask(
+        line_question(
             "Pending",
             f"Machines that were asked for and do not run yet, by {by}.",
             f"sum by ({by}) ({pending})",
-            each(by),
+            label_value(by),
         ),
-        ask(
+        line_question(
             "Missing",
             f"Desired minus running, by {by}.",
             f"sum by ({by}) ({desired}) - sum by ({by}) ({running})",
-            each(by),
+            label_value(by),
         ),
         Question(
             "Held back, by reason",
-            "Wanted, missing and not asked for; and the holds that operators set.",
+            "Machines that are wanted, missing and not asked for; and the holds that operators set.",
             [
-                Line(f"sum by (reason) ({chosen('machines_deferred', labels)})", each("reason")),
+                Line(f"sum by (reason) ({selector('machines_deferred', labels)})", label_value("reason")),
                 Line(
-                    f"sum by (hold, pool) ({chosen('hold', labels.replace(' template', ''))})",
-                    f"held: {each('hold')} {each('pool')}",
+                    f"sum by (hold, pool) ({selector('hold', labels.replace(' template', ''))})",
+                    f"held: {label_value('hold')} {label_value('pool')}",
                 ),
             ],
             width=8,
         ),
         Question(
             "Refused by class",
-            "Machines that their place refused, in five minutes, and those that wait because of it.",
+            "Machines that their place refused in five minutes, and machines that wait because of such refusals.",
             [
-                Line(rose(chosen("refusals_total", labels.replace(" template", "")), "error"), "{{error}} refused"),
-                Line(f"sum by (error) ({chosen('machines_refused', labels)})", "{{error}} waiting"),
+                Line(
+                    increase(selector("refusals_total", labels.replace(" template", "")), "error"), "{{error}} refused"
+                ),
+                Line(f"sum by (error) ({selector('machines_refused', labels)})", "{{error}} waiting"),
             ],
             width=8,
         ),
-        ask(
-            "Machines by phase", "As observed.", f"sum by (phase) ({chosen('machines', labels)})", "{{phase}}", width=8
+        line_question(
+            "Machines by phase",
+            "As observed.",
+            f"sum by (phase) ({selector('machines', labels)})",
+            "{{phase}}",
+            width=8,
         ),
     ]
 
 
 def pressure(labels: str) -> list[Question]:
-    """How much may be asked for, and whether the places are seen."""
+    """Return the panels of windows and of the age of observations."""
     return [
         Question(
             "Pending against window",
             "The window grows while machines start and halves when they fail.",
             [
-                Line(f"sum by (pool) ({chosen('machines', labels, phase='pending')})", "{{pool}} pending"),
-                Line(f"sum by (pool) ({chosen('window', labels)})", "{{pool}} window"),
+                Line(f"sum by (pool) ({selector('machines', labels, phase='pending')})", "{{pool}} pending"),
+                Line(f"sum by (pool) ({selector('window', labels)})", "{{pool}} window"),
             ],
             width=12,
         ),
-        ask(
+        line_question(
             "Age of the last complete observation",
             "A pool without a fresh observation gets no actions.",
-            AGE.format(by="pool", metric=chosen("observation_timestamp_seconds", labels)),
+            AGE.format(by="pool", metric=selector("observation_timestamp_seconds", labels)),
             "{{pool}}",
             "s",
             width=12,
@@ -84,26 +90,26 @@ def pressure(labels: str) -> list[Question]:
 
 
 def churn(labels: str) -> list[Question]:
-    """What is made, and what goes."""
+    """Return the panels of creates, deletes and losses."""
     return [
-        ask(
+        line_question(
             "Creates",
             "Machines in five minutes, by pool and result.",
-            rose(chosen("creates_total", labels), "pool, result"),
+            increase(selector("creates_total", labels), "pool, result"),
             "{{pool}} {{result}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Deletes by reason",
             "Machines in five minutes.",
-            rose(chosen("deletes_total", labels), "reason"),
+            increase(selector("deletes_total", labels), "reason"),
             "{{reason}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Lost by cause",
-            "Machines that were taken in five minutes: gone, or announced to go when HostFactory gave them back.",
-            rose(chosen("machines_lost_total", labels), "cause"),
+            "Machines lost in five minutes: gone, or returned by HostFactory because their end was announced.",
+            increase(selector("machines_lost_total", labels), "cause"),
             "{{cause}}",
             width=8,
         ),
@@ -111,24 +117,24 @@ def churn(labels: str) -> list[Question]:
 
 
 def errors(labels: str) -> list[Question]:
-    """What fails."""
-    failed, every = chosen("creates_total", labels, result="failed"), chosen("creates_total", labels)
+    """Return the panels of failures."""
+    failed, every = selector("creates_total", labels, result="failed"), selector("creates_total", labels)
     return [
-        ask(
+        line_question(
             "Failed slots by class",
             "Tries that ended failed, in five minutes.",
-            rose(chosen("slots_failed_total", labels), "error"),
+            increase(selector("slots_failed_total", labels), "error"),
             "{{error}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Backend errors by class",
-            "Looks, creates and deletes that failed, in five minutes.",
-            rose(chosen("backend_errors_total", labels), "operation, error"),
+            "Observations, creates and deletes that failed, in five minutes.",
+            increase(selector("backend_errors_total", labels), "operation, error"),
             "{{operation}} {{error}}",
             width=8,
         ),
-        ask(
+        line_question(
             "Share of creates that fail",
             "By pool.",
             f"sum by (pool) (rate({failed}[5m])) / sum by (pool) (rate({every}[5m]))",
@@ -140,31 +146,31 @@ def errors(labels: str) -> list[Question]:
 
 
 def speed(labels: str) -> list[Question]:
-    """How long places take."""
-    started = chosen("machine_startup_seconds", labels)
+    """Return the panels of the durations of starts, ends and calls."""
+    started = selector("machine_startup_seconds", labels)
     return [
         Question(
             "Machine start",
             "From requested to running, by template.",
             [
-                Line(quantile(share, started, "template"), f"{each('template')} p{share * 100:g}")
+                Line(quantile(share, started, "template"), f"{label_value('template')} p{share * 100:g}")
                 for share in (0.5, 0.95)
             ],
             "s",
             8,
         ),
-        ask(
+        line_question(
             "Machine end, p95",
             "From returned to gone.",
-            quantile(0.95, chosen("machine_shutdown_seconds", labels), "pool"),
+            quantile(0.95, selector("machine_shutdown_seconds", labels), "pool"),
             "{{pool}}",
             "s",
             8,
         ),
-        ask(
+        line_question(
             "Backend calls, p95",
             "One observation, or one batch of creates or deletes.",
-            quantile(0.95, chosen("backend_call_seconds", labels), "pool, operation"),
+            quantile(0.95, selector("backend_call_seconds", labels), "pool, operation"),
             "{{pool}} {{operation}}",
             "s",
             8,

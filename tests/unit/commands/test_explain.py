@@ -133,12 +133,12 @@ def test_the_life_of_a_request_is_told_in_order(desk: Desk, life: Life) -> None:
         r"  hf-.*, hf-.* failed in pool pool: stockout: “ZONE_.*”\.$",
         r"  1 machine waits in pool pool: the window of 1\.$",
         r"  All run: 6 of 6\.$",
-        r"  HostFactory is told the end: complete; 6 machines run\.$",
-        r"  HostFactory has heard the end: complete\.$",
+        r"  The loop reports the end to HostFactory: complete; 6 machines run\.$",
+        r"  HostFactory has read the end: complete\.$",
         rf"  {life.lost} was lost in pool pool: exited",
-        rf"  HostFactory is told that {life.lost} is gone \(exited\)\.$",
+        rf"  The loop reports to HostFactory that {life.lost} is gone \(exited\)\.$",
         rf"  Pool pool took the delete of {life.lost} \(lost\)\.$",
-        rf"  HostFactory gave back {life.returned} \(return request {life.back}\)\.$",
+        rf"  HostFactory returned {life.returned} \(return request {life.back}\)\.$",
         rf"  {life.returned} was returned in pool pool\.$",
         rf"  Pool pool took the delete of {life.returned} \(returned\)\.$",
         "^Now$",
@@ -160,11 +160,11 @@ def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, 
         "1 slot opened in pool pool",
         f"took the create of {life.returned}",
         f"{life.returned} runs in pool pool",
-        "is told the end: complete; 6 machines run",
-        f"gave back {life.returned}",
+        "reports the end to HostFactory: complete; 6 machines run",
+        f"HostFactory returned {life.returned}",
         f"{life.returned} was returned",
         r"took the delete of .* \(returned\)",
-        f"Nothing is left of {life.returned}",
+        f"{life.returned} is gone.",
         "^Now$",
         f"belongs to request {life.request} of template T, and was asked for in pool pool",
         "is returned, and nothing is left of it",
@@ -175,11 +175,11 @@ def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, 
 def test_the_life_of_a_return_request_is_told(desk: Desk, life: Life) -> None:
     in_order(
         "\n".join(desk.told(life.back)),
-        f"^HostFactory gave back {life.returned} ",
+        f"^HostFactory returned {life.returned} ",
         f"^{life.returned} was returned in pool pool.$",
         rf"^Pool pool took the delete of {life.returned} \(returned\).$",
-        "^HostFactory is told the end: complete.$",
-        f"^Nothing is left of {life.returned}.$",
+        "^The loop reports the end to HostFactory: complete.$",
+        f"^{life.returned} is gone.$",
     )
     assert "1 of 1 machines are settled" in desk.now(life.back)[0]
 
@@ -206,7 +206,7 @@ def test_memory_tells_what_a_journal_lacks(desk: Desk, life: Life) -> None:
     old = [line for line in kept if line["event"] in ("create", "delete", "close")]
     path.write_text("".join(json.dumps(line) + "\n" for line in old))
     text = desk.says(life.request)
-    for sentence in ("asked for 6 machines", "8 slots opened", "All run: 6 of 6", "has heard", "Nothing is left of"):
+    for sentence in ("asked for 6 machines", "8 slots opened", "All run: 6 of 6", "has read the end", " are gone."):
         assert sentence in text
     path.unlink()
     assert "There is no journal" in desk.says(life.request)
@@ -319,7 +319,7 @@ def test_it_says_how_it_stands_and_what_comes_next(
     for sentence, pattern in zip(sentences, says, strict=True):
         assert re.match(pattern, sentence), sentences
     if id_ == BACK:
-        assert desk.told(BACK) == [f"HostFactory gave back {name(0)}, {name(1)} (return request {BACK})."]
+        assert desk.told(BACK) == [f"HostFactory returned {name(0)}, {name(1)} (return request {BACK})."]
 
 
 def test_a_dead_loop_is_said(desk: Desk) -> None:

@@ -176,7 +176,7 @@ def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
 def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> None:
     Path(desk.state.pool_status.path).write_text(f'{{"pools": {{}}, {section}}}')
     code, _, error = desk.call("status")
-    assert (code, "pools.json: holds what no loop of ours writes" in error) == (1, True)
+    assert (code, "pools.json: has content that no loop of ours writes" in error) == (1, True)
 
 
 def test_notes_of_a_loop_that_left_only_sentences_are_read(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Who may read what the HTTP server says: by a token that may change, and under which host names."""
+"""Access to the HTTP server: by a token that may change, and under which host names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.settings.definitions import Server as Readers
-from provisioner.telemetry import access as module
+from provisioner.telemetry import authentication as module
 from provisioner.telemetry.authentication import (
     LOGGED,
     LOGIN_SECONDS,
@@ -17,7 +17,7 @@ from provisioner.telemetry.authentication import (
     Access,
     AccessError,
     FailedLogins,
-    is_meant,
+    is_own_host,
 )
 from tests.support.waiting import until
 
@@ -32,12 +32,12 @@ def token(tmp_path: Path) -> Path:
 
 
 def header(text: str) -> str:
-    """A header as ``http.server`` has read it."""
+    """Return a header as the server has decoded it."""
     return text.encode().decode("latin-1")
 
 
 def basic(password: str) -> str:
-    """A header as browsers send it, which holds no token of ours."""
+    """Return a header as browsers send it, which contains no token of ours."""
     return "Basic " + base64.b64encode(f"anyone:{password}".encode()).decode()
 
 
@@ -46,13 +46,13 @@ RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} "]
 
 
 @pytest.mark.parametrize(("given", "allowed"), [*((one, False) for one in WRONG), *((one, True) for one in RIGHT)])
-def test_who_has_the_token_may_read(token: Path, given: str, allowed: bool) -> None:
+def test_the_token_allows_reading(token: Path, given: str, allowed: bool) -> None:
     verdict = HTTPStatus.OK if allowed else HTTPStatus.UNAUTHORIZED
     assert Access(Readers(token_file=token)).judge(header(given)) is verdict
-    assert Access().judge(header(given)) is HTTPStatus.OK, "where there is no token"
+    assert Access().judge(header(given)) is HTTPStatus.OK, "without a configured token"
 
 
-def test_a_token_that_changed_holds_from_then_on_and_a_lost_or_emptied_one_lets_nobody_in(token: Path) -> None:
+def test_a_changed_token_is_used_at_once_and_a_lost_or_empty_token_file_refuses_all(token: Path) -> None:
     access = Access(Readers(token_file=token))
 
     def let_in() -> list[bool]:
@@ -89,7 +89,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Pat
         Access(Readers(tls_cert=file, tls_key=file))
 
 
-def test_files_are_looked_at_by_a_thread_alone_and_a_failed_change_is_logged_once(
+def test_files_are_checked_by_a_thread_alone_and_a_failed_change_is_logged_once(
     token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = Access(Readers(token_file=token))
@@ -101,7 +101,7 @@ def test_files_are_looked_at_by_a_thread_alone_and_a_failed_change_is_logged_onc
         until(lambda: access.judge(header(f"Bearer {TOKEN}")) is not HTTPStatus.OK, 10, what="the loss is seen")
         new = token.with_suffix(".new")
         new.write_text(TOKEN)
-        new.rename(token)  # the thread sees it whole or not at all
+        new.rename(token)  # the thread sees the whole file or no file
         until(lambda: access.judge(header(f"Bearer {TOKEN}")) is HTTPStatus.OK, 10, what="the token is seen")
     finally:
         access.close()
@@ -115,11 +115,11 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("host", "meant"), [*((one, True) for one in OURS), *((one, False) for one in OTHERS)])
+@pytest.mark.parametrize(("host", "is_own"), [*((one, True) for one in OURS), *((one, False) for one in OTHERS)])
 def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_leads_here(
-    host: str, meant: bool
+    host: str, is_own: bool
 ) -> None:
-    assert is_meant(host, "127.0.0.1:0") is meant
+    assert is_own_host(host, "127.0.0.1:0") is is_own
 
 
 # --- wrong tokens -----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_each_client_with_wrong_tokens_is_logged_once_a_minute(caplog: pytest.Lo
     assert logged == [("WARNING", "Wrong token sent", client) for client in "aba"]
 
 
-def test_of_many_clients_with_wrong_tokens_some_are_named_and_the_others_counted(
+def test_some_clients_with_wrong_tokens_are_named_and_the_others_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     attempts = Attempts()
@@ -167,17 +167,17 @@ def test_of_many_clients_with_wrong_tokens_some_are_named_and_the_others_counted
 
 
 @pytest.mark.parametrize(("given", "failed"), [("", 0), ("Bearer x", 1), (basic("x"), 1), (f"Bearer {TOKEN}", 0)])
-def test_a_login_fails_only_where_a_token_was_sent(token: Path, given: str, failed: int) -> None:
+def test_a_login_fails_only_if_a_token_was_sent(token: Path, given: str, failed: int) -> None:
     rejected: list[str] = []
     Access(Readers(token_file=token), rejected.append).judge(header(given), "a")
     assert rejected == ["token"] * failed
 
 
-def test_the_right_token_is_accepted_however_many_wrong_ones_its_address_has_sent(token: Path) -> None:
+def test_the_right_token_is_accepted_after_any_number_of_wrong_tokens(token: Path) -> None:
     rejected: list[str] = []
     access = Access(Readers(token_file=token), rejected.append)
     wrong = [access.judge("Bearer x", "proxy") for _ in range(LOGINS + 2)]
     assert wrong == [HTTPStatus.UNAUTHORIZED] * LOGINS + [HTTPStatus.TOO_MANY_REQUESTS] * 2
     assert access.judge(header(f"Bearer {TOKEN}"), "proxy") is HTTPStatus.OK
-    assert access.judge("", "proxy") is HTTPStatus.UNAUTHORIZED, "no token is no wrong one"
+    assert access.judge("", "proxy") is HTTPStatus.UNAUTHORIZED, "a missing token is no wrong token"
     assert rejected == ["token"] * LOGINS + ["rate"] * 2

@@ -1,4 +1,4 @@
-"""What a release of the brake sets going: which machines go and when, which requests are cancelled."""
+"""The forecast of a release of the brake: deleted machines with times, and cancelled requests."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ import pytest
 
 from provisioner.model import Delete, HfActivity, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
+from provisioner.telemetry.brake_release import ScriptCalls, Waiting, count_machines, forgotten, waiting
 from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
 
 
-def times(held: Memory, limits: Limits | None = LIMITS) -> dict[str, float | None]:
-    return {one.name: one.at for one in waiting(held, limits, NOW)}
+def times(remembered: Memory, limits: Limits | None = LIMITS) -> dict[str, float | None]:
+    return {one.name: one.at for one in waiting(remembered, limits, NOW)}
 
 
-def test_who_was_noted_first_goes_first_and_none_before_its_grace_is_over() -> None:
-    held = memory(orphans={"late": NOW - 100.0, "early": NOW - 700.0})
-    assert list(times(held).items()) == [("early", NOW), ("late", NOW + 500.0)]
+def test_the_oldest_orphan_is_deleted_first_and_only_after_its_grace() -> None:
+    remembered = memory(orphans={"late": NOW - 100.0, "early": NOW - 700.0})
+    assert list(times(remembered).items()) == [("early", NOW), ("late", NOW + 500.0)]
 
 
-def test_no_more_go_in_any_hour_than_the_cap_allows() -> None:
-    held = memory(orphans=dict.fromkeys("abcde", NOW - 700.0), orphan_deletes=(NOW - 4000.0, NOW - 1000.0))
+def test_no_hour_has_more_deletes_than_the_cap_allows() -> None:
+    remembered = memory(orphans=dict.fromkeys("abcde", NOW - 700.0), orphan_deletes=(NOW - 4000.0, NOW - 1000.0))
     ends = [NOW, NOW + 2600.0, NOW + 3600.0, NOW + 6200.0, NOW + 7200.0]
-    assert times(held) == dict(zip("abcde", ends, strict=True)), "one went within the last hour"
+    assert times(remembered) == dict(zip("abcde", ends, strict=True)), "one delete was within the last hour"
 
 
 @pytest.mark.parametrize("limits", [None, *(alter(LIMITS, orphan_cap_per_hour=cap) for cap in (0, -1))])
-def test_when_nobody_knows_or_never_no_time_is_told(limits: Limits | None) -> None:
+def test_without_limits_or_with_a_cap_of_zero_no_time_is_given(limits: Limits | None) -> None:
     assert times(memory(orphans={"a": 0.0}), limits) == {"a": None}
 
 
-def test_what_no_list_names_goes_only_where_that_is_configured() -> None:
-    held = memory(unlisted={"a": NOW - 100.0})
-    assert times(held) == {}
+def test_unlisted_machines_are_deleted_only_if_that_is_configured() -> None:
+    remembered = memory(unlisted={"a": NOW - 100.0})
+    assert times(remembered) == {}
     configured = alter(LIMITS, delete_unlisted_after=3600.0)
-    assert waiting(held, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
+    assert waiting(remembered, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
 
 
-def test_machines_that_no_loop_has_noted_yet_have_all_their_grace() -> None:
-    held = memory(orphans={"known": NOW - 700.0})
-    told = waiting(held, LIMITS, NOW, {"known", "new"})
-    assert told == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
+def test_machines_that_no_loop_has_recorded_yet_have_their_whole_grace() -> None:
+    remembered = memory(orphans={"known": NOW - 700.0})
+    forecast = waiting(remembered, LIMITS, NOW, {"known", "new"})
+    assert forecast == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
 
 
-@pytest.mark.parametrize("spent", [(), (NOW - 100.0,)], ids=["a whole cap", "one has gone already"])
-def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
-    """The same memory, brake released: the plan deletes each at the time that was told, and not before."""
+@pytest.mark.parametrize("deleted_at", [(), (NOW - 100.0,)], ids=["a whole cap", "one has gone already"])
+def test_the_loop_deletes_as_forecast(deleted_at: tuple[float, ...]) -> None:
+    """Plan with the same memory and a released brake: each orphan is deleted at the forecast time, and not before."""
     single = alter(LIMITS, pools={"a": LIMITS.pools["a"]})
     orphans = {machine(number, request=OTHER).name: NOW - 500.0 - 90.0 * number for number in range(3)}
-    held = memory(orphans=orphans, orphan_deletes=spent, accepted=tuple(orphans))
-    told = {one.name: one.at for one in waiting(held, single, NOW)}
+    remembered = memory(orphans=orphans, orphan_deletes=deleted_at, accepted=tuple(orphans))
+    forecast = {one.name: one.at for one in waiting(remembered, single, NOW)}
     there = [machine(number, request=OTHER) for number in range(3)]
     gone: dict[str, float] = {}
-    for now in sorted({at for at in told.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
+    for now in sorted({at for at in forecast.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
         observation: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
-        made = plan(held, observation, limits=single, activity=HfActivity(since=now, active=now), now=now)
-        held = made.memory
+        made = plan(remembered, observation, limits=single, activity=HfActivity(since=now, active=now), now=now)
+        remembered = made.memory
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
-    assert gone == told
+    assert gone == forecast
 
 
 SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
 
 
 def cancelled(calls: ScriptCalls | None = None, **changes: Any) -> bool:
-    held = memory(replace(SILENT, **changes))
+    remembered = memory(replace(SILENT, **changes))
     polled = calls or ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 6_800.0)
-    return bool(forgotten(held, LIMITS, polled, NOW))
+    return bool(forgotten(remembered, LIMITS, polled, NOW))
 
 
-def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> None:
+def test_a_request_that_hf_does_not_poll_while_it_calls_is_cancelled() -> None:
     assert cancelled()
-    assert owned(SILENT) == 2
+    assert count_machines(SILENT) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,17 @@ def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> N
         pytest.param(None, {"trimmed": True}, id="it leaves the files"),
     ],
 )
-def test_one_that_hf_remembers_or_that_is_over_is_not(calls: ScriptCalls | None, changes: dict[str, Any]) -> None:
+def test_a_request_that_hf_polls_or_that_is_over_is_not_cancelled(
+    calls: ScriptCalls | None, changes: dict[str, Any]
+) -> None:
     assert not cancelled(calls, **changes)
 
 
-def test_one_that_hf_never_asked_for_is_silent_since_it_was_read() -> None:
+def test_a_request_that_hf_never_polled_is_silent_since_it_was_read() -> None:
     never = ScriptCalls({}, frozenset(), 0.0)
     assert cancelled(never)
     assert not cancelled(never, read=NOW - 1799.0)
 
 
-def test_without_limits_nobody_can_say() -> None:
+def test_without_limits_no_request_is_forgotten() -> None:
     assert forgotten(memory(SILENT), None, ScriptCalls({}, frozenset(), 0.0), NOW) == ()

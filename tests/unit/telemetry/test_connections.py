@@ -31,7 +31,7 @@ def test_a_client_is_its_address_or_its_network_of_ipv6(host: str, network: str)
         f"| head of a request | {connections.HEAD_BYTES // 1024} kB |",
         f"| a line of the head | {connections.LINE_BYTES // 1024} kB |",
         f"has taken the response | {connections.RESPONSE_SECONDS:g} s |",
-        f"have not taken yet | {connections.HELD_BYTES >> 20} MiB |",
+        f"have not taken yet | {connections.UNSENT_BYTES >> 20} MiB |",
         f"| connections | {connections.CONNECTIONS}, and 1/{connections.SHARE} of",
         f"is {connections.LEAST_SECONDS:g} s old",
         f"After {authentication.LOGINS} wrong tokens within {authentication.LOGIN_SECONDS:g} s",

@@ -1,4 +1,4 @@
-"""The log's line ``Cycle``: what was done and not what was planned, why not more, and DEBUG where nothing is new."""
+"""The log line ``Cycle``: actions done, not planned; causes of missing actions; DEBUG if there is no news."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.telemetry.cycle_log import CycleLog, facts
+from provisioner.telemetry.cycle_log import CycleLog, cycle_facts
 from tests.support.parts import alter
 from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
 from tests.unit.core import ended as closed
@@ -39,7 +39,7 @@ BLIND = replace(QUIET, observations={"a": unobserved()})
 
 
 def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:
-    """The report of a cycle that learnt what became of a batch."""
+    """Return the report of a cycle that received the outcomes of a batch."""
     return replace(QUIET, results=(Results("a", outcomes, tuple(unsent)),))
 
 
@@ -61,8 +61,8 @@ def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:
         pytest.param(BLIND, {"result": "partial"}, id="a pool that cannot be seen"),
     ],
 )
-def test_it_counts_what_was_done(report: CycleReport, expected: dict[str, object]) -> None:
-    assert expected.items() <= facts(report).items()
+def test_the_cycle_line_counts_actions_that_were_done(report: CycleReport, expected: dict[str, object]) -> None:
+    assert expected.items() <= cycle_facts(report).items()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_it_counts_what_was_done(report: CycleReport, expected: dict[str, object
         pytest.param(BLIND, "a unseen: unavailable", id="a pool that cannot be seen"),
     ],
 )
-def test_it_names_the_causes(report: CycleReport, causes: str) -> None:
-    assert facts(report)["causes"] == causes
+def test_the_cycle_line_names_the_causes(report: CycleReport, causes: str) -> None:
+    assert cycle_facts(report)["causes"] == causes
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_it_names_the_causes(report: CycleReport, causes: str) -> None:
         pytest.param([BLIND, BLIND, QUIET], ["INFO", "DEBUG", "INFO"], id="a pool goes blind, and comes back"),
     ],
 )
-def test_it_is_info_when_something_is_new_and_debug_when_quiet(
+def test_the_cycle_line_is_info_when_something_is_new_and_debug_when_quiet(
     reports: list[CycleReport], levels: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -140,17 +140,17 @@ def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(caplog: pyte
 def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in a cycle that cannot plan."""
+    """Check this also in a cycle that cannot plan."""
     monkeypatch.setattr("time.time", lambda: NOW + 1_000_000.0)
     caplog.set_level("INFO")
     log, words = CycleLog(), "8 of 9 machines have no request."
     latched = memory(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, words, "a"), orphans={"hf-a": 1.0, "hf-b": 2})
-    for held in (memory(), latched, alter(latched, orphans={}), memory(), memory()):
-        log.take(replace(QUIET, memory=held))
+    for remembered in (memory(), latched, alter(latched, orphans={}), memory(), memory()):
+        log.take(replace(QUIET, memory=remembered))
     log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
-    told = [record for record in caplog.records if "rake" in record.message]
-    assert [record.levelname for record in told] == ["ERROR", "INFO", "ERROR"]
-    facts = {name: vars(told[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
+    reported = [record for record in caplog.records if "rake" in record.message]
+    assert [record.levelname for record in reported] == ["ERROR", "INFO", "ERROR"]
+    cycle_facts = {name: vars(reported[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
     since = "1970-01-12T16:32:30Z"
-    assert facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
-    assert "provisioner recover --release-brake" in told[0].message
+    assert cycle_facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
+    assert "provisioner recover --release-brake" in reported[0].message

@@ -1,4 +1,4 @@
-"""What a cycle becomes for Prometheus: what it did, and what memory and snapshots hold after it."""
+"""The metrics of a cycle: its actions, and the contents of memory and snapshots after it."""
 
 from __future__ import annotations
 
@@ -65,22 +65,24 @@ WALL = NOW + 1_000_000.0
 LIMITS = limits()
 LIMITS = replace(LIMITS, templates={**LIMITS.templates, "U": TemplateLimits("U", ("a",))})
 Series = dict[str, float | None]
-"""Values by metric and labels, as ``machines pool=a template=T``; None: there is no such series."""
+"""Values by metric and labels, as ``machines pool=a template=T``; None: the series does not exist."""
 
 
-def report(held: Memory | None, *observations: Observation, now: float = NOW) -> CycleReport:
-    return CycleReport(1, now, 0.5, {observation.pool: observation for observation in observations}, held, None, {})
+def report(remembered: Memory | None, *observations: Observation, now: float = NOW) -> CycleReport:
+    return CycleReport(
+        1, now, 0.5, {observation.pool: observation for observation in observations}, remembered, None, {}
+    )
 
 
 def metered(directory: Path, reports: Sequence[CycleReport], allowed: Limits = LIMITS) -> Metrics:
-    """The metrics after these cycles."""
+    """Return the metrics after these cycles."""
     metrics = Metrics(CollectorRegistry())
     metrics.configure(LIMITS)
     meter = CycleMeter(metrics, StateDir(directory))
     former = None
     for one in reports:
         last = allowed if one is reports[-1] else LIMITS
-        meter.take(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), last)
+        meter.record_cycle(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), last)
         former = one.memory
     return metrics
 
@@ -99,7 +101,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> None:
 PAIR = "pool=a template=T"
 EMPTY = report(memory(record()))
 BLIND = report(memory(record()), unobserved("a"), now=NOW + 60)
-HELD = [report(memory(record(*(slot(n, verdict) for n, verdict in enumerate(Verdict)), slot(99, pool="b"))))]
+ALL_VERDICTS = [report(memory(record(*(slot(n, verdict) for n, verdict in enumerate(Verdict)), slot(99, pool="b"))))]
 UNLISTED = memory(
     record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED)),
     unlisted={name(0): NOW - 86400, name(1): NOW - 86399},
@@ -125,14 +127,14 @@ STOP, PAUSE = Hold(HoldKind.STOP_ALL), Hold(HoldKind.PAUSE, "a")
 CANCELS = [Hold(HoldKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
 ENDED = RequestStatus.COMPLETE
 WANTS = memory(record(running(0)), record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, ended=ENDED))
-PULLED = [replace(report(WANTS), holds=Holds(held)) for held in ((STOP, PAUSE, *CANCELS), (PAUSE,))]
+HOLDS_SET = [replace(report(WANTS), holds=Holds(remembered)) for remembered in ((STOP, PAUSE, *CANCELS), (PAUSE,))]
 
 MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
     "desired are the slots that are open or succeeded": (
-        HELD, {f"machines_desired {PAIR}": 2, "machines_desired pool=b template=T": 1}
+        ALL_VERDICTS, {f"machines_desired {PAIR}": 2, "machines_desired pool=b template=T": 1}
     ),
     "a pool counts a template's losses from zero once it has machines of it": (
-        HELD, {"machines_lost_total pool=b template=T cause=node": 0}
+        ALL_VERDICTS, {"machines_lost_total pool=b template=T cause=node": 0}
     ),
     "and not before": ([EMPTY], {"machines_lost_total pool=b template=T cause=node": None}),
     "machines are counted by the template of their request": (
@@ -234,18 +236,18 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         {"cycles_total result=failed": 1, "window pool=a": 200},
     ),
     "holds are shown, cancels that are not done yet as a number": (
-        PULLED[:1],
+        HOLDS_SET[:1],
         {"hold hold=stop-all pool=": 1, "hold hold=pause pool=a": 1, "hold hold=cancel pool=": 2},
     ),
-    "and no longer once they are let go of": (
-        PULLED,
+    "and no longer after they are released": (
+        HOLDS_SET,
         {"hold hold=stop-all pool=": None, "hold hold=pause pool=a": 1, "hold hold=cancel pool=": None},
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("reports", "expected"), MEANS.values(), ids=MEANS)
-def test_what_cycles_mean(tmp_path: Path, reports: Sequence[CycleReport], expected: Series) -> None:
+def test_cycles_set_these_metrics(tmp_path: Path, reports: Sequence[CycleReport], expected: Series) -> None:
     metrics = metered(tmp_path, reports)
     assert {series: value(metrics, series) for series in expected} == pytest.approx(expected, nan_ok=True)
 

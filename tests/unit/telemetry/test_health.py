@@ -1,4 +1,4 @@
-"""How the loop is, by the cycles that have ended: alive, ready, and since when it cannot plan."""
+"""The health of the loop by its last cycles: alive, ready, and the time since which it cannot plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not seen yet: b
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The monotonic clock, whose ``now`` a test sets."""
+    """Return the monotonic clock, whose ``now`` a test sets."""
     made = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
@@ -41,41 +41,41 @@ def test_ready_is_a_loop_that_has_seen_every_pool(
 ) -> None:
     loop = LoopHealth()
     for report in reports:
-        loop.take(report, clock.now)
+        loop.record_cycle(report, clock.now)
     clock.now += 2
     assert (loop.health().alive, loop.health().ready) == (True, ready)
     assert loop.health().detail.startswith(says)
 
 
-def test_who_cannot_plan_is_alive_and_not_ready_and_says_since_when_and_why(clock: SimpleNamespace) -> None:
-    """Another start would see no more than this one."""
+def test_a_loop_that_cannot_plan_is_alive_and_not_ready_with_time_and_reason(clock: SimpleNamespace) -> None:
+    """Keep such a loop alive, because a restarted loop would see no more."""
     loop = LoopHealth()
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     for clock.now in (1010.0, 1040.0):
-        loop.take(LOST, clock.now)
+        loop.record_cycle(LOST, clock.now)
     assert (loop.health().alive, loop.health().ready) == (True, False)
     words = f"Nothing has been planned for 30 s: {LOST.problem} Pool b cannot be seen: no route to host"
     assert loop.health().detail == words
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     assert loop.health().ready
-    loop.take(LOST, clock.now)
+    loop.record_cycle(LOST, clock.now)
     assert loop.health().detail.startswith("Nothing has been planned for 0 s: ")
 
 
 @pytest.mark.parametrize("silent", [60, 61])
 def test_a_loop_that_stands_still_is_not_alive(clock: SimpleNamespace, silent: int) -> None:
     loop = LoopHealth()
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     clock.now += silent
     assert loop.health().alive is (silent == 60)
     assert (loop.health().detail == "No cycle has ended for 61 s.") is (silent == 61)
 
 
-def test_status_is_the_last_cycle_in_a_few_numbers(clock: SimpleNamespace) -> None:
+def test_status_has_the_numbers_of_the_last_cycle(clock: SimpleNamespace) -> None:
     loop = LoopHealth()
     assert loop.status() == {"cycle": 0}
-    loop.take(BLIND, clock.now)
-    told = loop.status()
-    assert (told["cycle"], told["result"], told["problem"], told["seconds"]) == (7, "partial", "", 0.5)
-    assert list(told["pools"]) == ["a", "b"]
-    assert told["deferred"] == [{"pool": "a", "template": "T", "reason": "cap", "machines": 2}]
+    loop.record_cycle(BLIND, clock.now)
+    status = loop.status()
+    assert (status["cycle"], status["result"], status["problem"], status["seconds"]) == (7, "partial", "", 0.5)
+    assert list(status["pools"]) == ["a", "b"]
+    assert status["deferred"] == [{"pool": "a", "template": "T", "reason": "cap", "machines": 2}]

@@ -1,4 +1,4 @@
-"""A line of the loop's log says how severe it is, and which cycle it was written for, in whichever thread."""
+"""The severity and the cycle number of log lines, in every thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Lines(logging.Handler):
-    """Keeps each line as it would be written."""
+    """A handler that keeps each line as it would be written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 
 
 class Telling:
-    """A backend that says what it does: the creates each in a thread of its own."""
+    """A backend that logs each create in a thread of its own."""
 
     def create(self, creates: Sequence[Create], may_start: Callable[[], bool]) -> list[Outcome]:
         def send(create: Create) -> Mapping[str, Failure]:

@@ -1,4 +1,4 @@
-"""Metrics: their names are a promise, and known series begin as zero."""
+"""The names of metrics, which the page promises, and the series that begin as zero."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def series(metrics: Metrics, text: str) -> float | None:
 @pytest.mark.parametrize("text", ZERO.strip().splitlines())
 def test_known_series_are_there_as_zero(metrics: Metrics, text: str) -> None:
     metrics.configure(LIMITS)
-    metrics.use({("b", "T")})
+    metrics.use_pairs({("b", "T")})
     assert series(metrics, text) == 0
 
 
@@ -112,14 +112,14 @@ def test_known_series_are_there_as_zero(metrics: Metrics, text: str) -> None:
 def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(metrics: Metrics, text: str) -> None:
     metrics.configure(LIMITS)
     named = series(metrics, text)
-    metrics.use({("b", "T"), ("left", "T")})
+    metrics.use_pairs({("b", "T"), ("left", "T")})
     used = series(metrics, text)
     metrics.configure(LIMITS)
     assert (named, used, series(metrics, text)) == (None, 0, 0)
     assert series(metrics, text.replace("=b", "=left")) is None, "not in the configuration"
 
 
-def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:
+def test_messages_are_counted_by_worth_from_zero_on_if_there_is_a_subscription(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
     events = EventMetrics(metrics.registry, ("notice", "malformed"))
     events.events.labels("notice").inc()
@@ -129,9 +129,7 @@ def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscriptio
     assert value(metrics, "hf_provisioner_event_stream_breaks_total") == 1
 
 
-def test_what_was_never_seen_counts_from_the_start_of_the_process(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unseen_times_count_from_the_start_of_the_process(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1000.0)
     fresh = Metrics(CollectorRegistry())
     fresh.configure(LIMITS)
@@ -154,14 +152,14 @@ def test_a_pool_that_was_never_seen_counts_from_its_first_configuration(
 def test_a_process_is_the_loop_of_its_provisioner_from_its_first_cycle_on() -> None:
     metrics = Metrics(CollectorRegistry(), "grid-a")
     standing_by = value(metrics, "hf_provisioner_active", provisioner="grid-a")
-    metrics.cycle("failed", 0.1, 50)
+    metrics.count_cycle("failed", 0.1, 50)
     assert (standing_by, value(metrics, "hf_provisioner_active", provisioner="grid-a")) == (0, 1)
 
 
 def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
-    metrics.cycle("ok", 0.1, 50)
-    metrics.cycle("partial", 0.1, 60)
-    metrics.cycle("failed", 0.1, 70)
+    metrics.count_cycle("ok", 0.1, 50)
+    metrics.count_cycle("partial", 0.1, 60)
+    metrics.count_cycle("failed", 0.1, 70)
     assert value(metrics, "hf_provisioner_last_success_timestamp_seconds") == 50
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
     assert value(metrics, "hf_provisioner_cycle_duration_seconds_count") == 3

@@ -1,4 +1,4 @@
-"""The status page without a browser: what it shows, to whom, and what it escapes."""
+"""The status page without a browser: its contents, its links and its escaping."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_each_page_has_a_language_a_title_headings_scoped_heads_and_links_that_l
         assert response.status == 200 or "/machine/gke-main" in parts.path, link
 
 
-def test_a_plot_says_in_words_what_it_shows(shown: StatusPage) -> None:
+def test_a_plot_has_a_description_in_words(shown: StatusPage) -> None:
     read = Read(text_of(shown, f"/pool/{TIDY}"))
     svg = next(attributes for tag, attributes in read.tags if tag == "svg")
     ids = {attributes.get("id") for _, attributes in read.tags}
@@ -96,9 +96,15 @@ def test_a_plot_says_in_words_what_it_shows(shown: StatusPage) -> None:
     assert re.search(r"Machines of pool gke-main from \d\d:\d\d to \d\d:\d\d: wanted \d+ at first", read.text)
 
 
-def test_the_first_page_says_what_status_says(shown: StatusPage) -> None:
+def test_the_first_page_has_the_content_of_status(shown: StatusPage) -> None:
     text = Read(text_of(shown, "/")).text
-    for words in ("needs a person", "BRAKE too_many_orphans", "NOTHING IS PLANNED", "PAUSED pool gke-main", "REFUSED"):
+    for words in (
+        "needs an operator",
+        "BRAKE too_many_orphans",
+        "NOTHING IS PLANNED",
+        "PAUSED pool gke-main",
+        "REFUSED",
+    ):
         assert words in text
     assert "1 set aside" in text
     assert "STUCK" in text
@@ -107,55 +113,55 @@ def test_the_first_page_says_what_status_says(shown: StatusPage) -> None:
     )
 
 
-def test_a_machine_says_what_memory_knows_of_it_also_an_orphan(shown: StatusPage, tmp_path: Path) -> None:
+def test_the_page_of_a_machine_shows_its_facts_in_memory_also_for_an_orphan(shown: StatusPage, tmp_path: Path) -> None:
     text = Read(text_of(shown, f"/machine/{name(1)}")).text
     for words in ("pending", "stockout: no room", "create sent", REQUEST):
         assert words in text
-    held = memory(time=NOW, orphans={"hf-zzzzzzzzzz-000000": NOW})
-    orphan = page(tmp_path, held, grid()[1])
-    assert "It has no request" in text_of(orphan, "/machine/hf-zzzzzzzzzz-000000")
+    remembered = memory(time=NOW, orphans={"hf-zzzzzzzzzz-000000": NOW})
+    orphan = page(tmp_path, remembered, grid()[1])
+    assert "The machine has no request" in text_of(orphan, "/machine/hf-zzzzzzzzzz-000000")
 
 
 @pytest.mark.parametrize("kind", ["pool", "template", "request", "machine"])
-def test_an_unknown_name_is_told_in_words(shown: StatusPage, kind: str) -> None:
+def test_an_unknown_name_has_a_page_that_says_so(shown: StatusPage, kind: str) -> None:
     text = Read(text_of(shown, f"/{kind}/%3Cb%3Enothing", status=404)).text
     assert f"No such {kind}" in text
     assert "'<b>nothing'" in text
 
 
-def test_an_unknown_path_is_none_of_the_pages(shown: StatusPage) -> None:
+def test_an_unknown_path_has_no_page(shown: StatusPage) -> None:
     paths = ("/nothing", "/pool", "/pool/", "/metrics/x", "//", "/static/../x")
     assert [shown.respond(path, "") for path in paths] == [None] * len(paths)
 
 
-def test_a_directory_without_files_is_told_in_words(tmp_path: Path) -> None:
+def test_a_directory_without_files_has_a_page_that_says_so(tmp_path: Path) -> None:
     empty = StatusPage(StateDir(tmp_path), lambda: None, Samples())
     assert "intent.json" in text_of(empty, "/", status=503)
 
 
-def test_a_loop_that_stands_by_shows_what_the_files_hold(tmp_path: Path) -> None:
+def test_a_loop_that_stands_by_shows_the_content_of_the_files(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    held, pool_status = grid()
-    leave(state, held, pool_status)
-    state.memory.write(held)
+    remembered, pool_status = grid()
+    leave(state, remembered, pool_status)
+    state.memory.write(remembered)
     text = Read(text_of(StatusPage(state, lambda: None, Samples()), "/")).text
     assert REQUEST in text
     assert "A plot follows with the first cycle" in text
 
 
-# --- names that nobody should believe ---------------------------------------------------------------------------------
+# --- hostile names ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
-def test_what_comes_from_others_is_text_and_nothing_else(tmp_path: Path, word: str) -> None:
-    held, pool_status = grid(word)
+def test_foreign_texts_are_shown_as_text_alone(tmp_path: Path, word: str) -> None:
+    remembered, pool_status = grid(word)
     state = StateDir(tmp_path)
     leave(
         state,
-        held,
+        remembered,
         replace(pool_status, pools={}, refused=[], paused=[], orphans={}) if "\ud800" in word else pool_status,
     )
-    shown = StatusPage(state, lambda: held, hours(held))
+    shown = StatusPage(state, lambda: remembered, hours(remembered))
     plain = {
         tag
         for path in ("/", f"/request/{quote(word, safe='', errors='replace')}")
@@ -182,16 +188,16 @@ def text_of_any(shown: StatusPage, path: str) -> str:
 
 @pytest.fixture
 def long(tmp_path: Path) -> StatusPage:
-    """Three hundred requests, the first of which has three hundred machines."""
+    """Return a page of three hundred requests, the first with three hundred machines."""
     ids = [f"r{number:09d}" for number in range(300)]
     first = record(
         *(running(n, request=ids[0], pool=TIDY) for n in range(299)), slot(299, request=ids[0], pool=TIDY), id_=ids[0]
     )
-    held = alter(memory(first, *(record(id_=id_, count=1) for id_ in ids[1:])), time=NOW)
-    return page(tmp_path, held, grid()[1])
+    remembered = alter(memory(first, *(record(id_=id_, count=1) for id_ in ids[1:])), time=NOW)
+    return page(tmp_path, remembered, grid()[1])
 
 
-def test_a_long_list_is_cut_says_how_much_and_a_filter_finds_the_rest(long: StatusPage) -> None:
+def test_a_long_list_is_cut_with_the_number_left_and_a_filter_finds_the_rest(long: StatusPage) -> None:
     assert "and 200 more requests" in text_of(long, "/")
     assert "r000000299" in text_of(long, "/", "find=0299")
     assert "r000000050" not in text_of(long, "/", "find=0299")
@@ -208,7 +214,7 @@ def test_machines_that_do_not_run_come_first(long: StatusPage) -> None:
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def test_status_json_is_what_its_schema_says_and_what_status_prints(shown: StatusPage) -> None:
+def test_status_json_fits_its_schema(shown: StatusPage) -> None:
     document = json.loads(text_of(shown, "/status.json"))
     schema = json.loads(SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -216,13 +222,13 @@ def test_status_json_is_what_its_schema_says_and_what_status_prints(shown: Statu
     assert set(schema["properties"]) == set(document) == set(schema["required"])
 
 
-def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_readers_at_once_cost_one_reading(shown: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
     observations: list[object] = []
     whole = pages.read_status_inputs
 
-    def counted(state: StateDir, held: Memory | None) -> object:
-        observations.append(held)
-        return whole(state, held)
+    def counted(state: StateDir, remembered: Memory | None) -> object:
+        observations.append(remembered)
+        return whole(state, remembered)
 
     monkeypatch.setattr(pages, "read_status_inputs", counted)
     monkeypatch.setattr(pages, "FRESH", 60.0)
@@ -231,18 +237,18 @@ def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pyt
     assert len(observations) == 1
 
 
-def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path) -> None:
-    held, pool_status = grid()
+def test_a_pool_a_request_and_a_machine_have_a_timeline(tmp_path: Path) -> None:
+    remembered, pool_status = grid()
     state = StateDir(tmp_path)
-    leave(state, held, pool_status)
+    leave(state, remembered, pool_status)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
     hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
     state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, hold))
-    telling = StatusPage(state, lambda: held, Samples())
+    status_page = StatusPage(state, lambda: remembered, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
-        assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(telling, path)
-    assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(telling, f"/pool/{TIDY}")
-    assert "What happened" not in text_of(telling, "/") + text_of(telling, f"/template/{TIDY}")
+        assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(status_page, path)
+    assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(status_page, f"/pool/{TIDY}")
+    assert "Timeline" not in text_of(status_page, "/") + text_of(status_page, f"/template/{TIDY}")
 
 
 def test_a_long_text_is_cut_on_one_line() -> None:

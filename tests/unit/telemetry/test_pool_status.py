@@ -1,4 +1,4 @@
-"""What the loop leaves for people: since when, until when, and only when it changes."""
+"""The pool status for operators: beginnings and ends of failures, and writes only after a change."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ SEEN = snapshot(machine(0), machine(1))
 
 
 class Desk:
-    """A notebook, one cycle a second, and what it has left."""
+    """A writer of the pool status with one cycle a second, and the file that it writes."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)
         self.refused = ""
         self.limits = LIMITS
         self.wall = 100.0
-        self.notebook = PoolStatusWriter(self.state, lambda: self.refused)
+        self.writer = PoolStatusWriter(self.state, lambda: self.refused)
 
     def cycle(
         self,
         *observations: Observation,
-        held: Memory | None = None,
+        remembered: Memory | None = None,
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
         batches: tuple[tuple[Outcome, ...], ...] = (),
         unmet: Mapping[str, tuple[Unmet, ...]] | None = MappingProxyType({}),
     ) -> PoolStatus:
-        """What stands in the file after another cycle."""
+        """Return the content of the file after another cycle."""
         results = tuple(Results("a", batch, ()) for batch in (outcomes, *batches) if batch)
         seen = {observation.pool: observation for observation in observations}
-        report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem, unmet=unmet)
+        report = CycleReport(1, NOW, 0.1, seen, remembered, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
-        self.notebook.take(report, self.limits, self.wall)
+        self.writer.take(report, self.limits, self.wall)
         return read_pool_status(self.state)
 
 
@@ -77,22 +77,22 @@ def create(failure: Failure | None = None) -> Outcome:
 
 
 def refusing(**changes: object) -> Memory:
-    """What a refused create leaves in memory."""
-    learned = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
-    return memory(windows={("a", TEMPLATE): learned})
+    """Return a memory after a refused create."""
+    window = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    return memory(windows={("a", TEMPLATE): window})
 
 
-def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
-    troubled = replace(SEEN, problems=("someone else shrinks the group",))
+def test_problems_of_pools_are_written_once(desk: Desk) -> None:
+    troubled = replace(SEEN, problems=("another program shrinks the group",))
     blind = unobserved("b")
     pool_status = desk.cycle(troubled, blind)
     assert pool_status.pools == {
-        "a": ("someone else shrinks the group",),
+        "a": ("another program shrinks the group",),
         "b": (f"cannot be seen: {blind.failure.text}",),
     }
     written = Path(desk.state.pool_status.path).stat().st_ino
     desk.cycle(troubled, blind)
-    assert Path(desk.state.pool_status.path).stat().st_ino == written, "it is written when it changes"
+    assert Path(desk.state.pool_status.path).stat().st_ino == written, "the file is written only after a change"
     assert desk.cycle(SEEN).pools == {}
 
 
@@ -137,12 +137,12 @@ def test_unmet_machines_stay_published_until_a_loop_has_planned(desk: Desk) -> N
     assert desk.cycle(unmet=None).unmet == {}, "no loop has published any"
     unmet = {REQUEST: (Unmet("a", PendingReason.CAP, 1),)}
     desk.cycle(unmet=unmet)
-    desk.notebook = PoolStatusWriter(desk.state)
+    desk.writer = PoolStatusWriter(desk.state)
     for problem in ("intent.json is missing", "intent.json cannot be read"):
         assert desk.cycle(problem=problem, unmet=None).unmet == unmet
     Path(desk.state.pool_status.path).write_text("{")
-    desk.notebook = PoolStatusWriter(desk.state)
-    assert desk.cycle(unmet=None).unmet == {}, "what cannot be read is written again"
+    desk.writer = PoolStatusWriter(desk.state)
+    assert desk.cycle(unmet=None).unmet == {}, "an unreadable file is written again"
     assert desk.cycle(unmet=unmet).unmet == unmet
     assert desk.cycle().unmet == {}
 
@@ -155,11 +155,11 @@ def refused(pool_status: PoolStatus) -> list[tuple[str, str, float]]:
 
 
 def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
-    assert refused(desk.cycle(held=refusing())) == [("create", TEMPLATE, 101.0)]
-    assert refused(desk.cycle(held=refusing(level=2))) == [("create", TEMPLATE, 101.0)]
-    assert refused(desk.cycle(held=memory())) == []
+    assert refused(desk.cycle(remembered=refusing())) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(remembered=refusing(level=2))) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(remembered=memory())) == []
     desk.limits = limits(pool("b"))
-    assert refused(desk.cycle(held=refusing())) == [], "no template names the pool any more"
+    assert refused(desk.cycle(remembered=refusing())) == [], "no template names the pool any more"
 
 
 @pytest.mark.parametrize(
@@ -170,28 +170,28 @@ def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
         pytest.param({"boot": True}, id="the create was taken, and its machine failed"),
     ],
 )
-def test_what_another_try_may_mend_is_no_refusal(desk: Desk, changes: dict[str, object]) -> None:
-    assert refused(desk.cycle(held=refusing(**changes))) == []
+def test_a_failure_that_another_try_may_fix_is_no_refusal(desk: Desk, changes: dict[str, object]) -> None:
+    assert refused(desk.cycle(remembered=refusing(**changes))) == []
 
 
-def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
+def test_a_pool_refuses_deletes_until_it_accepts_one(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(1, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], (
-        "a create tells nothing of deletes"
+        "a create is no evidence for deletes"
     )
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
 
 
-def test_a_delete_ends_only_the_refusals_that_came_before_it(desk: Desk) -> None:
-    taken, denied = (delete(0),), (delete(1, DENIED),)
-    assert refused(desk.cycle(SEEN, batches=(taken, denied))) == [("delete", "", 101.0)]
-    assert refused(desk.cycle(SEEN, batches=(taken, denied))) == [("delete", "", 102.0)]
-    assert refused(desk.cycle(SEEN, batches=(denied, taken))) == []
+def test_a_delete_ends_only_earlier_refusals(desk: Desk) -> None:
+    accepted, denied = (delete(0),), (delete(1, DENIED),)
+    assert refused(desk.cycle(SEEN, batches=(accepted, denied))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, batches=(accepted, denied))) == [("delete", "", 102.0)]
+    assert refused(desk.cycle(SEEN, batches=(denied, accepted))) == []
 
 
-def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_otherwise(desk: Desk) -> None:
+def test_deletes_of_gone_machines_and_other_failures_are_no_refusals(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
     desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
     assert refused(desk.cycle(unobserved("a"))), "a failed observation is no empty one"
@@ -202,15 +202,15 @@ def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_other
 # --- orphans ----------------------------------------------------------------------------------------------------------
 
 
-def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk: Desk) -> None:
-    held = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
+def test_orphans_are_written_with_their_pools_also_while_a_pool_cannot_be_seen(desk: Desk) -> None:
+    remembered = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
     there = snapshot(machine(1), pool="b")
-    assert desk.cycle(snapshot(machine(0)), there, held=held).orphans == {"a": (name(0),), "b": (name(1),)}
-    assert desk.cycle(unobserved("a"), there, held=held).orphans == {"a": (name(0),), "b": (name(1),)}
-    assert desk.cycle(SEEN, there, held=memory()).orphans == {}
+    assert desk.cycle(snapshot(machine(0)), there, remembered=remembered).orphans == {"a": (name(0),), "b": (name(1),)}
+    assert desk.cycle(unobserved("a"), there, remembered=remembered).orphans == {"a": (name(0),), "b": (name(1),)}
+    assert desk.cycle(SEEN, there, remembered=memory()).orphans == {}
 
 
-def test_limits_are_left(desk: Desk) -> None:
+def test_limits_are_written(desk: Desk) -> None:
     desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
     desk.limits = alter(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
     pool_status = desk.cycle()
@@ -221,6 +221,6 @@ def test_limits_are_left(desk: Desk) -> None:
     assert pool_status.paused == ("b",)
 
 
-def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
-    pool_status = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
+def test_unseen_pools_have_the_reason_without_the_prefix(desk: Desk) -> None:
+    pool_status = desk.cycle(replace(SEEN, problems=("another program shrinks the group",)), unobserved("b"))
     assert pool_status.unseen == {"b": unobserved("b").failure.text}

@@ -1,4 +1,4 @@
-"""What a cycle was reaches everybody who tells of it: metrics, notes, health, log, samples and the page."""
+"""A cycle's report reaches metrics, pool status, health, log, samples and the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running
 PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
 
 
-def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cycle_reaches_all_reports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     metrics, state = Metrics(CollectorRegistry()), StateDir(tmp_path)
     loop, scripts = Digests("0" * 8, "1" * 8), Digests("0" * 8, "2" * 8)
@@ -35,12 +35,14 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     os.utime(Path(state.config.path, "-".join(("scripts", *scripts))), (later, later))
     configuration = SimpleNamespace(limits=PRICED, refused="no YAML", settings=SimpleNamespace(digests=loop))
     reporter = Reporter(metrics, state, cast(Configuration, configuration))
-    held = memory(record(running(0), slot(1), count=3))
-    refused = alter(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
-    report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", PendingReason.CAP): 1})
-    later_held = memory(record(running(0), refused, count=3))
-    changed = transitions(held, later_held)
-    for one in (report, replace(report, number=2, memory=later_held, transitions=changed)):
+    remembered = memory(record(running(0), slot(1), count=3))
+    refused = alter(remembered.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
+    report = CycleReport(
+        1, NOW, 0.5, {"a": snapshot()}, remembered, Plan(remembered), {("a", "T", PendingReason.CAP): 1}
+    )
+    later_memory = memory(record(running(0), refused, count=3))
+    changed = transitions(remembered, later_memory)
+    for one in (report, replace(report, number=2, memory=later_memory, transitions=changed)):
         reporter(one)
 
     def value(name: str, **labels: str) -> float | None:
@@ -55,8 +57,8 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert reporter.memory
     assert state.pool_status.read()["paused"] == ["b"]
     assert state.pool_status.read()["configuration"]["text"] == "no YAML"
-    assert reporter.samples.of(ALL)[0].point.running == 1
+    assert reporter.samples.get_moments(ALL)[0].point.running == 1
     configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
-    reporter(replace(report, number=3, memory=later_held))
+    reporter(replace(report, number=3, memory=later_memory))
     assert (value("config_ok"), value("creates_total", pool="c", result="ok")) == (1, 0), "new limits have their series"
     assert {"Cycle", "Machines are refused"} <= set(caplog.messages)

@@ -1,4 +1,4 @@
-"""What is held of the last hours, and the plots of it."""
+"""The samples of the last hours, and their plots."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import PendingReason, Verdict
-from provisioner.telemetry.samples import ALL, EVERY, HEIGHT, HELD, WIDTH, Moment, Point, Samples, plot
+from provisioner.telemetry.samples import ALL, HEIGHT, KEPT_SAMPLES, SAMPLE_SECONDS, WIDTH, Moment, Point, Samples, plot
 from tests.unit.core import TEMPLATE, memory, record, running, slot
 
-HELD_MACHINES = memory(record(running(0), running(1, pool="b"), slot(2), running(3, Verdict.LOST)))
+MACHINES = memory(record(running(0), running(1, pool="b"), slot(2), running(3, Verdict.LOST)))
 DEFERRED = {("a", TEMPLATE, PendingReason.CAP): 4}
 
 
 def test_wanted_is_what_runs_is_pending_or_deferred() -> None:
     samples = Samples()
-    samples.take(HELD_MACHINES, DEFERRED, 0.0)
-    found = {subject: samples.of(subject)[0].point for subject in (ALL, ("pool", "a"), ("template", TEMPLATE))}
+    samples.add(MACHINES, DEFERRED, 0.0)
+    found = {subject: samples.get_moments(subject)[0].point for subject in (ALL, ("pool", "a"), ("template", TEMPLATE))}
     assert found == {ALL: (7, 2, 1), ("pool", "a"): (6, 1, 1), ("template", TEMPLATE): (7, 2, 1)}
 
 
 def test_a_pool_without_machines_then_has_zeros_then() -> None:
     samples = Samples()
-    samples.take(memory(), {}, 0.0)
-    samples.take(HELD_MACHINES, {}, EVERY)
-    assert [moment.point.running for moment in samples.of(("pool", "b"))] == [0, 1]
+    samples.add(memory(), {}, 0.0)
+    samples.add(MACHINES, {}, SAMPLE_SECONDS)
+    assert [moment.point.running for moment in samples.get_moments(("pool", "b"))] == [0, 1]
 
 
 def test_a_sample_is_taken_a_minute_and_when_the_clock_was_set_back() -> None:
     samples = Samples()
-    samples.take(None, {}, 0.0)
-    assert samples.of(ALL) == [], "there is no memory yet"
-    for wall in (1000.0, 1001.0, 1000.0 + EVERY, 1001.0 + EVERY, 5.0):
-        samples.take(replace(HELD_MACHINES), {}, wall)
-    assert [moment.wall for moment in samples.of(ALL)] == [1000.0, 1000.0 + EVERY, 5.0]
+    samples.add(None, {}, 0.0)
+    assert samples.get_moments(ALL) == [], "there is no memory yet"
+    for wall in (1000.0, 1001.0, 1000.0 + SAMPLE_SECONDS, 1001.0 + SAMPLE_SECONDS, 5.0):
+        samples.add(replace(MACHINES), {}, wall)
+    assert [moment.wall for moment in samples.get_moments(ALL)] == [1000.0, 1000.0 + SAMPLE_SECONDS, 5.0]
 
 
-def test_a_day_is_held_and_no_more() -> None:
+def test_a_day_is_kept_and_no_more() -> None:
     samples = Samples()
-    for minute in range(HELD + 10):
-        samples.take(HELD_MACHINES, {}, minute * EVERY)
-    held = samples.of(ALL)
-    assert (len(held), held[0].wall) == (HELD, 10 * EVERY)
+    for minute in range(KEPT_SAMPLES + 10):
+        samples.add(MACHINES, {}, minute * SAMPLE_SECONDS)
+    kept = samples.get_moments(ALL)
+    assert (len(kept), kept[0].wall) == (KEPT_SAMPLES, 10 * SAMPLE_SECONDS)
 
 
 MOMENTS = st.lists(st.builds(Moment, st.floats(0, 1e6), st.builds(Point, *[st.integers(0, 50_000)] * 3)), min_size=2)
@@ -71,8 +71,8 @@ def test_the_upper_edge_is_a_round_number(most: int, top: int) -> None:
     assert drawn.top == top
 
 
-def test_what_it_shows_is_told_in_words() -> None:
+def test_a_plot_describes_itself_in_words() -> None:
     assert plot([Moment(0.0, Point())], "all pools") is None, "one moment is no line"
     drawn = plot([Moment(0.0, Point(5, 1, 4)), Moment(60.0, Point(5, 5, 0))], "pool a")
     assert drawn
-    assert "wanted 5 at first and 5 at last, running 1 and 5, pending 4 and 0; at most 5 ran." in drawn.words
+    assert "wanted 5 at first and 5 at last, running 1 and 5, pending 4 and 0; at most 5 ran." in drawn.description

@@ -1,4 +1,4 @@
-"""The overview: machines by template and pool, what it says of a part, and that its parts agree."""
+"""The status: machines by template and pool, its parts, and the agreement of the parts."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def row(rows: Any, name: str) -> Row:
     return found
 
 
-def test_a_template_sums_up_its_pools_and_what_waits() -> None:
+def test_a_template_sums_up_its_pools_and_its_waiting_machines() -> None:
     failed = slot(3, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 240)
-    held = memory(
+    remembered = memory(
         record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
         windows={("a", TEMPLATE): Window(1)},
     )
-    seen = status_model(facts(held, TWO_POOLS))
+    seen = status_model(facts(remembered, TWO_POOLS))
     both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
     assert (both.running, both.pending, both.failed, both.lost) == (2, 1, 1, 1)
     assert both.wanted == 9
@@ -57,30 +57,30 @@ def test_a_template_sums_up_its_pools_and_what_waits() -> None:
     assert (first.last_error["error"], first.last_error["at_seconds"]) == ("stockout", 240)
 
 
-def test_machines_that_hf_holds_are_wanted_and_given_up_ones_are_not() -> None:
-    held = memory(
+def test_machines_that_hf_has_are_wanted_and_given_up_machines_are_not() -> None:
+    remembered = memory(
         record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, gone=True), ended=RequestStatus.COMPLETE),
         record(slot(0, Verdict.CANCELLED, OTHER, gone=True), id_=OTHER, count=1),
     )
-    assert row(status_model(facts(held, TWO_POOLS)).templates, TEMPLATE).wanted == 1
+    assert row(status_model(facts(remembered, TWO_POOLS)).templates, TEMPLATE).wanted == 1
 
 
-def test_a_pool_and_a_template_without_machines_are_told_all_the_same() -> None:
+def test_a_pool_and_a_template_without_machines_have_rows() -> None:
     seen = status_model(facts(memory(), TWO_POOLS))
     assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
     assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
     assert seen.fine
 
 
-def test_what_no_pool_can_be_named_for_counts_for_its_template() -> None:
+def test_machines_without_a_pool_count_for_their_template() -> None:
     seen = status_model(facts(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
     assert (row(seen.templates, TEMPLATE).wanted, seen.pools, seen.machines) == (3, [], [])
 
 
-FATES = st.sampled_from([*Verdict])
+VERDICTS = st.sampled_from([*Verdict])
 
 
-@given(st.lists(st.tuples(FATES, st.booleans(), st.sampled_from(["a", "b"])), max_size=12), st.integers(0, 5))
+@given(st.lists(st.tuples(VERDICTS, st.booleans(), st.sampled_from(["a", "b"])), max_size=12), st.integers(0, 5))
 def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool, str]], more: int) -> None:
     made = [
         (running if ran or verdict is Verdict.SUCCEEDED else slot)(number, verdict, pool=where)
@@ -95,11 +95,11 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
     assert sum(one["running"] for one in seen.requests) == sum(one.running for one in seen.pools)
 
 
-# --- a part of it -----------------------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def everything() -> StatusModel:
-    """Two requests of two templates in a pool each, with something to say of each."""
+    """Return the status of two requests of two templates in a pool each, with entries of every kind."""
     first, second = limits(pool("a"), pool("b")), "U"
     allowed = replace(
         first,
@@ -108,7 +108,7 @@ def everything() -> StatusModel:
             second: replace(first.templates[TEMPLATE], id=second, pools=("b",)),
         },
     )
-    held = memory(
+    remembered = memory(
         record(running(0, stuck=True), count=2),
         record(slot(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
         giving_back("hf-bbbbbbbbbb-000000"),
@@ -117,7 +117,7 @@ def everything() -> StatusModel:
     refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
     return status_model(
         facts(
-            held,
+            remembered,
             allowed,
             refused=refused,
             paused=["a", "b"],
@@ -128,7 +128,7 @@ def everything() -> StatusModel:
 
 
 @pytest.mark.parametrize("by", [{"pool": "a"}, {"template": TEMPLATE}, {"request": REQUEST}])
-def test_a_part_holds_what_concerns_it_and_nothing_else(by: dict[str, str]) -> None:
+def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None:
     whole = everything()
     part = narrowed(whole, **by)
     assert [one["id"] for one in part.requests] == [REQUEST]

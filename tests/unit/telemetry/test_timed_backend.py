@@ -1,4 +1,4 @@
-"""Backends are timed and their failures counted from outside."""
+"""The times and failures of a backend's calls in the metrics."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def value(metrics: Metrics, name: str, operation: str, **labels: str) -> float |
 
 
 class Place:
-    """A backend that fails as it is told."""
+    """A backend that fails as configured."""
 
     pool, lag, pace = "pool", 3.0, 7.0
 
     def __init__(self, error: Exception | None = None, failure: Failure | None = None) -> None:
         self.error, self.failure = error, failure
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def start(self, wake: Callable[[], None]) -> None:
-        self.told.append(wake)
+        self.calls.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        self.told.append((now, sought))
+        self.calls.append((now, sought))
         if self.error:
             raise self.error
         return Snapshot("pool", now, {})
@@ -49,13 +49,13 @@ class Place:
         return [Outcome(delete, self.failure) for delete in deletes if may_start()]
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.calls.append("closed")
 
 
-def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
+def test_a_timed_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
     class Watched(Place):
         def list_after(self, when: float) -> None:
-            self.told.append(when)
+            self.calls.append(when)
 
     place, create = Watched(), Create("a", "pool", "T", REQUEST)
     measured: Backend = MeasuredBackend(place, metrics)
@@ -66,7 +66,7 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     MeasuredBackend(place, metrics).list_after(7.0)
     assert not isinstance(MeasuredBackend(Place(), metrics), Watching), "it can do no more than its backend"
     measured.close()
-    assert place.told == [print, (5.0, {"x"}), 7.0, "closed"]
+    assert place.calls == [print, (5.0, {"x"}), 7.0, "closed"]
     assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
 
 
@@ -75,7 +75,7 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     [(BackendError(ErrorClass.THROTTLED, "slow down"), "throttled"), (ValueError("surprise"), "other")],
     ids=["its class", "other for a surprise"],
 )
-def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
+def test_a_failed_observation_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
     with pytest.raises(type(error)):
         MeasuredBackend(Place(error=error), metrics).observe(5.0, {})
     assert value(metrics, "errors_total", "observe", error=label) == 1

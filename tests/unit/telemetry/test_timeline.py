@@ -1,4 +1,4 @@
-"""The sentences of a story: each event's, equal events as one, and lines that no loop of ours wrote."""
+"""The sentences of a timeline: of each event, of equal events together, and with lines that no loop wrote."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
     ({"event": "troubled", "machine": name(0), "pool": "a", "error": "other", "text": "ImagePullBackOff"},
      f"The cloud says of {name(0)} in pool a: other: “ImagePullBackOff”."),
     ({"event": "running", "pool": "a", "machines": [name(0)]}, f"{name(0)} runs in pool a"),
-    ({"event": "reported", "answer": "running", "running": 3}, "is told that 3 machines run"),
-    ({"event": "reported", "answer": "complete_with_error", "running": 1}, "the end: complete_with_error; 1 machine runs"),
-    ({"event": "reported", "answer": "complete_with_error", "running": 0}, "the end: complete_with_error."),
+    ({"event": "reported", "answer": "running", "running": 3}, "reports to HostFactory that 3 machines run"),
+    ({"event": "reported", "answer": "complete_with_error", "running": 1},
+     "the end to HostFactory: complete_with_error; 1 machine runs"),
+    ({"event": "reported", "answer": "complete_with_error", "running": 0},
+     "the end to HostFactory: complete_with_error."),
     ({"event": "reported", "answer": "lost", "cause": "preempted", "machines": [name(0)]}, "is gone (preempted)"),
-    ({"event": "reported", "answer": "lost", "cause": "node", "machines": [name(0)], "seconds": 30}, "ends in 30 s (node)"),
+    ({"event": "reported", "answer": "lost", "cause": "node", "machines": [name(0)], "seconds": 30},
+     "ends in 30 s (node)"),
     ({"event": "close", "machine": name(0), "pool": "a", "verdict": "lost", "cause": "evicted"},
      "was lost in pool a: evicted"),
     ({"event": "close", "machine": name(0), "pool": "a", "verdict": "returned"}, "was returned in pool a"),
@@ -44,14 +47,15 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
      "was withdrawn in pool a: timeout"),
     ({"event": "close", "pool": "a", "verdict": "failed", "error": "other", "machines": [name(0), name(1)], "times": 2},
      f"{name(0)}, {name(1)} failed in pool a: other"),
-    ({"event": "back", "return": BACK, "machines": [name(0)]}, f"gave back {name(0)} (return request {BACK})"),
+    ({"event": "back", "return": BACK, "machines": [name(0)]},
+     f"HostFactory returned {name(0)} (return request {BACK})"),
     ({"event": "delete", "machine": name(0), "pool": "a", "result": "ok", "reason": "returned"}, "took the delete of"),
     ({"event": "delete", "pool": "a", "result": "denied", "text": "no", "machines": [name(0)], "times": 50},
      "Pool a refused 50 deletes: denied: “no”"),
-    ({"event": "gone", "machines": [name(0)]}, f"Nothing is left of {name(0)}"),
+    ({"event": "gone", "machines": [name(0)]}, f"{name(0)} is gone."),
     ({"event": "cancel", "who": "ann", "reason": "a test"}, "Cancel by ann: a test."),
 ]  # fmt: skip
-"""Of each event that a loop or a command writes of a request."""
+"""A line and its sentence for each event of a request that a loop or a command writes."""
 
 
 @pytest.mark.parametrize(("line", "said"), EVENTS, ids=lambda value: value["event"] if isinstance(value, dict) else "")
@@ -76,21 +80,21 @@ def test_each_event_of_a_pool_has_its_sentence(line: dict[str, Any], said: str) 
     assert sentence.text == said
 
 
-def test_a_deferral_ends_when_nothing_waits_any_more() -> None:
+def test_a_deferral_ends_when_no_machine_waits_any_more() -> None:
     waits = {"event": "deferred", "request": REQUEST, "pool": "a", "reason": "window", "count": 5, "at": 10.0}
     over = {"event": "deferred", "request": REQUEST, "over": True, "seconds": 300.0, "at": 310.0}
     (sentence,) = timeline(Subject(Kind.REQUEST, REQUEST), [waits, over], None)
     assert (sentence.at, sentence.until) == (10.0, 310.0)
 
 
-def test_ten_thousand_machines_are_told_by_milestones() -> None:
+def test_ten_thousand_machines_become_milestones() -> None:
     asked = {"event": "asked", "request": REQUEST, "template": "T", "count": 10_000, "at": 0.0}
     runs = [
         {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(n)], "at": 1.0 + n}
         for n in range(9_500)
     ]
-    told = [(one.at, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), [asked, *runs], None)][1:]
-    assert told == [
+    reported = [(one.at, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), [asked, *runs], None)][1:]
+    assert reported == [
         (1.0, "The first machine runs: 1 of 10,000."),
         (5000.0, "Half run: 5,000 of 10,000."),
         (9000.0, "90 % run: 9,000 of 10,000."),
@@ -103,8 +107,8 @@ def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> N
     lines = [line | {"machine": name(n), "at": 300.0 * n} for n in range(5)] + [
         line | {"machine": name(9), "at": 1801.0}
     ]
-    told = [(one.at, one.until, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), lines, None)]
-    assert told == [
+    reported = [(one.at, one.until, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), lines, None)]
+    assert reported == [
         (0.0, 1200.0, "Pool a refused 5 creates: stockout: “full”."),
         (1801.0, 1801.0, f"Pool a refused 1 create of {name(9)}: stockout: “full”."),
     ]
@@ -119,15 +123,15 @@ LINES = st.lists(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*ODD, *
 
 
 @given(LINES, st.sampled_from([Subject(Kind.REQUEST, REQUEST), Subject(Kind.RETURN, BACK), Subject(Kind.POOL, "a")]))
-def test_no_line_of_somebody_else_costs_the_story(lines: list[dict[str, Any]], subject: Subject) -> None:
-    held = memory(record(running(0, fingerprint=Fingerprint(), delete=DeleteReason.FAILED)))
-    told = timeline(subject, [line | {"at": float(number)} for number, line in enumerate(lines)], held)
-    assert told == sorted(told, key=lambda one: one.at)
-    assert all(one.until >= one.at for one in told)
+def test_no_foreign_line_breaks_a_timeline(lines: list[dict[str, Any]], subject: Subject) -> None:
+    remembered = memory(record(running(0, fingerprint=Fingerprint(), delete=DeleteReason.FAILED)))
+    reported = timeline(subject, [line | {"at": float(number)} for number, line in enumerate(lines)], remembered)
+    assert reported == sorted(reported, key=lambda one: one.at)
+    assert all(one.until >= one.at for one in reported)
 
 
-def test_what_the_journal_is_searched_for_finds_each_line() -> None:
-    held = memory(giving_back(name(0), name(0, OTHER), id_=BACK))
-    assert needles(Subject(Kind.RETURN, BACK), held) == (BACK, REQUEST, OTHER)
-    assert needles(Subject(Kind.REQUEST, REQUEST), held) == (REQUEST,)
+def test_the_search_texts_find_each_line() -> None:
+    remembered = memory(giving_back(name(0), name(0, OTHER), id_=BACK))
+    assert needles(Subject(Kind.RETURN, BACK), remembered) == (BACK, REQUEST, OTHER)
+    assert needles(Subject(Kind.REQUEST, REQUEST), remembered) == (REQUEST,)
     assert needles(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')

@@ -1,4 +1,4 @@
-"""Why requests miss machines and pools back off, since when, and what comes next, as text and as JSON."""
+"""The reasons for which requests miss machines and pools back off, with beginnings and next tries, in text and JSON."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ OTHERS = [letter * 10 for letter in "cdefg"]
 
 
 def full(*records: RequestRecord) -> Memory:
-    """Requests while pool ``a`` has no room."""
+    """Return a memory of requests while pool ``a`` has no room."""
     return memory(*records, windows={("a", TEMPLATE): FULL})
 
 
 def kept(id_: str, count: int) -> RequestRecord:
-    """A request that ended with so many machines, which HF holds."""
+    """Return a request that ended with ``count`` machines, which HF has."""
     slots = (running(n, Verdict.SUCCEEDED, id_) for n in range(count))
     return record(*slots, id_=id_, ended=RequestStatus.COMPLETE)
 
 
 def lines(seen: StatusModel) -> list[str]:
-    """What is said of the requests that are short."""
+    """Return the lines of the requests that miss machines."""
     return [line.strip() for one in seen.requests for line in unmet_lines(one, loop_acts=seen.loop_acts)]
 
 
@@ -81,7 +81,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"5 in a: backoff, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min; "
         r"nor in b \(paused\)",
     ),
-    "a cap, and who holds it": (
+    "a cap, and the requests that use it up": (
         CAPPED,
         CAP,
         STRAYS,
@@ -91,7 +91,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
     "a cap that machines hold which the brake keeps": (
         replace(CAPPED, brake=MANY), CAP, STRAYS, r"2 in a: .*, 2 machines without a request that the brake keeps, .*"
     ),
-    "a cap that many hold, of whom three are named": (
+    "a cap that many requests use up, of which three are named": (
         memory(record(count=1), *(kept(id_, 1) for id_ in OTHERS)),
         limits(pool("a", max_machines=5)),
         {},
@@ -145,21 +145,21 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         memory(record(running(0), count=3)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"2: no loop has said why since {TIME} \(100 s\)",
+        rf"2: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that are down and not of those that were given up": (
         memory(record(running(0, down=NOW - 1), running(1), count=9, withheld=4)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"4: no loop has said why since {TIME} \(100 s\)",
+        rf"4: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that ran and have ended": (
         memory(record(running(0, Verdict.FAILED), running(1, Verdict.CANCELLED), running(2), count=7)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"5: no loop has said why since {TIME} \(100 s\)",
+        rf"5: no loop has published a reason since {TIME} \(100 s\)",
     ),
-    "a cap over all templates, and who holds it": (
+    "a cap over all templates, and the requests that use it up": (
         memory(record(running(0), count=2), record(running(0, request=OTHER), id_=OTHER, template="U")),
         limits(pool("a", max_machines=9, max_machines_total=2)),
         {},
@@ -193,9 +193,11 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("held", "allowed", "left", "says"), WAITS.values(), ids=WAITS)
-def test_what_machines_wait_for_is_one_line(held: Memory, allowed: Limits, left: dict[str, Any], says: str) -> None:
-    shown = [line for line in lines(status_model(facts(held, allowed, **left))) if "starting" not in line]
+@pytest.mark.parametrize(("remembered", "allowed", "left", "says"), WAITS.values(), ids=WAITS)
+def test_a_reason_of_missing_machines_is_one_line(
+    remembered: Memory, allowed: Limits, left: dict[str, Any], says: str
+) -> None:
+    shown = [line for line in lines(status_model(facts(remembered, allowed, **left))) if "starting" not in line]
     assert len(shown) == 1, shown
     assert re.fullmatch(says, shown[0]), shown[0]
 
@@ -227,24 +229,26 @@ def test_json_has_the_same_facts() -> None:
     ]
 
 
-def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() -> None:
-    """The loop writes the notes with each change, and ten thousand requests may wait behind one window."""
-    held = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
-    pool_status = facts(held).pool_status
+def test_the_failure_of_a_back_off_is_not_published_for_each_request() -> None:
+    """Keep the file small, because it is written at each change and ten thousand requests may wait for one window."""
+    remembered = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
+    pool_status = facts(remembered).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
-    again = facts(replace(held, windows={("a", TEMPLATE): later})).pool_status
+    again = facts(replace(remembered, windows={("a", TEMPLATE): later})).pool_status
     assert len(json.dumps(encode(pool_status)["unmet"])) < 100 * 100
-    assert again.unmet == pool_status.unmet, "nor written again when the next try fails"
+    assert again.unmet == pool_status.unmet, "and is not written again if the next try fails"
 
 
-def test_who_waits_behind_another_is_told() -> None:
+def test_a_request_that_waits_behind_another_names_it() -> None:
     first, second = lines(status_model(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
     assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
 
 
-@pytest.mark.parametrize("held", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))])
-def test_nothing_is_said_of_requests_whose_machines_start_or_run_or_come_with_the_next_cycle(held: Memory) -> None:
-    seen = status_model(facts(held))
+@pytest.mark.parametrize(
+    "remembered", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))]
+)
+def test_requests_whose_machines_start_or_run_or_come_with_the_next_cycle_have_no_line(remembered: Memory) -> None:
+    seen = status_model(facts(remembered))
     (request,) = seen.requests
     assert lines(seen) == []
     assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
@@ -267,14 +271,14 @@ RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE
         pytest.param(record(TRIED, count=1), Window(6), FAILED_LAST, (1, False, None, None), id="no machine ran since"),
     ],
 )
-def test_what_was_learned_of_a_pool_is_a_line(
+def test_the_window_of_a_pool_is_a_line(
     one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
-    (told,) = status_model(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
-    assert re.fullmatch(rf"  pool a, T: {says}", pool_line(told)), pool_line(told)
-    assert told["last_error"]["error"] == "stockout"
+    (document,) = status_model(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
+    assert re.fullmatch(rf"  pool a, T: {says}", pool_line(document)), pool_line(document)
+    assert document["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
-    assert tuple(told[name] for name in names) == numbers
+    assert tuple(document[name] for name in names) == numbers
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
     one = record(TRIED, running(1, ran=NOW - seconds_ago), count=1)
     window = replace(FULL, level=level) if level else Window(6)
     seen = status_model(facts(memory(one, windows={("a", TEMPLATE): window})))
-    assert [told["last_error"] is None for told in seen.pressure] == [forgotten]
+    assert [document["last_error"] is None for document in seen.pressure] == [forgotten]
     assert [row.last_error is None for row in seen.pools if row.pool == "a"] == [forgotten]
 
 
@@ -299,7 +303,7 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
     ("seconds", "words"),
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172_800, "2 d")],
 )
-def test_seconds_are_said_as_people_do(seconds: float, words: str) -> None:
+def test_durations_are_formatted_in_the_usual_unit(seconds: float, words: str) -> None:
     assert lasting(seconds) == words
 
 
@@ -317,7 +321,7 @@ def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
     failed = {"verdict": Verdict.FAILED, "failure": STOCKOUT, "gone": True}
-    held = memory(
+    remembered = memory(
         record(
             slot(0, **failed, closed=NOW - 90),
             running(1, ran=NOW - 80),
@@ -326,7 +330,7 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
             count=9,
         )
     )
-    last = pool_failures(held)["a", TEMPLATE]
+    last = pool_failures(remembered)["a", TEMPLATE]
     assert last == (STOCKOUT, NOW - 50, NOW - 70, False)
     assert pool_failures(memory(record(running()))) == {}
 
