@@ -26,7 +26,7 @@ class HoldStore(StateFile):
     advice = (
         "Nobody knows which holds are in force: `provisioner stop-all` or `start-all` begins anew; pull them again."
     )
-    tables = ("held", "released")
+    tables = ("current", "released")
 
     def read(self) -> Holds:
         """All of it. Raises StateMissing, StateUnreadable or StateTooNew, or StateDenied."""

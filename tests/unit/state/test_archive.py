@@ -42,10 +42,10 @@ def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Ca
 
 
 def test_what_was_packed_is_unpacked() -> None:
-    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"told\n{}"}))
+    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"reported\n{}"}))
     assert dump.manifest == Manifest(archive.FORMAT, "9.9", "demo", "then")
     assert dump.tables("intent")["meta"] == INTENT["meta"]
-    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.answer-0": Saved(b"told\n{}", 5)})
+    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.answer-0": Saved(b"reported\n{}", 5)})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_no_number_in_json_is_refused(number: str) -> None:
 def test_a_file_that_the_manifest_does_not_name_is_refused() -> None:
     with pytest.raises(StateUnreadable, match=r"holds 'memory\.json', which its manifest\.json does not name"):
         unpack(
-            "stdin", altered('"memory.json": {', '"holds.json": {')(packed(**{"memory.json": b"", "holds.json": b""}))
+            "stdin", altered('"memory.json": {', '"holds.json" : {')(packed(**{"memory.json": b"", "holds.json": b""}))
         )
 
 

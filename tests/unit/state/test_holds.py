@@ -51,15 +51,15 @@ def cut(path: str) -> None:
 def put_back(path: str) -> None:
     """As it was two writes ago, by its generation."""
     altered(path, lambda document: document["meta"]["state"].update(generation=0))
-    altered(path, lambda document: document.update(held={}))
+    altered(path, lambda document: document.update(current={}))
 
 
 def strange(path: str) -> None:
-    altered(path, lambda document: document["held"]["pause a"].update(kind="shove"))
+    altered(path, lambda document: document["current"]["pause a"].update(kind="shove"))
 
 
 def headless(path: str) -> None:
-    altered(path, lambda document: document.pop("held"))
+    altered(path, lambda document: document.pop("current"))
 
 
 def newer(path: str) -> None:

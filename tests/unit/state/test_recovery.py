@@ -207,7 +207,7 @@ def end() -> None:
 MACHINES = (name(0, THIRD), name(3))
 
 
-@pytest.mark.parametrize("step", ["told.presume", "memory.set_aside", "intent.keep_aside", "intent._save"])
+@pytest.mark.parametrize("step", ["terminal_answers.presume", "memory.set_aside", "intent.keep_aside", "intent._save"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_recovery_is_run_again(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
@@ -250,7 +250,7 @@ def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: Stat
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "told.presume", "intent.restore"])
+@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "terminal_answers.presume", "intent.restore"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_two_recoveries_at_once_write_what_one_writes(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str

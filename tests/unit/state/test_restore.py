@@ -99,7 +99,7 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
     later = add_request(site.state, "T", 1, created_wall=0.0)
     site.state.terminal_answers.tell(later, "{}")
     entry = site.work / "seen" / f"{UNHEARD}.answer-0"
-    entry.write_bytes(b"told\nlater")
+    entry.write_bytes(b"reported\nlater")
     before = but_locks(site)
     with pytest.raises(StateExists, match="With --yes"):
         site.restore()
@@ -110,7 +110,7 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
     state = site.state
     assert later not in state.intent.read().requests
     assert later in state.terminal_answers.ids(), "what HF was told stays"
-    assert entry.read_bytes() == b"told\nlater", "and what it was told later wins over the dump"
+    assert entry.read_bytes() == b"reported\nlater", "and what it was told later wins over the dump"
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
 
 
