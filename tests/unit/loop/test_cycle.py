@@ -357,7 +357,7 @@ def test_a_lost_memory_is_made_again_from_looks_that_show_what_was_last_created(
     Path(bench.state.memory.path).unlink()
     late = {name: replace(pool, lag=30.0) for name, pool in LIMITS.pools.items()}
     bench.restarted().limits = replace(LIMITS, pools=late)
-    assert "as soon as every pool was seen" in bench.cycle(6).problem
+    assert "as soon as every pool was observed" in bench.cycle(6).problem
     assert bench.cycle().problem == ""
 
 
@@ -507,7 +507,7 @@ def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Be
 def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hf_activity, "LISTED_FOR", 7500.0)
+    monkeypatch.setattr(hf_activity, "LISTED_SECONDS", 7500.0)
     bench.succeed(5)
     *listed, missing = sorted(bench.place.machines)
     assert list_in_parts(bench, listed, 3300) == 0

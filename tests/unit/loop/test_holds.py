@@ -93,7 +93,7 @@ def told(held: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str
     """What one cycle says of holds: the log's sentence, the hold, who and why; and the journal says the same."""
     caplog.clear()
     held.read()
-    changes = held.tell()
+    changes = held.log_changes()
     said = [
         (record.message, record.__dict__["hold"], record.__dict__["who"], record.__dict__["reason"])
         for record in caplog.records

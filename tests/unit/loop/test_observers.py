@@ -108,7 +108,7 @@ def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.Mon
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.hint()
         until(lambda: place.observations == 2, 30, what="another observation")
-        assert slept == [observers.GATHER]
+        assert slept == [observers.GATHER_SECONDS]
 
 
 def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(

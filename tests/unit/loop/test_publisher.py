@@ -46,7 +46,7 @@ def publisher(state: StateDir) -> Publisher:
 
 def published(publisher: Publisher, held: Memory, now: float = NOW) -> list[Reported]:
     publisher.publish(held, LIMITS, NO_HOLDS, CONTACT, now)
-    return publisher.tell()
+    return publisher.pop_news()
 
 
 def test_only_answers_of_changed_records_are_reported(publisher: Publisher) -> None:
@@ -111,7 +111,7 @@ def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
 def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
     drained = Holds((Hold(HoldKind.DRAIN, "a"),))
     publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
-    assert publisher.tell() == [Reported((), {name(0): DRAINED})]
+    assert publisher.pop_news() == [Reported((), {name(0): DRAINED})]
 
 
 def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:
