@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
 ) -> None:
     """Looked at until it is found: the scripts are tried last."""
     wrong(hf)
-    found = map(str, installation_check.look(Directories(hf.environment), ""))
+    found = map(str, installation_check.check_all(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)
 
 
@@ -157,7 +157,7 @@ def become_user(user: int) -> None:
 
 def told(environment: dict[str, str]) -> list[str]:
     installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
-    return [str(result) for result in installation_check.look(Directories(environment), "")]
+    return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
 
 @pytest.fixture
