@@ -115,7 +115,7 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return each maxNumber, or a higher value shown before: a lower one would hang (docs/hostfactory.md: maxNumber)."""
+    """Return each maxNumber, or a higher value shown before, as HF hangs otherwise (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):

@@ -1,4 +1,4 @@
-"""Early notices add to what an observation shows, and only until an observation can say better."""
+"""Tests of announced ends: a notice is added to an observed machine until an observation can show the end itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_what_lives_can_be_announced_to_end(phase: Phase, counts: bool) -> 
     [(100.0, True), (131.0, True), (160.0, True), (160.1, False)],
     ids=["before the end", "a list may show what was before the end", "for as long as lists lag", "not any longer"],
 )
-def test_a_look_begun_after_the_announced_end_says_by_itself_what_became_of_it(began: float, counts: bool) -> None:
+def test_an_observation_begun_after_the_announced_end_needs_no_notice(began: float, counts: bool) -> None:
     assert (shown(announced("a"), snapshot(began, a=machine("a")))["a"].notice is NOTICE) is counts
 
 
@@ -89,7 +89,7 @@ def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew
     assert shown(notices, replace(observation, began=200.0)) is observation.machines
 
 
-def test_a_look_that_failed_stays_one() -> None:
+def test_a_failed_observation_stays_one() -> None:
     failed = ObservationFailed("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
     assert announced("a").added_to(failed, LAG) is failed
 
@@ -100,8 +100,8 @@ def test_notices_are_forgotten_long_after_their_end() -> None:
     assert shown(notices, snapshot(a=machine("a"), b=machine("b")))["a"].notice is None
 
 
-def test_who_is_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
-    """Also while one heard before it is remembered: its own end is later."""
+def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
+    """The rule holds even while an older notice with a later end is still kept."""
     notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
     notices.hear("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
     notices.hear("a", NOTICE, 100.0)
@@ -110,7 +110,7 @@ def test_who_is_announced_again_after_its_notice_was_forgotten_ends_then() -> No
 
 
 def test_a_storm_of_announcements_costs_each_no_more_than_the_first() -> None:
-    """Ten thousand at once would take seconds in which no other is heard."""
+    """Otherwise ten thousand announcements at once would block all others for seconds."""
     asked = []
 
     class End(float):

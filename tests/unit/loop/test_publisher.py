@@ -1,4 +1,4 @@
-"""When status.json is written, and what it says for the first time."""
+"""Tests of the publisher: the writes of status.json, and its news."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def publisher(state: StateDir) -> Publisher:
     return Publisher(state, lambda: None)
 
 
-def published(publisher: Publisher, held: Memory, now: float = NOW) -> list[Reported]:
-    publisher.publish(held, LIMITS, NO_HOLDS, CONTACT, now)
+def published(publisher: Publisher, current: Memory, now: float = NOW) -> list[Reported]:
+    publisher.publish(current, LIMITS, NO_HOLDS, CONTACT, now)
     return publisher.pop_news()
 
 
@@ -115,18 +115,18 @@ def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publishe
 
 
 def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:
-    held = memory(ENDED)
-    published(publisher, held)
+    current = memory(ENDED)
+    published(publisher, current)
     Path(state.status.path).unlink()
-    published(publisher, held)
+    published(publisher, current)
     assert list(state.status.read_all()) == [ENDED.id]
 
 
 def test_a_grace_period_goes_on_although_nothing_else_changes(publisher: Publisher, state: StateDir) -> None:
     going = running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.PREEMPTED, NOW + 30.0))
-    held = memory(replace(ENDED, slots={0: going}))
+    current = memory(replace(ENDED, slots={0: going}))
     graces = []
     for seconds in (0.0, 10.0):
-        published(publisher, held, NOW + seconds)
+        published(publisher, current, NOW + seconds)
         graces.append(state.status.read_lost()[name(0)].grace)
     assert graces == [30, 20]

@@ -1,4 +1,4 @@
-"""Lines of the journal that repeat: the first few in full, the rest counted."""
+"""Tests of repeated lines of the journal: the first few are written in full, the rest is counted."""
 
 from __future__ import annotations
 
