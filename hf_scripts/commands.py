@@ -59,12 +59,12 @@ class ScriptCall(NamedTuple):
         return templates.load(self.directories.conf, self.directories.environment, self.directories.config_file)
 
     @contextlib.contextmanager
-    def noting(self, what: str) -> Iterator[None]:
+    def noting(self, subject: str) -> Iterator[None]:
         """Log a failure inside the block, which writes a hint, so that HF gets its answer all the same."""
         try:
             yield
         except (DirectoryError, StateError) as error:
-            log.append(self.directories, "WARNING", f"Could not note {what}", {"problem": str(error)})
+            log.append(self.directories, "WARNING", f"Could not record {subject}", {"problem": str(error)})
 
 
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def get_available_templates(call: ScriptCall) -> str:
     """Answer with the valid templates of the file that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
-        log.append(call.directories, "WARNING", "Left out a setting", {"problem": f"{problem.file}: {problem}"})
+        log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
     unused_keys = [*provider.config.unused, *provider.config.unknown]
     if unused_keys:  # Logged here because HF calls this when it starts and hardly ever again.
         log.append(call.directories, "INFO", "Settings that have no effect here", {"keys": unused_keys})
@@ -110,7 +110,9 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
     if filters and not fitting:
         names = ", ".join(template.id for template in valid)
-        raise call.document.expected("templates", f"what fits one of {names}", call.document.root["templates"])
+        raise call.document.expected(
+            "templates", f"a filter that matches one of {names}", call.document.root["templates"]
+        )
     return fitting if filters else valid
 
 
@@ -138,7 +140,7 @@ def request_machines(call: ScriptCall) -> str:
         names = ", ".join(template.id for template in provider.templates)
         raise call.document.expected("template.templateId", f"one of {names}", name)
     if template.max_number == 0:
-        raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
+        raise call.document.refused("template.templateId", f"maxNumber of {name} is 0, so no machine may be requested")
     state, provisioner = call.state(), call.directories.name
     recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     with call.noting("what was read"):

@@ -86,7 +86,7 @@ def way_to(path: str) -> Iterator[CheckResult]:
         if os.path.isdir(parent) and not os.access(parent, os.X_OK):
             user = user_name(os.geteuid())
             yield fix(
-                f"{parent}: {user} may not pass it ({owner(os.stat(parent))}), so {path} cannot be opened: "
+                f"{parent}: {user} may not search it ({owner(os.stat(parent))}), so {path} cannot be opened: "
                 f"chmod o+x {parent}, or setfacl -m u:{user}:x {parent}"
             )
             return
@@ -180,7 +180,7 @@ def filesystem(directory: str) -> Iterator[CheckResult]:
             works, advice = False, f"{advice} ({error})"
         finally:
             discard(probe)
-        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: not so: {text}: {advice}")
+        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: this check failed: {text}: {advice}")
 
 
 def _has_shared_locks(probe: str) -> bool:

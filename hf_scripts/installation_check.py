@@ -232,7 +232,7 @@ def _check_intent(state: StateDir, name: str) -> CheckResult:
     try:
         state.intent.check(name)
         if not state.intent.exists():
-            return fine(f"{state.intent.path}: is made by the first request")
+            return fine(f"{state.intent.path}: will be created by the first request")
         state.intent.read()
     except StateError as error:
         return fix(str(error))

@@ -261,7 +261,7 @@ def _finite(written: str) -> float:
     """Convert a number. Raises ValueError for NaN and 1e999, which Python accepts but cannot print as valid JSON."""
     number = float(written)
     if not math.isfinite(number):
-        raise ValueError(f"{written} is no number of JSON")
+        raise ValueError(f"{written} is not a JSON number")
     return number
 
 

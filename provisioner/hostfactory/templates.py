@@ -134,9 +134,7 @@ def _only_name(directory: str) -> str:
         raise TemplatesError(directory, error.strerror or str(error)) from error
     if len(names) != 1:
         there = ", ".join(name + end for name in names) or "none"
-        raise TemplatesError(
-            directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to say which; found {there}"
-        )
+        raise TemplatesError(directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to name one; found {there}")
     return names[0]
 
 

@@ -72,7 +72,7 @@ def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool:
     try:
         return call()
     except Exception as error:  # A bug in one backend must not stop the other pools.
-        log.exception("Backend broke off a batch", extra={"pool": pool})
+        log.exception("Backend failed during a batch", extra={"pool": pool})
         failure = Failure(ErrorClass.UNAVAILABLE, f"internal error: {error}")
         return [Outcome(action, failure) for action in actions]
 

@@ -32,7 +32,7 @@ class Observer:
         self._wake = wake
         self._sought: Mapping[str, str] = {}
         self._observation: Observation = ObservationFailed(
-            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
+            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been observed yet.")
         )
         self._logged_error: ErrorClass | None = None
         """Class of the error with which observations fail now, as last logged; None if they succeed."""
@@ -94,7 +94,7 @@ class Observer:
             failure, self._quiet_seconds = error.failure, error.retry_after or 0.0
         except Exception as error:  # A bug in a backend must not stop the loop.
             if not self._ended:  # An observation whose connections are closed fails in many ways.
-                log.exception("Backend broke off an observation", extra={"pool": self._backend.pool})
+                log.exception("Backend failed during an observation", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
         if self._logged_error is not failure.error and not self._ended:
             self._logged_error = failure.error

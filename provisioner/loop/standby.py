@@ -30,7 +30,7 @@ def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
     before, memory = lock.holder(), read_memory(state)
     epoch = lock.raise_epoch(memory.epoch + 1 if memory else 1)
     if _may_live(before):
-        log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": longest_cycle})
+        log.info("Waiting for the previous loop to end", extra={"holder": str(before), "seconds": longest_cycle})
         if stop.wait(longest_cycle):
             return None
     check_turn(state, epoch)
@@ -50,11 +50,11 @@ def check_turn(state: State, epoch: int) -> None:
     # The lock comes first: an NFS client that takes a lock drops its cache, so that the epoch is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(
-            f"{state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
-            "process has it; this one ends. Started again, it stands by."
+            f"{state.path}: this loop has lost its lock, as its NFS server or this host was unreachable, and another "
+            "process has taken the lock. This loop ends; if it is started again, it stands by."
         )
     if (newest := state.loop_lock.epoch()) != epoch:
-        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}; this one ends.")
+        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}. This loop ends.")
 
 
 def _may_live(holder: Mapping[str, object]) -> bool:

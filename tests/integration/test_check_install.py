@@ -75,7 +75,7 @@ def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
     hf.state.heartbeat.touch()
     code, good, bad = checked(hf)
     assert (code, bad) == (0, [])
-    assert any("intent.json: is made by the first request" in line for line in good)
+    assert any("intent.json: will be created by the first request" in line for line in good)
 
 
 def old_copy_of_intent(hf: HostFactory) -> None:

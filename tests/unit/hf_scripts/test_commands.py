@@ -87,7 +87,7 @@ def test_an_unreadable_record_of_the_numbers_shown_is_kept_and_logged(hf: Here) 
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
 def test_a_number_that_is_none_in_json_is_refused_rather_than_printed(hf: Here, number: str) -> None:
     hf.templates_file.write_text(json.dumps(TEMPLATES).replace('"maxNumber": 10', f'"maxNumber": 10, "x": {number}'))
-    assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is no number of JSON"
+    assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is not a JSON number"
 
 
 def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> None:
@@ -330,8 +330,16 @@ def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: st
 LIST, REQUEST, POLL, GIVE_BACK = (name for name in COMMANDS if name != "getReturnRequests")
 NO_LIST = "expected a list or an object, got"
 WRONG = [
-    (LIST, {"templates": [{"templateId": "none"}]}, "templates: expected what fits one of T1, T2, T0, got [{"),
-    (LIST, {"templates": [{"attributes": {"zone": "a"}}]}, "templates: expected what fits one of T1, T2, T0, got "),
+    (
+        LIST,
+        {"templates": [{"templateId": "none"}]},
+        "templates: expected a filter that matches one of T1, T2, T0, got [{",
+    ),
+    (
+        LIST,
+        {"templates": [{"attributes": {"zone": "a"}}]},
+        "templates: expected a filter that matches one of T1, T2, T0, got ",
+    ),
     (LIST, {"templates": "T1"}, f'templates: {NO_LIST} "T1"'),
     (LIST, {"templates": [3]}, "templates[0]: expected an object, got 3"),
     (LIST, {"templates": [{"templateId": 7}]}, "templates[0].templateId: expected a text, got 7"),
