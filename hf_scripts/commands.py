@@ -110,9 +110,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
     if filters and not fitting:
         names = ", ".join(template.id for template in valid)
-        raise call.document.expected(
-            "templates", f"a filter that matches one of {names}", call.document.root["templates"]
-        )
+        words = f"a filter that matches one of {names}"
+        raise call.document.expected("templates", words, call.document.root["templates"])
     return fitting if filters else valid
 
 

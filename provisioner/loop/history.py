@@ -59,7 +59,7 @@ class History:
         self._deleted: dict[str, float] = {}
         """Epoch seconds of the last successful delete, by machine. A delete that is soon sent again is counted."""
 
-    def record_changes(self, changes: Changes, *, ending: bool = False) -> None:
+    def record(self, changes: Changes, *, ending: bool = False) -> None:
         """Write the cycle's changes, if any. If the journal cannot be written, the loop logs it and continues."""
         wall, plan = changes.wall, changes.plan
         plain: list[Line] = [_hold_line(*change) for change in changes.holds]

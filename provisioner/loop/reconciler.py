@@ -48,8 +48,8 @@ class Planned:
     """The last plan and its inputs. Planning is skipped while the inputs are the same and no moment has fallen due."""
 
     inputs: tuple[object, ...] = ()
-    latest: object = None
-    """References to the objects that ``inputs`` contains by id, so that no id is reused."""
+    referenced: object = None
+    """The objects that ``inputs`` contains by id, so that no id is reused."""
     plan: Plan = NO_PLAN
     """The last plan. It is carried out once; its deferrals and distrust stay in force until the next plan."""
 
@@ -58,14 +58,7 @@ class Reconciler:
     """The cycles on one state directory; it keeps the memory between them."""
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        state: State,
-        actors: Actors,
-        limits: Limits,
-        provisioner: str,
-        mandate: Mandate,
+        self, *, clock: Clock, state: State, actors: Actors, limits: Limits, provisioner: str, mandate: Mandate
     ) -> None:
         self.limits = limits
         self.memory: Memory | None = None
@@ -117,8 +110,7 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         changed = results, transitions, windows, recorded, self._holds.log_changes(), self._publisher.pop_news()
-        changes = Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds))
-        self._history.record_changes(changes)
+        self._history.record(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
         return CycleReport(
             number=self._number,
             now=now,
@@ -144,7 +136,7 @@ class Reconciler:
         changes = Changes(self._number, self._clock.wall(), results, made.transitions, made.windows)
         if self.memory is not None:
             self._record(self.memory, now)
-        self._history.record_changes(changes, ending=True)
+        self._history.record(changes, ending=True)
         return changes
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
@@ -204,9 +196,8 @@ class Reconciler:
         intent = self._intent.read(starting=self.memory is None)
         newest = self._intent.newest
         if intent is not None:
-            self.memory = self._startup.memory(
-                self.memory, StartupInputs(intent, newest, observations, self.limits, now)
-            )
+            inputs = StartupInputs(intent, newest, observations, self.limits, now)
+            self.memory = self._startup.memory(self.memory, inputs)
             # The plan detects an old copy of intent by memory's higher generation.
             known = newest if intent.generation < newest else 0
             generation = max(known, self.memory.generation)

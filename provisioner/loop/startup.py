@@ -165,9 +165,8 @@ class Startup:
         if latest is None:
             return self._load(inputs)
         if self._is_contradicted(latest, inputs.intent):
-            return self._rebuild_older(
-                replace(latest, written=Moment(inputs.now, self._clock.wall(), latest.written.uptime)), inputs
-            )
+            written = Moment(inputs.now, self._clock.wall(), latest.written.uptime)
+            return self._rebuild_older(replace(latest, written=written), inputs)
         return latest
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
@@ -206,8 +205,8 @@ class Startup:
     def _recover(self, memory: Memory, limits: Limits, now: float) -> Memory:
         """Return a recorded memory with the answers that were settled after the record."""
         unreported = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
-        answers = self._state.terminal_answers
-        settled = {id_: answer for id_ in unreported if (answer := answers.settled(id_)) is not None}
+        get_answer = self._state.terminal_answers.settled
+        settled = {id_: answer for id_ in unreported if (answer := get_answer(id_)) is not None}
         return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
@@ -256,9 +255,8 @@ class Startup:
                 "provisioner.yaml and start again; its machines then count as lost."
             )
         polled = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
-        recovery_inputs = RecoveryInputs(
-            inputs.intent, self._reported_answers(), polled, snapshots, self._scripts_clock(inputs.intent)
-        )
+        intent, answers = inputs.intent, self._reported_answers()
+        recovery_inputs = RecoveryInputs(intent, answers, polled, snapshots, self._scripts_clock(intent))
         self.distrusted = distrusted(recovery_inputs, inputs.limits, self._missed_at)
         if self.distrusted:
             raise StateError(

@@ -98,7 +98,7 @@ class Diary:
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
         changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
-        self.history.record_changes(Changes(self.number, self.wall, **(changed | more)), ending=ending)
+        self.history.record(Changes(self.number, self.wall, **(changed | more)), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -466,7 +466,7 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
             current = memory(record(count=1, id_=id_), windows={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
             planned = made(former, current)
-            history.record_changes(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
+            history.record(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
             former = current
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked
