@@ -16,8 +16,10 @@ from queue import Empty, SimpleQueue
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 
-_orderly: list[Callable[[], None]] = []
-_first: list[Callable[[], None]] = []
+_cleanups: list[Callable[[], None]] = []
+"""Calls of ``undo`` for the active ``orderly`` blocks."""
+_kills: list[Callable[[], None]] = []
+"""Calls that end the processes of the active ``ended_first`` blocks."""
 _deferring: list[bool] = []
 """A flag for each active ``held`` block, True if Ctrl-C was pressed inside it."""
 
@@ -61,7 +63,7 @@ def ignore_signals() -> None:
 def end(code: int = INTERRUPTED) -> None:
     """End the process after all registered clean-ups. It waits for no thread because threads wait for clouds."""
     ignore_signals()
-    for undo in (*_first, *reversed(_orderly)):
+    for undo in (*_kills, *reversed(_cleanups)):
         undo()
     atexit._run_exitfuncs()
     os._exit(code)
@@ -73,12 +75,12 @@ def orderly(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
     ``undo`` is called again if a second Ctrl-C interrupts it.
     """
-    _orderly.append(undo)
+    _cleanups.append(undo)
     try:
         yield
     finally:
         undo()
-        _orderly.remove(undo)
+        _cleanups.remove(undo)
 
 
 @contextmanager
@@ -89,11 +91,11 @@ def ended_first(process: int) -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
 
-    _first.append(kill)
+    _kills.append(kill)
     try:
         yield
     finally:
-        _first.remove(kill)
+        _kills.remove(kill)
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def held() -> Iterator[None]:
 def _interrupted(*_: object) -> None:
     if _deferring:
         _deferring[-1] = True
-    elif _orderly:
+    elif _cleanups:
         raise KeyboardInterrupt
     else:
         end()

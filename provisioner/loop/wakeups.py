@@ -41,7 +41,7 @@ class Wakeups:
                 return
 
     def _woken(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for a hint, and count all that have arrived; return False if none has."""
+        """Wait at most ``seconds`` for a hint, count all hints that have arrived, and return True if there was one."""
         try:
             self._count(self._hints.get(timeout=seconds))
         except Empty:
