@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks an installation and says what to fix: check_install.sh [--loop-user USER]
+# Check an installation and report what to fix: check_install.sh [--loop-user USER]
 # Run it as the user that HostFactory runs scripts as, with the environment that HostFactory gives them.
 unset LD_LIBRARY_PATH
 usage='usage: check_install.sh [--loop-user USER]'
@@ -7,8 +7,8 @@ case $#:${1:-} in
   0: | 2:--loop-user) ;;
   1:-h | 1:--help)
     printf '%s\n' "$usage" \
-      "Checks an installation and says what to fix. Run it as the user that HostFactory runs scripts as, with the" \
-      "environment that HostFactory gives them. USER: who runs the loop, where its files do not show it yet." \
+      "Checks an installation and reports what to fix. Run it as the user that HostFactory runs scripts as, with the" \
+      "environment that HostFactory gives them. USER: the user of the loop, if its files do not show the user yet." \
       "Exit codes: 0 nothing to fix, 1 something to fix, 2 wrong usage."
     exit 0
     ;;
@@ -18,7 +18,7 @@ case $#:${1:-} in
     ;;
 esac
 script=$(readlink -f -- "$0")
-# By sh, so that `sh check_install.sh` tells even where no file may be executed.
+# Called by sh, so that `sh check_install.sh` reports even if no file may be executed.
 found=$(sh "${script%/*}/python" check_install "$@")
 code=$?
 case $found in "fine: "* | "fix: "*) ;; *) found="fix: ${found:-Python did not start}" ;; esac

@@ -1,6 +1,6 @@
-"""HostFactory's five commands: one JSON document in, the state files, one JSON document out, in milliseconds (law:
-scripts answer from files). A script call succeeds (JSON on stdout, exit 0) or is refused (one line on stdout, exit 1,
-nothing recorded).
+"""HostFactory's five commands: each reads a JSON document and state files, and prints a JSON document in milliseconds
+(law: scripts answer from files). A script call succeeds (JSON on stdout, exit code 0), or is refused without any record
+(one line on stdout, exit code 1).
 """
 
 from __future__ import annotations
@@ -29,59 +29,61 @@ if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
-"""Lost hosts that a message names with their causes; all are in the list."""
+"""Lost hosts that a message names with their causes; the list has all."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
-"""The shape of the ids that we print: any other id is unknown, and never becomes part of a file's name. It is compiled
-on first use, as not every script call has ids.
+"""Pattern of the ids that we print. Any other id is unknown, and never becomes part of a file's name. The pattern is
+compiled on first use, as not every script call has ids.
 """
 
-LOWERED = "maxNumber is lower than HostFactory was shown: stop it, remove the remembered file, start it"
-WAITING = "Waiting for the provisioner."
-UNKNOWN = "The provisioner has no request with this id."
+LOWERED_MESSAGE = (
+    "maxNumber is lower than shown to HostFactory before: stop HostFactory, remove the remembered file, start it"
+)
+WAITING_MESSAGE = "Waiting for the provisioner."
+UNKNOWN_MESSAGE = "The provisioner has no request with this id."
 
 
 class ScriptCall(NamedTuple):
-    """One script call, and the facts of its log line beside command and exit code."""
+    """A script call, with the facts for its log line."""
 
     document: Document
     directories: Directories
     facts: dict[str, object]
 
     def state(self) -> ScriptState:
-        """What was recorded and published; opening it touches nothing."""
+        """Return the recorded and published state; the call itself reads and writes no file."""
         return StateDir(self.directories.state)
 
     def provider(self) -> Provider:
-        """HF's two files. Raises TemplatesError."""
+        """Read HF's two files. Raises TemplatesError."""
         return templates.load(self.directories.conf, self.directories.environment, self.directories.config_file)
 
     @contextlib.contextmanager
-    def noting(self, what: str) -> Iterator[None]:
-        """Inside, a hint is written: if that fails, the log says so, and HF gets its answer all the same."""
+    def noting(self, subject: str) -> Iterator[None]:
+        """Log a failure inside the block, which writes a hint, so that HF gets its answer all the same."""
         try:
             yield
         except (DirectoryError, StateError) as error:
-            log.append(self.directories, "WARNING", f"Could not note {what}", {"problem": str(error)})
+            log.append(self.directories, "WARNING", f"Could not record {subject}", {"problem": str(error)})
 
 
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
 
 
 def get_available_templates(call: ScriptCall) -> str:
-    """The valid templates of the file; of these, those HF asks for."""
+    """Answer with the valid templates of the file that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
-        log.append(call.directories, "WARNING", "Left out a setting", {"problem": f"{problem.file}: {problem}"})
-    without_use = [*provider.config.unused, *provider.config.unknown]
-    if without_use:  # HF calls this when it starts and hardly ever again, so the log tells it here
-        log.append(call.directories, "INFO", "Settings without use here", {"keys": without_use})
-    asked = _asked_for(call, provider.templates)
+        log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
+    unused_keys = [*provider.config.unused, *provider.config.unknown]
+    if unused_keys:  # Logged here because HF calls this when it starts and hardly ever again.
+        log.append(call.directories, "INFO", "Settings that have no effect here", {"keys": unused_keys})
+    asked = _select_templates(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
     with contextlib.suppress(DirectoryError, StateError):
         available |= call.state().available()
     listed = [
-        _named_for(call, template).document()
+        _with_lsf_names(call, template).document()
         | {"maxNumber": numbers[template.id]}
         | ({"availableNumber": available[template.id]} if template.id in available else {})
         for template in asked
@@ -92,35 +94,36 @@ def get_available_templates(call: ScriptCall) -> str:
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
 
-def _named_for(call: ScriptCall, template: Template) -> Template:
-    """LSF calls memory ``mem``."""
-    if not call.directories.lsf:
+def _with_lsf_names(call: ScriptCall, template: Template) -> Template:
+    """Return the template with LSF's name for memory, ``mem``, if LSF is the caller."""
+    if not call.directories.is_lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
 
-def _asked_for(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template]:
-    """Those that one of HF's filters fits; all without a filter.
+def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template]:
+    """Return the templates that match one of HF's filters; all if there is no filter.
 
-    None is refused: HF would drop a provider without templates until it restarts (docs/hostfactory.md: no templates).
+    Raises Refused if none matches: HF would drop the provider until it restarts (docs/hostfactory.md: no templates).
     """
     filters = input_documents.filters(call.document)
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
     if filters and not fitting:
         names = ", ".join(template.id for template in valid)
-        raise call.document.expected("templates", f"what fits one of {names}", call.document.root["templates"])
+        words = f"a filter that matches one of {names}"
+        raise call.document.expected("templates", words, call.document.root["templates"])
     return fitting if filters else valid
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Each maxNumber, but none lower than HF was shown before, which would hang (docs/hostfactory.md: maxNumber)."""
+    """Return each maxNumber, or a higher value shown before, as HF hangs otherwise (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):
         shown, remembered = call.state().note_shown(numbers)
     for name in (name for name in numbers if shown[name] != numbers[name]):
         facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": remembered}
-        log.append(call.directories, "WARNING", LOWERED, facts)
+        log.append(call.directories, "WARNING", LOWERED_MESSAGE, facts)
     return shown
 
 
@@ -128,7 +131,7 @@ def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, in
 
 
 def request_machines(call: ScriptCall) -> str:
-    """Records the request durably, then names it."""
+    """Record the request durably, then answer with its id."""
     name, count, rc_account = input_documents.requested(call.document)
     provider = call.provider()
     template = provider.template(name)
@@ -136,7 +139,7 @@ def request_machines(call: ScriptCall) -> str:
         names = ", ".join(template.id for template in provider.templates)
         raise call.document.expected("template.templateId", f"one of {names}", name)
     if template.max_number == 0:
-        raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
+        raise call.document.refused("template.templateId", f"maxNumber of {name} is 0, so no machine may be requested")
     state, provisioner = call.state(), call.directories.name
     recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     with call.noting("what was read"):
@@ -146,11 +149,11 @@ def request_machines(call: ScriptCall) -> str:
 
 
 def _accepted(recorded: Recorded, message: str) -> str:
-    return json.dumps({"message": _silence(recorded.silent) + message, "requestId": recorded.id})
+    return json.dumps({"message": _format_silence(recorded.silent) + message, "requestId": recorded.id})
 
 
-def _silence(seconds: float | None) -> str:
-    """The words before a message that say that the loop is down; empty while it runs."""
+def _format_silence(seconds: float | None) -> str:
+    """Return the beginning of a message that says that the loop is down; empty while the loop runs."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
@@ -159,17 +162,17 @@ def _silence(seconds: float | None) -> str:
 
 
 def get_request_status(call: ScriptCall) -> str:
-    """What HF was told of each request that has ended; of the others what the loop published."""
+    """Answer with the settled answer of each request that has ended, and the published answer of the others."""
     ids = input_documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
-    silence, entries = _silence(silent), []
+    silence, entries = _format_silence(silent), []
     for name in ids:
         answer = answers.get(name)
         if name not in answers:
-            entries.append(_empty(name, "complete_with_error", UNKNOWN))
+            entries.append(_empty(name, "complete_with_error", UNKNOWN_MESSAGE))
         elif answer is None:
-            entries.append(_empty(name, "running", silence + WAITING))
-        elif silence and not answer.ended:  # published text is made anew only to say that the loop is down
+            entries.append(_empty(name, "running", silence + WAITING_MESSAGE))
+        elif silence and not answer.ended:  # A published text changes only to say that the loop is down.
             entry = json.loads(answer.text)
             entries.append(json.dumps(entry | {"message": (silence + entry["message"]).rstrip()}))
         else:
@@ -186,7 +189,7 @@ def _empty(name: str, status: str, message: str) -> str:
 
 
 def request_return_machines(call: ScriptCall) -> str:
-    """Records durably which machines HF gives back, known to us or not, then names the return."""
+    """Record durably the machines that HF returns, known or unknown, then answer with the return's id."""
     sent = hosts.returned(call.document)
     names = list(dict.fromkeys(sent.machines))
     if not names:
@@ -204,7 +207,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """The hosts of HF's list that are lost and not yet given back."""
+    """Answer with the hosts of HF's list that are lost and not yet returned."""
     listed = hosts.listed(call.document)
     sent = hosts.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
@@ -220,7 +223,7 @@ def get_return_requests(call: ScriptCall) -> str:
         for name, machine in gone
     ]
     message = f"Lost hosts: {len(gone)}."
-    if gone:  # HF's entries of lost hosts have no place for a cause
+    if gone:  # HF's entries of lost hosts have no field for a cause.
         named = ", ".join([f"{machine}: {losses[machine].cause}" for _, machine in gone][:MAX_NAMED])
         message += f" {named}{f' and {len(gone) - MAX_NAMED} more' if len(gone) > MAX_NAMED else ''}."
     return json.dumps({"status": "complete", "message": message, "requests": reported})
@@ -236,20 +239,19 @@ COMMANDS: Mapping[str, Callable[[ScriptCall], str]] = {
     "getReturnRequests": get_return_requests,
 }
 
-TAKES_HOSTS = frozenset({"requestReturnMachines", "getReturnRequests"})
-"""The commands whose lists may name a whole grid: their documents are parsed piece by piece, when their hosts are read.
-"""
+HOST_LIST_COMMANDS = frozenset({"requestReturnMachines", "getReturnRequests"})
+"""Commands whose lists may name a whole grid, so that their documents are parsed in pieces when the hosts are read."""
 
 
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
-    """One call: prints the answer or the refusal on stdout, logs it, and returns the exit code."""
+    """Run a call: print the answer or the refusal on stdout, log the call, and return the exit code."""
     started = time.monotonic()
     directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
     document = None
     try:
-        may_be_empty, whole = command == "getAvailableTemplates", command not in TAKES_HOSTS
+        may_be_empty, whole = command == "getAvailableTemplates", command not in HOST_LIST_COMMANDS
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
@@ -258,7 +260,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         level, text = "ERROR", printable(str(error))
     if level != "INFO":
         facts["problem"] = text
-    if not _printed(text):
+    if not _write_answer(text):
         level, facts["problem"] = "ERROR", "stdout was closed before the answer was written"
     facts["seconds"] = round(time.monotonic() - started, 4)
     if document and document.trace and not log.record(document.trace, command, document.root, text):
@@ -267,14 +269,14 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     return 0 if level == "INFO" else 1
 
 
-def _printed(text: str) -> bool:
-    """Writes the one line of the answer; False when nobody reads it. Python's own stdout would complain at exit."""
+def _write_answer(text: str) -> bool:
+    """Write the line of the answer; return False if stdout is closed. Python's own stdout would report that at exit."""
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     try:
         while rest:
             try:
                 rest = rest[os.write(1, rest) :]
-            except BlockingIOError:  # a full pipe that does not block: wait until its reader has read some
+            except BlockingIOError:  # A non-blocking pipe is full: wait for its reader.
                 os.set_blocking(1, True)
     except OSError:
         return False
@@ -282,11 +284,11 @@ def _printed(text: str) -> bool:
 
 
 def main() -> None:
-    """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
+    """Run ``python -c '…' NAME ARGUMENT…``, the call of the shell scripts."""
     if sys.argv[1] == "check_install":
-        from hf_scripts import installation_check  # here alone, as what it imports takes some milliseconds
+        from hf_scripts import installation_check  # Imported here because its imports take some milliseconds.
 
         sys.exit(installation_check.main(sys.argv[2:], os.environ))
-    gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
+    gc.disable()  # A call takes milliseconds; a search for cycles among ten thousand hosts would add some.
     code = run(sys.argv[1], sys.argv[2:], os.environ)
-    os._exit(code)  # all is written: ending Python in order would cost as much again
+    os._exit(code)  # All output is written. Python's regular exit would double the time of the call.

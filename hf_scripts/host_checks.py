@@ -1,4 +1,4 @@
-"""What the host itself can have against the scripts: directories, mounts, file systems, SELinux's labels, ego.conf."""
+"""Checks of the host: directories, mounts, file systems, SELinux's labels and ego.conf, as far as scripts need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.state.errors import StateError
 
 
 class CheckResult(NamedTuple):
-    """One thing that was looked at."""
+    """The result of a check."""
 
     fine: bool
     text: str
@@ -28,24 +28,24 @@ class CheckResult(NamedTuple):
 
 
 def fine(text: str) -> CheckResult:
-    """The result for what is as it should be."""
+    """Return the result of a check that found no mistake."""
     return CheckResult(True, text)
 
 
 def fix(text: str) -> CheckResult:
-    """The result for what has to be fixed; the text says how."""
+    """Return the result of a check that found a mistake; the text says how to fix it."""
     return CheckResult(False, text)
 
 
-HELD_BACK = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
-"""Types of homes, of temporary files, and of what no policy knows: services are denied them, as a rule."""
+DENIED_TYPES = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
+"""SELinux types of homes, temporary files, and files unknown to a policy, to which services usually have no access."""
 
-SECONDS = 10
-"""Seconds for getenforce and ls, which answer at once."""
+TIMEOUT_SECONDS = 10
+"""Timeout of getenforce and ls in seconds; both usually answer at once."""
 
 
 class Mount(NamedTuple):
-    """Where a file system is mounted, and how."""
+    """The mount of a file system: mount point, type and options."""
 
     place: str
     kind: str
@@ -53,18 +53,18 @@ class Mount(NamedTuple):
 
 
 def owner(facts: os.stat_result) -> str:
-    """Owner, group and mode, for people."""
+    """Format owner, group and mode of a file."""
     return f"owner {user_name(facts.st_uid)}, group {group_name(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
 
 
 def mounts() -> list[str]:
-    """The lines of /proc/self/mountinfo."""
+    """Return the lines of /proc/self/mountinfo."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         return file.read().splitlines()
 
 
 def mount_of(path: str, lines: list[str]) -> Mount:
-    """What the path lies on, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
+    """Return the path's mount, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
     real = os.path.realpath(path)
     best = Mount("", "", frozenset())
     for line in lines:
@@ -77,23 +77,23 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def way_to(path: str) -> Iterator[CheckResult]:
-    """The first directory above the path, or above what it leads to by links, that this user may not pass.
+    """Find the first directory above the path, or above its target by links, that this user may not search.
 
-    Below it, everything seems not to exist.
+    Files below such a directory seem not to exist.
     """
     ways = [PurePath(os.path.abspath(path)).parents, PurePath(os.path.realpath(path)).parents]
     for parent in [parent for way in ways for parent in reversed(way)]:
         if os.path.isdir(parent) and not os.access(parent, os.X_OK):
             user = user_name(os.geteuid())
             yield fix(
-                f"{parent}: {user} may not pass it ({owner(os.stat(parent))}), so {path} cannot be opened: "
+                f"{parent}: {user} may not search it ({owner(os.stat(parent))}), so {path} cannot be opened: "
                 f"chmod o+x {parent}, or setfacl -m u:{user}:x {parent}"
             )
             return
 
 
 def scripts_run(directory: str, lines: list[str]) -> CheckResult:
-    """Whether what lies there can be executed."""
+    """Check that files in the directory can be executed."""
     mount = mount_of(directory, lines)
     if "noexec" in mount.options:
         return fix(
@@ -104,13 +104,13 @@ def scripts_run(directory: str, lines: list[str]) -> CheckResult:
 
 
 def labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
-    """SELinux's label of what each path leads to, where it enforces. ``paths``: the type it should have, by path."""
-    if _printed("getenforce") != "Enforcing":
+    """Check the SELinux label of each path's target, if SELinux enforces. ``paths``: the expected type by path."""
+    if _get_output("getenforce") != "Enforcing":
         return
     for path, wanted in ((os.path.realpath(path), wanted) for path, wanted in paths.items()):
-        label = _printed("ls", "-Zd", path).split(" ")[0]
+        label = _get_output("ls", "-Zd", path).split(" ")[0]
         given = label.split(":")[2] if label.count(":") >= 2 else "unknown"
-        if given in HELD_BACK:
+        if given in DENIED_TYPES:
             yield fix(
                 f"{path}: SELinux enforces, and its type is {given}, which services are denied: "
                 f"semanage fcontext -a -t {wanted} '{path}(/.*)?'; restorecon -R {path}"
@@ -119,13 +119,13 @@ def labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
             yield fine(f"{path}: SELinux enforces; its type is {given}")
 
 
-def _printed(*command: str) -> str:
-    """What a program prints; nothing where it is missing or fails. The system's places are searched, too."""
+def _get_output(*command: str) -> str:
+    """Return a program's output; empty if the program is missing or fails. /usr/sbin and /sbin are searched, too."""
     program = shutil.which(command[0], path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if program is None:
         return ""
     done = subprocess.run(
-        [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+        [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS, check=False
     )
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -134,7 +134,7 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 
 
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Return the result for the time after which EGO drops a host that has gone; none without an ego.conf to read."""
+    """Check the time after which EGO drops a host that has gone; yield no result if ego.conf cannot be read."""
     path = _ego_conf(environment)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -151,7 +151,7 @@ def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
 
 
 def _ego_conf(environment: Mapping[str, str]) -> str:
-    """The file by the variables of EGO's profile, or of HostFactory's: HF_TOP lies beside the kernel's directory."""
+    """Return the path of ego.conf, by EGO's or HostFactory's variables. HF_TOP is beside EGO's ``kernel`` directory."""
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     return os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
 
@@ -159,19 +159,19 @@ def _ego_conf(environment: Mapping[str, str]) -> str:
 # --- the file system of the state directory ---------------------------------------------------------------------------
 
 NFS_OPTIONS = "lookupcache=none,actimeo=0"
-"""Without these a client may be shown an old directory entry or an old file."""
+"""NFS mount options without which a client may see an old directory entry or an old file."""
 
 TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
 def filesystem(directory: str) -> Iterator[CheckResult]:
-    """Whether the state directory's file system does what scripts and loop rely on."""
+    """Check that the state directory's file system has the properties that scripts and loop rely on."""
     yield state_mount(directory, mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-        ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
-        ("a file is replaced by renaming, durably", _renames, "use a file system with rename and fsync"),
-        ("of two who make a file one is first", _creates, "use a file system with hard links"),
+        ("locks of one process are seen by another", _has_shared_locks, "mount it without nolock, or use a local disk"),
+        ("a file is replaced by renaming, durably", _has_durable_rename, "use a file system with rename and fsync"),
+        ("only one of two processes can create a file", _has_exclusive_create, "use a file system with hard links"),
     )
     for text, attempt, advice in attempts:
         try:
@@ -180,11 +180,11 @@ def filesystem(directory: str) -> Iterator[CheckResult]:
             works, advice = False, f"{advice} ({error})"
         finally:
             discard(probe)
-        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: not so: {text}: {advice}")
+        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: this check failed: {text}: {advice}")
 
 
-def _locks(probe: str) -> bool:
-    """Another process cannot take the lock that this one holds. (On NFS only a second process shows that.)"""
+def _has_shared_locks(probe: str) -> bool:
+    """Return True if another process cannot take the lock of this process. On NFS, only a second process shows that."""
     mine = open_shared(probe, os.O_RDWR)
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,19 +194,19 @@ def _locks(probe: str) -> bool:
         os.close(mine)
 
 
-def _renames(probe: str) -> bool:
+def _has_durable_rename(probe: str) -> bool:
     for content in (b"old", b"new"):
         replace(probe, content)
     with open(probe, "rb") as file:
         return file.read() == b"new"
 
 
-def _creates(probe: str) -> bool:
+def _has_exclusive_create(probe: str) -> bool:
     return create_whole(probe, b"first") and not create_whole(probe, b"second")
 
 
 def state_mount(directory: str, lines: list[str]) -> CheckResult:
-    """Whether the state directory may lie on what it lies on."""
+    """Check the mount of the state directory."""
     best, kind, given = mount_of(directory, lines)
     where = f"{directory}: on {kind} mounted at {best}"
     if "ro" in given:

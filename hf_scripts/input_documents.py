@@ -1,5 +1,5 @@
-"""Reads HostFactory's input from the command line, a file or standard input, checks it, and gives plain values. Object
-and list forms, a byte order mark, any line ends and unknown keys are accepted.
+"""Read HostFactory's input from the command line, a file or standard input, check it, and return plain values. Objects
+and lists, a byte order mark, any line ends and unknown keys are accepted.
 """
 
 from __future__ import annotations
@@ -15,60 +15,59 @@ from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, printable
 
 MAX_COUNT = SLOT_BLOCK
-"""Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
+"""Most machines in a request: ten times the largest maxNumber. A larger number is a slip and would fill state files."""
 
 MAX_NAMES = 100_000
-"""Machines in one return at most, as in a request: they stay in the state files until the return is trimmed."""
+"""Most machines in a return, as in a request. The names stay in the state files until the return is trimmed."""
 
 NAME_BYTES = 255
-"""Bytes of a name or id at most, of those that HF sends: a host's full name has no more."""
+"""Most bytes of a name or id from HF. A host's full name is not longer."""
 
 DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Bytes of a document at most: a list of a hundred thousand hosts whose names and ids have 50 characters each."""
+"""Most bytes of a document: a list of a hundred thousand hosts whose names and ids have 50 characters each."""
 
 MOST_VALUES = 7 * MAX_NAMES
-"""Values of a document that is parsed as a whole, as commas and brackets count them: more fill memory."""
+"""Most values of a document that is parsed as a whole, counted by commas and brackets, so that it fits into memory."""
 
 USAGE = (
     "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON, or {command}.sh with JSON on standard input"
 )
 
 OPTIONAL_INPUT_SECONDS = 1.0
-"""Seconds that a command without arguments waits for input that it can do without: its caller may hold a pipe open and
-send no byte.
-"""
+"""Seconds that a command without arguments waits for optional input, as its caller may keep a pipe open."""
 
 
 class Refused(Exception):
-    """A call that cannot be answered; the text is one line for HF. Exit 1, and nothing was recorded."""
+    """A call cannot be answered: exit code 1, and no record was made. The message is one line for HF."""
 
 
 class Document:
-    """HF's JSON object, and what to call its source in a message."""
+    """HF's JSON object, and the name of its source for messages."""
 
     def __init__(self, source: str, content: bytes, trace: str = "") -> None:
         self.source = source
         self.content = content
         self.trace = trace
-        """The file of ``--record``, to which the call is added; empty: none."""
+        """Path of the file of ``--record``, to which the call is added; empty without the option."""
 
     @cached_property
     def root(self) -> dict[str, object]:
-        """The object as a whole. Raises Refused for what is none."""
+        """Parse the object as a whole. Raises Refused if the content is not a JSON object."""
         return _root(self.source, self.content)
 
     def refused(self, where: str, words: str) -> Refused:
-        """The error for what is wrong at a place of this document."""
+        """Return the error for a mistake at a place of this document."""
         return Refused(f"{self.source}: {where}: {words}")
 
     def expected(self, where: str, words: str, value: object) -> Refused:
-        """The error for a value that is not what ``words`` says."""
+        """Return the error for a value that does not match the description ``words``."""
         return self.refused(where, f"expected {words}, got {shown(value)}")
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
-    """The input of a script call: ``-f FILE``, the JSON as argument, which wins, or standard input; raises Refused.
-    Without ``whole`` it is parsed when ``hosts`` or ``listed`` reads it, a piece at a time.
+    """Read the input of a script call: the JSON argument, else ``-f FILE``, else standard input. Raises Refused.
+
+    Without ``whole``, ``hosts.returned`` or ``hosts.listed`` parses the document later, in pieces.
     """
     text, files = _split(command, arguments)
     if text is not None:
@@ -85,13 +84,13 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
             raise Refused(USAGE.format(command=command))
     trace = files.get("--record", "")
     document = Document(source, b"{}" if may_be_empty and not content.strip() else content, trace)
-    if whole or trace:  # a trace holds documents, and no text that is none
+    if whole or trace:  # A trace contains documents only, so a text that is not JSON is refused here.
         document.root = _root(source, document.content)
     return document
 
 
 def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, str]]:
-    """The JSON text, if any, and the file of each option. Raises Refused."""
+    """Return the JSON text, if any, and the file of each option. Raises Refused."""
     text, files = None, dict[str, str]()
     left = iter(arguments)
     for argument in left:
@@ -106,7 +105,7 @@ def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, st
 
 def _standard_input(seconds: float | None) -> bytes:
     """Return all of standard input; empty if it is a terminal, closed, or silent for ``seconds``. Raises Refused."""
-    import select  # imported here alone: HostFactory names a file in every call
+    import select  # Imported here because HostFactory uses ``-f`` in every call.
 
     try:
         if os.isatty(0) or not select.select([0], [], [], seconds)[0]:
@@ -133,11 +132,11 @@ def _root(source: str, content: bytes) -> dict[str, object]:
     return root
 
 
-# --- what each command takes from its document ------------------------------------------------------------------------
+# --- the values of each command's document ----------------------------------------------------------------------------
 
 
 def requested(document: Document) -> tuple[str, int, str]:
-    """Template, number of machines and account of requestMachines; the account is empty if HF gives none."""
+    """Return template, number of machines and account of requestMachines; the account is empty if HF sends none."""
     template = _required(document, document.root, "template")
     if not isinstance(template, dict):
         raise document.expected("template", "an object", template)
@@ -149,7 +148,7 @@ def requested(document: Document) -> tuple[str, int, str]:
 
 
 def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
-    """The ids and attributes that HF's optional filter of getAvailableTemplates asks for; null asks for nothing."""
+    """Return the ids and attributes of HF's optional filters of getAvailableTemplates; null means no filter."""
     found: list[tuple[str | None, Mapping[str, str]]] = []
     for index, entry in enumerate(entries(document, "templates") if document.root.get("templates") is not None else ()):
         where = place(document, "templates", index)
@@ -167,7 +166,7 @@ def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
 
 
 def request_ids(document: Document) -> list[str]:
-    """The ids of getRequestStatus, each once, in order."""
+    """Return the ids of getRequestStatus, each once, in order."""
     ids = []
     for index, entry in enumerate(entries(document, "requests")):
         where = f"{place(document, 'requests', index)}.requestId"
@@ -181,7 +180,7 @@ def request_ids(document: Document) -> list[str]:
 
 
 def entries(document: Document, key: str) -> list[dict[str, object]]:
-    """A list of objects, or the one object that stands for a list of one; an empty one stands for none."""
+    """Return the objects of a list. A single object counts as a list with it, an empty object as an empty list."""
     value = _required(document, document.root, key)
     if isinstance(value, dict):
         return [value] if value else []
@@ -194,12 +193,12 @@ def entries(document: Document, key: str) -> list[dict[str, object]]:
 
 
 def place(document: Document, key: str, index: int) -> str:
-    """The JSON path of an entry, as HF wrote it."""
+    """Return the JSON path of an entry in HF's document."""
     return key if isinstance(document.root[key], dict) else f"{key}[{index}]"
 
 
 def _required(document: Document, values: dict[str, object], where: str) -> object:
-    """The value of the key that the place ends with."""
+    """Return the value of the last key of the path ``where``. Raises Refused if the key is missing."""
     key = where.rpartition(".")[2]
     if key not in values:
         raise document.refused(where, "is missing")
@@ -207,7 +206,7 @@ def _required(document: Document, values: dict[str, object], where: str) -> obje
 
 
 def text(document: Document, where: str, value: object) -> str:
-    """A name or an id. Raises Refused for what is none, or is too long to be kept and printed."""
+    """Return a name or an id. Raises Refused if it is not a text, is empty, or is too long to be stored and printed."""
     if not isinstance(value, str) or not value:
         raise document.expected(where, "a text", value)
     if is_too_long(value):
@@ -220,7 +219,7 @@ def is_too_long(text: str) -> bool:
 
 
 def _count(document: Document, value: object) -> int:
-    """A whole number of at least 1, also when it is written as ``3.0`` or as a text of digits."""
+    """Return a whole number of at least 1, which may be written as ``3.0`` or as a text of digits. Raises Refused."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     written = str(whole) if isinstance(whole, (int, str)) else ""
     if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):

@@ -1,6 +1,7 @@
-"""``check_install.sh``: whether the scripts can work here, and what to fix where they cannot.
+"""``check_install.sh``: check that the scripts can work here, and report what to fix.
 
-Leaves nothing but lines in the log: the scripts are called with documents that they refuse or that ask for nothing.
+The check writes lines in the log and no other record: it calls the scripts with documents that they refuse, or that
+name no request and no host.
 """
 
 from __future__ import annotations
@@ -27,41 +28,41 @@ from provisioner.state.marker_files import DIRECTORY_MODE
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
 DIRECTORY_VARIABLE = r"HF_TOP|HF_(PROVIDER_)?(CONF|WORK|LOG)DIR|PRO_(CONF_|DATA_|LSF_LOG)DIR"
-"""The environment's variables that name a directory."""
+"""Pattern of the environment variables that name a directory."""
 
-NOBODY = "check_install"
-"""Neither a template, nor a request, nor a host."""
+UNKNOWN_NAME = "check_install"
+"""A name that no template, request or host has."""
 
 SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
-    "getAvailableTemplates": ({"templates": [{"templateId": NOBODY}]}, 1),
-    "requestMachines": ({"template": {"templateId": NOBODY, "machineCount": 1}}, 1),
-    "getRequestStatus": ({"requests": [{"requestId": NOBODY}]}, 0),
+    "getAvailableTemplates": ({"templates": [{"templateId": UNKNOWN_NAME}]}, 1),
+    "requestMachines": ({"template": {"templateId": UNKNOWN_NAME, "machineCount": 1}}, 1),
+    "getRequestStatus": ({"requests": [{"requestId": UNKNOWN_NAME}]}, 0),
     "requestReturnMachines": ({"machines": []}, 1),
     "getReturnRequests": ({}, 0),
 }
-"""Each script's document, which records nothing, and the exit code it has to end with."""
+"""Each script's document, which causes no record, and its expected exit code."""
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Prints a line for each result; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
+    """Print a line for each result; return 1 if there is a mistake to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
-    for result in look(Directories(_from_here(environment)), loop_user):
-        print(result, flush=True)  # flushed at once, so that each result is seen whatever becomes of the next check
+    for result in check_all(Directories(_with_absolute_paths(environment)), loop_user):
+        print(result, flush=True)  # Flushed so that each result is visible even if the next check hangs.
         code |= not result.fine
     return code
 
 
-def _from_here(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with whole paths: the scripts are called from another directory."""
+def _with_absolute_paths(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with absolute paths, as the scripts are called from another directory."""
     return {
         name: os.path.abspath(value) if value and re.fullmatch(DIRECTORY_VARIABLE, name) else value
         for name, value in environment.items()
     }
 
 
-def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
-    """Makes every check after those that it depends on."""
+def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
+    """Run all checks, each after the checks that it depends on."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
@@ -75,15 +76,15 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
         return
     yield host_checks.scripts_run(HERE, host_checks.mounts())
     yield from host_checks.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
-    yield from _configuration(conf, directories.environment)
-    yield _log(log_path)
+    yield from _check_configuration(conf, directories.environment)
+    yield _check_log(log_path)
     yield from host_checks.check_expiry(directories.environment)
-    usable = list(_state_directory(state))
+    usable = list(_check_state_directory(state))
     yield from usable
     if all(result.fine for result in usable):
         yield from host_checks.filesystem(state)
         yield from _both_users(state, loop_user)
-        yield from _state_files(StateDir(state), name)
+        yield from _check_state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
         yield from (_script(name, *call, directories.environment) for name, call in SCRIPT_CALLS.items())
 
@@ -91,7 +92,7 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
 # --- files and users --------------------------------------------------------------------------------------------------
 
 
-def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_configuration(directory: str, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
         provider = templates.load(directory, environment)
     except TemplatesError as error:
@@ -100,7 +101,8 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[C
     yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")
     for problem in provider.problems:
         yield fix(f"{problem.file}: {problem}")
-    if environment.get("HF_TOP") and not os.access(provider.templates_path, os.W_OK):  # a pod has a copy
+    # HostFactory does not rewrite the copy in a pod, where HF_TOP is not set.
+    if environment.get("HF_TOP") and not os.access(provider.templates_path, os.W_OK):
         facts, user = os.stat(provider.templates_path), user_name(os.geteuid())
         yield fix(
             f"{provider.templates_path}: HostFactory rewrites it, and {user} may not ({host_checks.owner(facts)}): "
@@ -108,18 +110,18 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[C
         )
 
 
-def _log(path: str) -> CheckResult:
+def _check_log(path: str) -> CheckResult:
     if not path:
         return fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
-    if what := refusal_message(path):
-        return fix(f"{path}: {what}, so calls are not logged: remove it, or let LOGFILE name another")
+    if message := refusal_message(path):
+        return fix(f"{path}: {message}, so calls are not logged: remove it, or let LOGFILE name another")
     target, mode = (path, os.W_OK) if os.path.exists(path) else (os.path.dirname(path), os.W_OK | os.X_OK)
     if os.access(target, mode):
         return fine(f"{path}: the log of calls can be written")
     return fix(f"{target}: the log of calls cannot be written: create it, owned by {user_name(os.geteuid())}")
 
 
-def _state_directory(directory: str) -> Iterator[CheckResult]:
+def _check_state_directory(directory: str) -> Iterator[CheckResult]:
     if is_stale(directory):
         yield fix(f"{directory}: {os.strerror(errno.ESTALE)}. {STALE}")
     elif not os.path.isdir(directory):
@@ -131,35 +133,38 @@ def _state_directory(directory: str) -> Iterator[CheckResult]:
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         facts = os.stat(directory)
         user, group = user_name(os.geteuid()), group_name(facts.st_gid)
-        what = "change owner, group or mode"
+        message = "change owner, group or mode"
         if facts.st_mode & 0o070 == 0o070 and facts.st_gid in _groups():
-            what = (
-                "the group would allow it, but the file server looks groups up itself (NFS: manage-gids of mountd, in "
+            message = (
+                "the group would allow it, but the file server resolves groups itself (NFS: manage-gids of mountd, in "
                 "/etc/nfs.conf): put the user into the group there, or turn that off"
             )
         elif facts.st_mode & 0o070 == 0o070 and facts.st_gid in _account_groups(os.geteuid()):
-            what = (
+            message = (
                 f"{user} is in group {group} by now, but was not yet when this login began: log in anew; what EGO "
                 "starts is in it once EGO was restarted on this host"
             )
-        yield fix(f"{directory}: {user} may not write here ({host_checks.owner(facts)}): {what}")
+        yield fix(f"{directory}: {user} may not write here ({host_checks.owner(facts)}): {message}")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """The scripts and the loop write files that the other replaces: one user, or one group that the files inherit."""
+    """Check that scripts and loop run as the same user, or share a group that the files inherit.
+
+    Each of them replaces files that the other has written.
+    """
     facts = os.stat(directory)
-    shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
+    is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
     advice = f"chgrp GROUP {directory}; chmod 2770 {directory}, where GROUP holds both users"
     for name, uid in _loop_users(directory, loop_user):
         if uid is None:
             yield fix(f"user {name} of the loop does not exist here")
         elif uid == os.geteuid():
             yield fine(f"scripts and loop run as the same user, {name}")
-        elif not shared:
+        elif not is_shared:
             yield fix(f"{directory}: {host_checks.owner(facts)}, but the loop runs as {name}: {advice}")
-        elif facts.st_gid not in _groups() or not _in_group(uid, facts):
+        elif facts.st_gid not in _groups() or not _is_in_group(uid, facts):
             yield fix(
                 f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
             )
@@ -168,7 +173,7 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
 
 
 def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:
-    """Who runs the loop: as told, else as its files show."""
+    """Return the user of the loop: ``loop_user``, else the owner of its heartbeat; the id is None if unknown."""
     if loop_user:
         try:
             yield loop_user, pwd.getpwnam(loop_user).pw_uid
@@ -181,35 +186,39 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
         yield user_name(uid), uid
 
 
-def _state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
-    """What another user has made there, say root by a call of his own, may be closed to the scripts."""
-    seen = state.seen.path  # a link to a directory counts as one
-    closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
-    links = [(path, refusal_message(path)) for path in _kept(state) if path != seen]
+def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
+    """Check that the scripts may use the state files. A file that another user, such as root, created may be closed."""
+    seen = state.seen.path  # A link to a directory is accepted as a directory.
+    paths = [*_state_paths(state)]
+    closed = [_closed_result(path, state) for path in paths if os.path.exists(path) and not _is_usable(path)]
+    links = [(path, refusal_message(path)) for path in paths if path != seen]
     linked = [fix(not_ours(path, message)) for path, message in links if message in (LINK, HARD_LINK)]
     yield from [*linked, *closed] or [fine(f"{state.path}: the files in it can be read and written")]
     if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
-        yield _intent(state, name)
+        yield _check_intent(state, name)
 
 
-def _kept(state: StateDir) -> Iterator[str]:
-    """All that scripts and loop keep, by name: the directory may also be the configuration's, which is only read."""
+def _state_paths(state: StateDir) -> Iterator[str]:
+    """Return the paths of all files of scripts and loop. The directory may contain the configuration, too."""
     for name in sorted(STATE_FILES):
         path = os.path.join(state.path, name)
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
     yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path)
     for directory in (state.seen.path, state.config.path):
         yield directory
-        if _usable(directory):
+        if _is_usable(directory):
             yield from (os.path.join(directory, name) for name in sorted(os.listdir(directory)))
 
 
-def _usable(path: str) -> bool:
+def _is_usable(path: str) -> bool:
     return os.access(path, os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0))
 
 
-def _closed(path: str, state: StateDir) -> CheckResult:
-    """Advises to give the file to this user and the group of his new files: replacing it he can keep no other group."""
+def _closed_result(path: str, state: StateDir) -> CheckResult:
+    """Return the advice to give the file to this user and to the group of this user's new files.
+
+    When this user replaces the file, it can get no other group.
+    """
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
@@ -219,11 +228,11 @@ def _closed(path: str, state: StateDir) -> CheckResult:
     )
 
 
-def _intent(state: StateDir, name: str) -> CheckResult:
+def _check_intent(state: StateDir, name: str) -> CheckResult:
     try:
         state.intent.check(name)
         if not state.intent.exists():
-            return fine(f"{state.intent.path}: is made by the first request")
+            return fine(f"{state.intent.path}: will be created by the first request")
         state.intent.read()
     except StateError as error:
         return fix(str(error))
@@ -235,7 +244,7 @@ def _groups() -> set[int]:
 
 
 def _account_groups(uid: int) -> list[int]:
-    """The groups that a login of this user would have now; none of one without an account here."""
+    """Return the groups that a new login of this user would have; empty for a user without an account here."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -243,8 +252,12 @@ def _account_groups(uid: int) -> list[int]:
     return os.getgrouplist(user.pw_name, user.pw_gid)
 
 
-def _in_group(uid: int, directory: os.stat_result) -> bool:
-    """Whether the directory's group holds the loop's user. One without an account here, a pod's, has written in it."""
+def _is_in_group(uid: int, directory: os.stat_result) -> bool:
+    """Return True if the loop's user is in the directory's group.
+
+    A user without an account here is a pod's. It has written in the directory, so it is in the group unless it owns the
+    directory or anyone may write there.
+    """
     if groups := _account_groups(uid):
         return directory.st_gid in groups
     return uid != directory.st_uid and not directory.st_mode & 0o002
@@ -265,7 +278,7 @@ def _loop(state: StateDir) -> Iterator[CheckResult]:
 
 
 def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> CheckResult:
-    """Calls a script as HF does."""
+    """Call a script as HF does, and check its exit code."""
     path = os.path.join(HERE, f"{name}.sh")
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""The scripts' log: one JSON line for each script call in HF's log directory, by the provider config's level and
-rotation. It writes nothing to stdout or stderr, and its failures stop no call.
+"""The scripts' log: a JSON line for each script call in HF's log directory. Level and rotation are set in the provider
+config. The log never writes to stdout or stderr, and its failures stop no call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def append(directories: Directories, level: str, message: str, facts: Mapping[str, object]) -> None:
-    """Adds one line if the configured level lets it through."""
+    """Add a line if the configured level includes ``level``."""
     config = _config(directories)
     if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
         return
@@ -34,9 +34,9 @@ def append(directories: Directories, level: str, message: str, facts: Mapping[st
 
 
 def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
-    """Adds a call to a trace that ``provisioner replay`` plays; False when it cannot be written.
+    """Add a call to a trace for ``provisioner replay``; return False if the trace cannot be written.
 
-    ``output`` is what was printed: the answer's JSON, or the text of a refusal.
+    ``output`` is the printed text: the answer's JSON, or the text of a refusal.
     """
     try:
         answer = json.loads(output)
@@ -51,7 +51,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 
 def _config(directories: Directories) -> ProviderConfig:
-    """The provider config, or the defaults when it cannot be read: the commands that depend on it report that."""
+    """Return the provider config; the defaults if it cannot be read, which the commands that need it report."""
     try:
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     except (DirectoryError, TemplatesError):
@@ -59,7 +59,7 @@ def _config(directories: Directories) -> ProviderConfig:
 
 
 def file_of(directories: Directories) -> str:
-    """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log.
+    """Return ``<log directory>/<instance>-provider.<host>.log``, or the file of LOGFILE; empty if there is no log.
 
     Raises DirectoryError.
     """
@@ -70,7 +70,7 @@ def file_of(directories: Directories) -> str:
 
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
-    """One write in append mode, so that lines of parallel calls do not mix."""
+    """Append a line with a single write, so that the lines of parallel calls do not mix."""
     file = open_own(path, APPEND)
     try:
         os.write(file, line)
@@ -81,15 +81,16 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
 
 
 def rotate(path: str, file: int, keep: int) -> None:
-    """Renames the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on, once for all calls that notice its size. Raises
-    OSError when another call is rotating.
+    """Rename the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on, once for all calls that notice its size.
+
+    Raises OSError if another call is rotating.
     """
-    import fcntl  # imported here alone: one call in many thousands rotates
+    import fcntl  # Imported here because one call in many thousands rotates.
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not os.path.samestat(os.fstat(file), os.lstat(path)):
         return
-    # The first free name is the end, so that a site may keep a million.
+    # The search ends at the first free name, so that a site may keep a million logs.
     free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)
     for number in range(free, 1, -1):
         os.replace(f"{path}.{number - 1}", f"{path}.{number}")

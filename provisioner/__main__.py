@@ -1,4 +1,4 @@
-"""``python -m provisioner``, and the console script: Ctrl-C is followed before anything is imported that takes time."""
+"""``python -m provisioner`` and the console script. Ctrl-C is handled before any slow import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.optional_packages import MissingExtra, extra, needing
 
 
 def main() -> None:
-    """Entry point; ends the process with an exit code of ``cli``, or 130 after Ctrl-C."""
+    """Run the command line; end the process with the exit code of ``cli``, or 130 after Ctrl-C."""
     interrupts.follow()
     code: object = interrupts.INTERRUPTED
     try:
@@ -26,9 +26,9 @@ def main() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # a full disk, or a reader that has gone
+    except OSError:  # The disk is full, or the reader of a pipe has ended.
         code = code or 1
-    # Python's own end would wait for threads that wait for clouds, and break off others in the midst of their work.
+    # Python's own exit would wait for threads that wait for clouds, and interrupt other threads at work.
     interrupts.end(code if isinstance(code, int) else 0)
 
 

@@ -1,7 +1,7 @@
-"""The end of a process: no thread holds it up, and Ctrl-C ends a command at once, with exit code 130, no traceback.
+"""The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-What would outlive the process (other processes, temporary directories) is begun inside ``orderly``, or inside
-``ended_first`` where a thread waits for a process.
+The end waits for no thread. Code that creates another process or a temporary directory runs inside ``orderly``, or
+inside ``ended_first`` if a thread waits for the process, so that neither outlives this process.
 """
 
 from __future__ import annotations
@@ -14,34 +14,36 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 INTERRUPTED = 130
-"""Exit code: what shells say of a program that SIGINT ended."""
+"""Exit code that shells report for a program ended by SIGINT."""
 
-_orderly: list[Callable[[], None]] = []
-_first: list[Callable[[], None]] = []
-_held: list[bool] = []
-"""For each block that is not to be broken: whether Ctrl-C came meanwhile."""
+_cleanups: list[Callable[[], None]] = []
+"""Calls of ``undo`` for the active ``orderly`` blocks."""
+_kills: list[Callable[[], None]] = []
+"""Calls that end the processes of the active ``ended_first`` blocks."""
+_deferring: list[bool] = []
+"""A flag for each active ``held`` block, True if Ctrl-C was pressed inside it."""
 
 
 class Latch:
-    """Set once, by a signal handler or in any thread; one thread waits for it."""
+    """A flag that is set once, by a signal handler or any thread, and for which one thread waits."""
 
     def __init__(self) -> None:
         self._closed = False
-        # The handler of a signal interrupts the main thread anywhere. A threading.Event has a lock, which that thread
-        # takes for its wait: a handler that needs it, too, waits for ever. This queue's put is reentrant.
+        # A signal handler interrupts the main thread anywhere. The main thread's wait for a threading.Event takes the
+        # event's lock, so that a handler that sets the event would wait for ever. The put of this queue is reentrant.
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """End the wait, and every later one."""
+        """Set the latch: end the current wait, and every later one."""
         self._closed = True
         self._news.put(None)
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Return True if the latch is set."""
         return self._closed
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set, at most so long; whether it is."""
+        """Wait until the latch is set, at most ``seconds``; return True if it is."""
         if not self._closed:
             with suppress(Empty):
                 self._news.get(timeout=seconds)
@@ -49,19 +51,19 @@ class Latch:
 
 
 def follow() -> None:
-    """Obey Ctrl-C from now on; called in the main thread."""
+    """Handle Ctrl-C from now on. Must be called in the main thread."""
     signal.signal(signal.SIGINT, _interrupted)
 
 
 def ignore_signals() -> None:
-    """The process ends: another Ctrl-C could only take its exit code away, as Python resets the signal at its end."""
+    """Ignore Ctrl-C while the process ends, so that it keeps its exit code. Python resets the signal at its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end(code: int = INTERRUPTED) -> None:
-    """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
+    """End the process after all registered clean-ups. It waits for no thread because threads wait for clouds."""
     ignore_signals()
-    for undo in (*_first, *reversed(_orderly)):
+    for undo in (*_kills, *reversed(_cleanups)):
         undo()
     atexit._run_exitfuncs()
     os._exit(code)
@@ -69,45 +71,51 @@ def end(code: int = INTERRUPTED) -> None:
 
 @contextmanager
 def orderly(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Inside, Ctrl-C is a KeyboardInterrupt. ``undo`` is called at the end, more than once when that is broken, too."""
-    _orderly.append(undo)
+    """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at its end.
+
+    ``undo`` is called again if a second Ctrl-C interrupts it.
+    """
+    _cleanups.append(undo)
     try:
         yield
     finally:
         undo()
-        _orderly.remove(undo)
+        _cleanups.remove(undo)
 
 
 @contextmanager
 def ended_first(process: int) -> Iterator[None]:
-    """Inside, Ctrl-C ends that process group before it ends this process. Any thread."""
+    """Let Ctrl-C end the process group ``process`` before this process, inside the block. Safe in any thread."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
 
-    _first.append(kill)
+    _kills.append(kill)
     try:
         yield
     finally:
-        _first.remove(kill)
+        _kills.remove(kill)
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Inside, Ctrl-C waits, so that what the block begins can be ended by who began it. In the main thread."""
-    _held.append(False)
+    """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block starts.
+
+    Must be called in the main thread.
+    """
+    _deferring.append(False)
     try:
         yield
     finally:
-        if _held.pop():
+        if _deferring.pop():
             signal.raise_signal(signal.SIGINT)
 
 
 def _interrupted(*_: object) -> None:
-    if _held:
-        _held[-1] = True
-    elif _orderly:
+    if _deferring:
+        _deferring[-1] = True
+    elif _cleanups:
         raise KeyboardInterrupt
     else:
         end()

@@ -1,4 +1,4 @@
-"""What is installed only where it is used: a part of this program whose packages are absent says what to install."""
+"""Optional packages: a part of this program whose packages are absent reports what to install."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 PROJECT = "hostfactory-provisioner"
 OWN = frozenset({"provisioner", "hf_scripts"})
 LABORATORY = "provisioner.lab"
-"""The one part of our own that an installation may leave out."""
+"""The only package of this project that an installation may lack."""
 
 
 class MissingExtra(Exception):
-    """A package that this part needs is not installed; the text says what to install."""
+    """A package that this part needs is not installed; the message says what to install."""
 
 
 @contextmanager
 def needing(distribution: str) -> Iterator[None]:
-    """What is imported inside comes with ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
+    """Report a failed import inside the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
 
-    Raises MissingExtra. If a module of our own is absent outside of the laboratory, the installation is broken, and
-    the ImportError is passed on.
+    Raises MissingExtra. If a module of this project outside of the laboratory is absent, the installation is broken,
+    and the ImportError is raised unchanged.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def needing(distribution: str) -> Iterator[None]:
 
 
 def _how_to_install(distribution: str) -> str:
-    """What is typed where this runs; the bundle's ``install.sh`` notes beside the environment what it is for."""
+    """Return the command that installs ``distribution`` here. A bundle's ``install.sh`` records its mode in a file."""
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
             return "run the bundle's install.sh without --scripts-only"
@@ -42,5 +42,5 @@ def _how_to_install(distribution: str) -> str:
 
 
 def extra(name: str) -> str:
-    """An extra of this project, as pip takes it."""
+    """Return an extra of this project in pip's notation."""
     return f"{PROJECT}[{name}]"

@@ -1,20 +1,18 @@
-"""UTC text, and the seconds of an hour and a day. The scripts import this at each call: it imports nothing that costs
-time.
-"""
+"""UTC text, and the seconds of an hour and a day. The scripts import this at each call, so it has no slow imports."""
 
 from __future__ import annotations
 
 from time import gmtime, strftime
 
 HOUR, DAY = 3_600.0, 86_400.0
-"""Seconds."""
+"""An hour and a day in seconds."""
 
 FIRST, END = -62_135_596_800.0, 253_402_300_800.0
-"""Epoch seconds at which the years 1 and 10,000 begin."""
+"""The beginnings of the years 1 and 10,000 in epoch seconds."""
 
 
 def format_utc(wall: float, *, milliseconds: bool = False) -> str:
-    """Return epoch seconds as text; in words where no calendar has such a time, as of a damaged file."""
+    """Return epoch seconds as UTC text, or as an impossible time outside of the years 1 to 9999 (a damaged file)."""
     if not FIRST <= wall < END:
         return f"an impossible time ({wall:g})"
     fraction = f".{int(wall % 1.0 * 1000):03d}" if milliseconds else ""

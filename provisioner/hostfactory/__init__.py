@@ -1,4 +1,4 @@
-"""HostFactory's own files, calls and environment, and what it is told; the scripts import this at each call."""
+"""HostFactory's own files, environment and calls, and the answers to them. The scripts import this at each call."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_NUMBER = 10_000
-"""HF's own upper limit for a template's maxNumber; it also stands for "unlimited" (docs/hostfactory.md: maxNumber)."""
+"""HF's upper limit for a template's maxNumber; HF uses it for "unlimited", too (docs/hostfactory.md: maxNumber)."""
 
 
 class Answer(NamedTuple):
-    """One request's entry in getRequestStatus."""
+    """The entry of a request in getRequestStatus."""
 
     text: str
     """A JSON object."""
@@ -19,26 +19,26 @@ class Answer(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A machine that HF has to give back: it is gone, will be, or is too old."""
+    """A machine that HF has to return: it is gone, will be gone soon, or is too old."""
 
     grace: int
-    """Seconds left; 0 = already gone."""
+    """Seconds until the machine is gone; 0 if it already is."""
     cause: str = "unknown"
-    """One word for why."""
+    """Cause of the loss, in a word."""
 
 
 class Recorded(NamedTuple):
-    """What was recorded of a call."""
+    """The record of a request or return."""
 
     id: str
     silent: float | None
-    """Seconds since the loop's last sign of life; None where there never was one, or nobody can say."""
+    """Seconds since the loop's last heartbeat; None if there was no heartbeat yet, or its age is unknown."""
 
 
 class Polled(NamedTuple):
-    """What HF is told of the requests it asks for."""
+    """The answers to the requests of a getRequestStatus call."""
 
     answers: Mapping[str, Answer | None]
-    """By id. None: recorded, and not published yet; an id that nobody knows is left out."""
+    """Answers by id; None if the request is recorded but has no published answer yet. Unknown ids are left out."""
     silent: float | None
-    """As ``Recorded.silent``."""
+    """The same as ``Recorded.silent``."""

@@ -1,7 +1,7 @@
-"""A provider instance: where its files are, by HostFactory's environment, and its ``<inst>prov_config.json``.
+"""A provider instance: its directories by HostFactory's environment, and its ``<inst>prov_config.json``.
 
-Read liberally (sites write the file by hand, HF rewrites it), and every mistake is named; no logger. The scripts import
-this at every call: hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
+The file is read liberally because sites write it by hand and HF rewrites it; every mistake is named. No logger. The
+scripts import this at every call, hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioner.files.config_error import Problem
 from provisioner.files.safe_open import read_regular
 
 TEMPLATE_ID = r"[0-9A-Za-z_-]{1,64}"
-"""What HF allows as a templateId."""
+"""Pattern of the templateIds that HF allows."""
 
 UNUSED_KEYS = frozenset(
     {
@@ -29,27 +29,28 @@ UNUSED_KEYS = frozenset(
         "ACCEPT_PROPAGATED_LOG_SETTING",
     }
 )
-"""Keys of other connectors, mostly Google's, that have no use here."""
+"""Keys of other connectors, mostly Google's, that have no effect here."""
 
 UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
-"""Google's keys for its custom resources, of which only ``GKE_CRD_NAMESPACE`` has a use here, and for its messages."""
+"""Prefixes of Google's keys for custom resources and messages. Of these, only ``GKE_CRD_NAMESPACE`` has an effect here.
+"""
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of a file: ten times what HF's ten thousand templates would take."""
+"""Largest size of a file, in bytes: ten times the size of ten thousand templates, HF's most."""
 
 DEEPEST = 60
-"""Levels of a document: far more than HF knows, far fewer than Python's stack holds."""
+"""Deepest nesting of a document, in levels: far more than HF writes, far fewer than Python's stack allows."""
 
 SHOWN_CHARACTERS = 60
-"""Characters of a wrong value that are shown: enough to find it, too few to fill a line of a log."""
+"""Characters of a wrong value that are shown: enough to find the value, too few to fill a line of the log."""
 
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
-"""Where the scripts are: their package is installed beside this one."""
+"""Directory of the scripts: their package is installed beside this one."""
 
 
 class TemplatesError(Exception):
-    """A file that cannot be used at all; the text is one line."""
+    """A file cannot be used at all; the message is one line."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -58,47 +59,50 @@ class TemplatesError(Exception):
 
 
 class DirectoryError(Exception):
-    """The environment does not say where something is; the text is one line that names the variable."""
+    """The environment does not name a required directory; the message is one line that names the variable."""
 
 
 class Digests(NamedTuple):
-    """Of both files of a provider instance."""
+    """The digests of both files of a provider instance."""
 
     config: str
     templates: str
 
 
 def digest_of(document: object) -> str:
-    """Eight hexadecimal digits, however the JSON is spaced and ordered. Guards against mistakes, not against malice."""
-    import zlib  # most calls of the scripts read no template, and do without
+    """Return eight hexadecimal digits that depend on no white space and no order of keys.
+
+    The digest guards against mistakes, not against malice.
+    """
+    import zlib  # Imported here because most script calls read no template.
 
     return f"{zlib.crc32(json.dumps(document, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
 
 
 class ProviderConfig(NamedTuple):
-    """``<inst>prov_config.json``. An empty text or None: the key is absent."""
+    """The values of ``<inst>prov_config.json``; empty or the default if the key is absent."""
 
     templates_filename: str = ""
     log_file: str = ""
     log_level: str = "INFO"
     log_max_megabytes: float = 10.0
-    """Size at which the scripts' log is rotated."""
+    """Size in megabytes at which the scripts' log is rotated."""
     log_max_rotate: int = 5
-    """Rotated logs that are kept; 0: the log is never rotated."""
+    """Number of rotated logs that are kept; 0 turns rotation off."""
     gcp_project_id: str = ""
     gcp_credentials_file: str = ""
     gcp_instance_prefix: str = ""
-    """In lower case; Google's users write it with a final ``-``."""
+    """Prefix of machine names in lower case; users of Google's connector write it with a final ``-``."""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
     unused: tuple[str, ...] = ()
-    """Known keys in the file that have no use here."""
+    """Known keys in the file that have no effect here."""
     unknown: tuple[str, ...] = ()
-    """Keys in the file that nobody knows."""
+    """Unknown keys in the file."""
 
 
 class ConfigFile(NamedTuple):
-    """The provider config as it was read."""
+    """The provider config as read: its values, its mistakes, and the JSON document."""
 
     config: ProviderConfig
     problems: tuple[Problem, ...]
@@ -106,7 +110,7 @@ class ConfigFile(NamedTuple):
 
 
 class Directories:
-    """The directories of one provider instance. Each property raises DirectoryError when the environment gives none."""
+    """The directories of a provider instance. A property raises DirectoryError if the environment lacks its value."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -114,7 +118,7 @@ class Directories:
 
     @property
     def name(self) -> str:
-        """The provider instance: HF_PROVIDER_NAME, for LSF PROVIDER_NAME."""
+        """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME with LSF."""
         name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
         if not re.fullmatch(TEMPLATE_ID, name):
             words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
@@ -122,14 +126,15 @@ class Directories:
         return name
 
     @property
-    def lsf(self) -> bool:
-        """LSF's resource connector calls, not HostFactory."""
+    def is_lsf(self) -> bool:
+        """Return True if LSF's resource connector is the caller, instead of HostFactory."""
         return not self.environment.get("HF_PROVIDER_NAME") and bool(self.environment.get("PROVIDER_NAME"))
 
     @property
     def conf(self) -> str:
-        """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
-        directory = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self.environment.get("PRO_CONF_DIR")
+        """Return the directory of the instance's two files. With LSF they are in ``conf`` below the given directory."""
+        own = self._own_directory("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf")
+        directory = own or self.environment.get("PRO_CONF_DIR")
         if not directory:
             raise DirectoryError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
         deeper = os.path.join(directory, "conf")
@@ -137,8 +142,11 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """The state directory: HF's work directory. LSF's is shared by all providers: there a directory in it."""
-        directory = self._given("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
+        """Return the state directory: HF's work directory, or with LSF a directory in its data directory.
+
+        LSF's data directory is shared by all providers.
+        """
+        directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
             directory = os.path.join(data, self.name)
         if not directory:
@@ -147,43 +155,43 @@ class Directories:
 
     @property
     def logs(self) -> str:
-        """The directory of the log; empty when the environment gives none: then there is no log."""
-        given = self.environment.get("HF_PROVIDER_LOGDIR") or self._common("HF_LOGDIR", "log")
-        return given or self.environment.get("PRO_LSF_LOGDIR", "")
+        """Return the directory of the log; empty if the environment defines none, and then no log is written."""
+        directory_path = self.environment.get("HF_PROVIDER_LOGDIR") or self._common_directory("HF_LOGDIR", "log")
+        return directory_path or self.environment.get("PRO_LSF_LOGDIR", "")
 
     @property
     def registrations(self) -> str:
-        """The directory of HF's registration files, which is that of all its configuration; empty: unknown."""
-        return self._common("HF_CONFDIR", "conf")
+        """Return the directory of HF's registration files, HF's common configuration directory; empty if unknown."""
+        return self._common_directory("HF_CONFDIR", "conf")
 
     @property
     def host(self) -> str:
-        """The machine that HostFactory runs on, as the log's name has it."""
+        """Return the name of the machine that HostFactory runs on, as it is part of the log's file name."""
         return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
 
     def config_file(self, path: str) -> ConfigFile:
-        """The provider config in a file, which is read once. Raises TemplatesError."""
+        """Return the provider config of a file, which is read once. Raises TemplatesError."""
         if path not in self._config_files:
             self._config_files[path] = load_config(path)
         return self._config_files[path]
 
-    def _given(self, own: str, common: str, under_top: str) -> str:
-        """The instance's own directory, else its part of HF's common one."""
-        if given := self.environment.get(own):
-            return given
-        directory = self._common(common, under_top)
+    def _own_directory(self, own: str, common: str, under_top: str) -> str:
+        """Return the instance's own directory, else its directory below HF's common one; empty if unknown."""
+        if directory_path := self.environment.get(own):
+            return directory_path
+        directory = self._common_directory(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
-    def _common(self, name: str, under_top: str) -> str:
-        """HF's common directory: its variable, which HF's profile need not set, else below HF_TOP; empty: unknown."""
+    def _common_directory(self, name: str, under_top: str) -> str:
+        """Return HF's common directory by its variable, which HF's profile may lack, else below HF_TOP; else empty."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 
 
 def load_config(path: str) -> ConfigFile:
-    """The provider config; the defaults when there is no such file. Raises TemplatesError when it is no JSON object.
+    """Read the provider config; return the defaults if there is no such file.
 
-    A value that cannot be used leaves the default.
+    The default replaces a value that cannot be used. Raises TemplatesError if the file is not a JSON object.
     """
     values = read_json(path) if os.path.lexists(path) else {}
     if not isinstance(values, dict):
@@ -210,7 +218,7 @@ def load_config(path: str) -> ConfigFile:
 
 
 def _usable(key: str, value: object) -> tuple[str, str | float | None]:
-    """What the key's value has to be, in words; and the value as it is used, None where it cannot be."""
+    """Return a description of valid values, and the value converted for use; None instead if it is invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if not isinstance(value, str):
@@ -219,7 +227,7 @@ def _usable(key: str, value: object) -> tuple[str, str | float | None]:
 
 
 def read_json(path: str) -> object:
-    """The JSON document in a file (with or without a byte order mark); raises TemplatesError."""
+    """Read the JSON document in a file, with or without a byte order mark. Raises TemplatesError."""
     try:
         content = read_regular(path, most=LARGEST)
     except OSError as error:
@@ -234,7 +242,7 @@ def read_json(path: str) -> object:
 
 
 def _is_too_deep(document: object) -> bool:
-    """What can just be read might not be printed again: Python's stack ends both."""
+    """Return True if the nesting exceeds ``DEEPEST``. The stack may suffice to read a document but not to print it."""
     level = [document]
     for _ in range(DEEPEST):
         deeper: list[object] = []
@@ -250,24 +258,24 @@ def _is_too_deep(document: object) -> bool:
 
 
 def _finite(written: str) -> float:
-    """A number that is printed as JSON again. Python's parser takes NaN and 1e999, and prints what is no JSON."""
+    """Convert a number. Raises ValueError for NaN and 1e999, which Python accepts but cannot print as valid JSON."""
     number = float(written)
     if not math.isfinite(number):
-        raise ValueError(f"{written} is no number of JSON")
+        raise ValueError(f"{written} is not a JSON number")
     return number
 
 
 def shown(value: object) -> str:
-    """A wrong value as people find it in their file: JSON, short, on one line."""
+    """Return a wrong value as its file contains it: short JSON on one line."""
     try:
         text = json.dumps(value)
-    except RecursionError:  # it could just be read, a few calls less deep
+    except RecursionError:  # The stack was a few calls less deep when the value was read.
         return "a value nested too deeply to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def expected(words: str, value: object) -> str:
-    """The text for a value that is not what ``words`` says."""
+    """Return the message for a value that does not match the description ``words``."""
     return f"expected {words}, got {shown(value)}"
 
 
@@ -283,11 +291,11 @@ FIELDS = {
     "LOG_MAX_FILE_SIZE": "log_max_megabytes",
     "LOG_MAX_ROTATE": "log_max_rotate",
 }
-"""The keys of Google's connector that have a use here, and their fields; those of ``LOG_MAX_`` are numbers."""
+"""Fields of ProviderConfig by the keys of Google's connector. The values of ``LOG_MAX_`` keys are numbers."""
 
 
 def as_number(value: object) -> float | None:
-    """A number of at least 0, also when it is written as a text; None when it is none."""
+    """Return a number of at least 0, which may be written as a text; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     written = str(value).strip()

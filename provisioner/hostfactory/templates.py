@@ -1,6 +1,6 @@
-"""HostFactory's ``<inst>prov_templates.json``, with the provider config beside it, as frozen values.
+"""HostFactory's ``<inst>prov_templates.json`` and the provider config, as frozen values.
 
-Read as liberally as the provider config; the scripts import this at the calls that need templates.
+The file is read as liberally as the provider config. The scripts import this at the calls that need templates.
 """
 
 from __future__ import annotations
@@ -30,63 +30,63 @@ UNLIMITED = -1
 """The ``maxNumber`` that sets no limit."""
 
 NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "rank", "priority"})
-"""Attributes that HF takes as numbers, whichever way the file writes them."""
+"""Attributes that HF reads as numbers, in any spelling."""
 
-OF_A_MOMENT = ("availableNumber", "requestedMachines")
-"""Fields of a template that HF may have written from an old answer: they say nothing of the template."""
+COPIED_FIELDS = ("availableNumber", "requestedMachines")
+"""Fields of a template that HF may have copied from an old answer. They do not define the template."""
 
-OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *OF_A_MOMENT})
-"""What getAvailableTemplates says by itself."""
+OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS})
+"""Fields that getAvailableTemplates computes by itself."""
 
 
 def higher(one: int, other: int) -> int:
-    """The maxNumber that allows more."""
+    """Return the maxNumber that allows more machines."""
     return UNLIMITED if UNLIMITED in (one, other) else max(one, other)
 
 
 class Template(NamedTuple):
-    """A kind of machine HF can ask for."""
+    """A kind of machine that HF can ask for."""
 
     id: str
     max_number: int
-    """Machines at most; 0: none may be requested; ``UNLIMITED``."""
+    """Largest number of machines; 0 if no machine may be requested; ``UNLIMITED``."""
     attributes: Mapping[str, tuple[str, str]]
-    """As HF wants them: (type, value), the value always a text."""
+    """Attributes in HF's form: (type, value), where the value is always a text."""
     pools: tuple[str, ...]
-    """Names of the pools that can make it, in order. Empty: Google's fields make an implicit pool."""
+    """Names of the pools that can make the machine, in order. If empty, Google's fields define an implicit pool."""
     pod_spec_yaml: str
     gcp_zone: str
     gcp_region: str
     gcp_instance_group: str
     fields: Mapping[str, object]
-    """All that the file says beside ``OWN_FIELDS``, Google's fields and ``pools`` included."""
+    """All fields of the file except ``OWN_FIELDS``; Google's fields and ``pools`` are included."""
 
     def document(self) -> dict[str, object]:
-        """The template as getAvailableTemplates prints it."""
+        """Return the template as getAvailableTemplates prints it."""
         attributes = {name: list(value) for name, value in self.attributes.items()}
         return {"templateId": self.id, "maxNumber": self.max_number, "attributes": attributes, **self.fields}
 
     def fits(self, name: str | None, attributes: Mapping[str, str]) -> bool:
-        """It has this id, if one is given, and each of these attributes with this value."""
+        """Return True if the template has the id ``name``, unless that is None, and each attribute with its value."""
         same = all(key in self.attributes and self.attributes[key][1] == value for key, value in attributes.items())
         return same and name in (None, self.id)
 
 
 class Provider(NamedTuple):
-    """Both files of one provider instance."""
+    """The contents of both files of a provider instance."""
 
     name: str
     config_path: str
     templates_path: str
     config: ProviderConfig
     templates: tuple[Template, ...]
-    """The valid ones, in the file's order."""
+    """Valid templates, in the file's order."""
     problems: tuple[Problem, ...]
     digests: Digests
-    """By which the loop and the scripts know whether they have read the same."""
+    """Digests by which loop and scripts compare whether they have read the same files."""
 
     def template(self, name: str) -> Template | None:
-        """The template of that id."""
+        """Return the template with the id ``name``; None if there is none."""
         return next((template for template in self.templates if template.id == name), None)
 
 
@@ -95,9 +95,9 @@ def load(
     environment: Mapping[str, str],
     read_config: Callable[[str], ConfigFile] = load_config,
 ) -> Provider:
-    """Both files in ``directory`` of the instance HF_PROVIDER_NAME (LSF: PROVIDER_NAME), or else of the only one there.
+    """Read both files of the instance HF_PROVIDER_NAME (LSF: PROVIDER_NAME), or of the only instance in ``directory``.
 
-    Raises TemplatesError when a file cannot be read, no template is valid, or it is unclear which file is meant.
+    Raises TemplatesError if a file cannot be read, no template is valid, or the instance is not named and ambiguous.
     """
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")
@@ -117,8 +117,8 @@ def load(
 
 
 def digest_of_templates(entries: list[object]) -> str:
-    """The digest of a list of templates, without what is of a moment."""
-    return digest_of([_without(OF_A_MOMENT, entry) if isinstance(entry, dict) else entry for entry in entries])
+    """Return the digest of a list of templates, without the fields copied from an old answer."""
+    return digest_of([_without(COPIED_FIELDS, entry) if isinstance(entry, dict) else entry for entry in entries])
 
 
 def _without(names: Collection[str], entry: Mapping[str, object]) -> dict[str, object]:
@@ -126,7 +126,7 @@ def _without(names: Collection[str], entry: Mapping[str, object]) -> dict[str, o
 
 
 def _only_name(directory: str) -> str:
-    """The instance whose templates file is alone in the directory."""
+    """Return the name of the directory's only instance. Raises TemplatesError if there are several or none."""
     end = "prov_templates.json"
     try:
         names = sorted(entry[: -len(end)] for entry in os.listdir(directory) if entry.endswith(end))
@@ -134,25 +134,23 @@ def _only_name(directory: str) -> str:
         raise TemplatesError(directory, error.strerror or str(error)) from error
     if len(names) != 1:
         there = ", ".join(name + end for name in names) or "none"
-        raise TemplatesError(
-            directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to say which; found {there}"
-        )
+        raise TemplatesError(directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to name one; found {there}")
     return names[0]
 
 
 class Invalid(Exception):
-    """What makes one template invalid: the place within it, and the reason."""
+    """A template is invalid; its arguments are the place within the template, and the reason."""
 
 
 def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
-    """The valid templates, and why the others are not. Of two with one id the first stands."""
+    """Return the valid templates, and the problems of the others. If an id occurs twice, the first template counts."""
     templates: dict[str, Template] = {}
     problems = []
     for index, entry in enumerate(entries):
         try:
             template = _template(entry)
             if template.id in templates:
-                raise Invalid(".templateId", f"{shown(template.id)} is there twice; the first stands")
+                raise Invalid(".templateId", f"{shown(template.id)} is there twice; the first one counts")
             templates[template.id] = template
         except Invalid as error:
             place, reason = error.args
@@ -203,7 +201,7 @@ def _text_field(fields: Mapping[str, object], key: str) -> str:
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
-    """All attributes as HF wants them: memory also from LSF's name for it, one core where none is given."""
+    """Return all attributes in HF's form. Memory may have LSF's name ``mem``; the number of cores defaults to 1."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", expected("an object", value))
     attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
@@ -218,7 +216,7 @@ def _attributes(value: object) -> dict[str, tuple[str, str]]:
 
 
 def tagged(name: str, given: object) -> tuple[str, str]:
-    """One attribute as (type, value), from ``["Numeric", "4"]``, ``["Numeric", 4]``, ``["4"]``, ``"4"`` or ``4``.
+    """Return an attribute as (type, value), from ``["Numeric", "4"]``, ``["Numeric", 4]``, ``["4"]``, ``"4"`` or ``4``.
 
     Raises Invalid.
     """
@@ -249,5 +247,5 @@ def _positive(name: str, value: str | float, given: object) -> str:
 
 
 def _written(value: str | float) -> str:
-    """A value as HF writes it: everything is a text, true is 1."""
+    """Return a value in HF's form: always a text, with 1 for true and 0 for false."""
     return str(int(value)) if isinstance(value, bool) else str(value)

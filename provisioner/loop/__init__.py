@@ -1,1 +1,1 @@
-"""Cycle after cycle: look, plan, record, act, remember; and what wakes, observes and acts beside the cycle."""
+"""The loop: cycles that observe, plan, record and act, and the threads beside them that observe, act and wake it."""

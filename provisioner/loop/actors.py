@@ -1,4 +1,4 @@
-"""Carrying out a plan: one batch per pool at a time, each in its own thread, so a slow pool delays no other."""
+"""Carry out plans: one batch per pool at a time, each in its own thread, so that a slow pool delays no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one pool is to do in one cycle: usually deletes first, they make room."""
+    """The actions of one pool in one cycle. Deletes usually come first because they make room for creates."""
 
     pool: str
     deletes: tuple[Delete, ...]
@@ -28,7 +28,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What became of a batch."""
+    """The result of a batch."""
 
     pool: str
     outcomes: tuple[Outcome, ...]
@@ -37,7 +37,7 @@ class Results:
 
     @classmethod
     def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
-        """What became of the batch, of whose actions these were tried."""
+        """Return the result of a batch from the outcomes of the actions that were tried."""
         tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
         every: list[Action] = [*batch.deletes, *batch.creates]
         unsent = [action for action in every if (type(action), action.name) not in tried]
@@ -45,7 +45,7 @@ class Results:
 
 
 def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
-    """The actions of a plan, by pool."""
+    """Group the actions of a plan by pool."""
     by_pool = defaultdict[str, tuple[list[Delete], list[Create]]](lambda: ([], []))
     for delete in deletes:
         by_pool[delete.pool][0].append(delete)
@@ -55,7 +55,7 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Do a batch now. Never raises: a batch that broke off has unknown outcomes, which the next observations show."""
+    """Do a batch now. Never raises: if a backend fails, the outcomes are unknown until the next observations."""
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),
@@ -71,27 +71,27 @@ def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool:
         return []
     try:
         return call()
-    except Exception as error:  # the edge: a bug in one backend must not stop the other pools
-        log.exception("Backend broke off a batch", extra={"pool": pool})
+    except Exception as error:  # A bug in one backend must not stop the other pools.
+        log.exception("Backend failed during a batch", extra={"pool": pool})
         failure = Failure(ErrorClass.UNAVAILABLE, f"internal error: {error}")
         return [Outcome(action, failure) for action in actions]
 
 
 class Actors(Protocol):
-    """Who carries out batches."""
+    """The interface of a component that carries out batches."""
 
     def busy(self) -> Set[str]:
-        """Pools with a batch under way."""
+        """Return the pools with a batch under way."""
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch of a pool that is not busy."""
+        """Start a batch of a pool that is not busy."""
 
     def collect(self) -> list[Results]:
-        """The batches that ended since the last call."""
+        """Return the results of the batches that ended since the last call."""
 
 
 class ThreadedActors:
-    """One thread for each batch under way; ``wake`` is called when one ended."""
+    """Actors that run each batch in a thread of its own, and call ``wake`` when a batch has ended."""
 
     def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
         self._backends = backends
@@ -100,15 +100,15 @@ class ThreadedActors:
         self._threads: dict[str, threading.Thread] = {}
         self._ended: list[Results] = []
         self._kept_waiting: set[str] = set()
-        """Pools whose deletes left no time for any create: next time creates come first, or they never would."""
+        """Pools whose deletes left no time for creates. Their next batch begins with creates, so that some start."""
 
     def busy(self) -> Set[str]:
-        """Pools with a batch under way or not yet collected."""
+        """Return the pools whose batch is under way or not yet collected."""
         with self._lock:
             return frozenset(self._threads) | {results.pool for results in self._ended}
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch in a thread of its own."""
+        """Start a batch in a thread of its own."""
         run = contextvars.copy_context().run
         thread = threading.Thread(target=run, args=(self._run, batch, may_start), name=f"act-{batch.pool}", daemon=True)
         with self._lock:
@@ -116,13 +116,13 @@ class ThreadedActors:
         thread.start()
 
     def collect(self) -> list[Results]:
-        """The batches that ended since the last call."""
+        """Return the results of the batches that ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
         return ended
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no batch is under way; False when that takes longer."""
+        """Wait until no batch is under way, at most ``seconds``; return False if some batch still is."""
         deadline = time.monotonic() + seconds
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -142,19 +142,19 @@ class ThreadedActors:
 
 
 def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
-    """Let each place keep a record of its machines that ended by themselves; nothing depends on it."""
+    """Ask each place that can to record its machines that ended by themselves. The records are for operators only."""
     ends = defaultdict[str, list[Ended]](list)
     for close in closes:
         if (end := _ended(close)) is not None:
             ends[close.slot.pool].append(end)
-    for pool, ones in ends.items():
+    for pool, pool_ends in ends.items():
         backend = backends.get(pool)
         if isinstance(backend, Recording):
-            backend.record_ends(ones)
+            backend.record_ends(pool_ends)
 
 
 def _ended(close: Transition) -> Ended | None:
-    """None if HF gave the machine back, an operator cancelled it, or it never was there."""
+    """Return a machine's end; None if HF returned the machine, an operator cancelled it, or it never existed."""
     slot = close.slot
     if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (slot.observed.seen or slot.observed.accepted):
         return None

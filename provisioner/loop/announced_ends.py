@@ -1,7 +1,8 @@
-"""Early notices: a place has said, through its events, that a machine will end, before an observation can show it.
+"""Announced ends: events report that a machine will end, before an observation can show the end.
 
-They only add to what an observation shows of a machine, and are never state: an observation begun after the announced
-end says by itself what became of the machine. No I/O, no clock, no logger."""
+An announcement (a notice) is added to an observed machine and is never state. An observation that begins after the
+announced end shows the machine's fate without the notice. No I/O, no clock, no logger.
+"""
 
 from __future__ import annotations
 
@@ -11,59 +12,60 @@ from dataclasses import replace
 
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
-FORGOTTEN_AFTER = 600.0
-"""Seconds after its end that a notice is forgotten, whether or not an observation was possible: longer than any list
-lags."""
+RETENTION_SECONDS = 600.0
+"""Seconds for which a notice is kept after the announced end, even if no observation was possible: longer than the lag
+of any list."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
-"""Phases of which a notice says something: what does not run yet fails if it ends, and what is gone has ended."""
+"""Phases to which a notice applies. A machine that does not run yet fails if it ends, and a gone machine has ended."""
 
 
 class Notices:
-    """What was announced, by machine. Heard from any thread; read by one."""
+    """Announced ends, by machine. Any thread may add a notice; one thread reads them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[str, Notice] = {}
-        """In the order in which they were heard, which is about that of their ends."""
-        self._shown: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
-        """By pool: the machines of a snapshot, those that a notice was added to, and the two together."""
+        self._notices: dict[str, Notice] = {}
+        """Notices in the order of their arrival, which is roughly the order of their ends."""
+        self._merged: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
+        """By pool: the machines of a snapshot, the machines with a notice, and both merged."""
 
     def hear(self, name: str, notice: Notice, now: float) -> None:
-        """A machine will end; of two announcements of one machine the first stands."""
+        """Add the notice that a machine will end. A second notice for the same machine is ignored."""
         with self._lock:
-            while self._held and _forgotten(next(iter(self._held.values())), now):
-                del self._held[next(iter(self._held))]
-            if name in self._held and _forgotten(self._held[name], now):
-                del self._held[name]
-            self._held.setdefault(name, notice)
+            while self._notices and _is_expired(next(iter(self._notices.values())), now):
+                del self._notices[next(iter(self._notices))]
+            if name in self._notices and _is_expired(self._notices[name], now):
+                del self._notices[name]
+            self._notices.setdefault(name, notice)
 
     def added_to(self, observation: Observation, lag: float) -> Observation:
-        """The observation with these notices; the very same machines as last time when nothing changed.
+        """Return the observation with the notices added; the same mapping object as last time if it is unchanged.
 
-        A notice counts until an observation begins ``lag`` seconds (how old lists may be) after its end.
+        ``lag`` is the greatest age of a list in seconds. A notice no longer applies to an observation that begins more
+        than ``lag`` after the announced end.
         """
         with self._lock:
-            held = self._held.copy()
-        if not held or not isinstance(observation, Snapshot):
+            notices = self._notices.copy()
+        if not notices or not isinstance(observation, Snapshot):
             return observation
         noticed = {
             name: replace(machine, notice=notice)
-            for name, notice in held.items()
+            for name, notice in notices.items()
             if (machine := observation.machines.get(name)) is not None
             and machine.phase in ALIVE
             and observation.began <= notice.ends + lag
             and (machine.notice is None or notice.ends < machine.notice.ends)
         }
-        return replace(observation, machines=self._together(observation, noticed)) if noticed else observation
+        return replace(observation, machines=self._merge(observation, noticed)) if noticed else observation
 
-    def _together(self, observation: Snapshot, noticed: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        machines, before, together = self._shown.get(observation.pool, ({}, {}, {}))
+    def _merge(self, observation: Snapshot, noticed: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        machines, before, merged = self._merged.get(observation.pool, ({}, {}, {}))
         if machines is not observation.machines or before != noticed:
-            together = {**observation.machines, **noticed}
-            self._shown[observation.pool] = (observation.machines, noticed, together)
-        return together
+            merged = {**observation.machines, **noticed}
+            self._merged[observation.pool] = (observation.machines, noticed, merged)
+        return merged
 
 
-def _forgotten(notice: Notice, now: float) -> bool:
-    return notice.ends + FORGOTTEN_AFTER <= now
+def _is_expired(notice: Notice, now: float) -> bool:
+    return notice.ends + RETENTION_SECONDS <= now

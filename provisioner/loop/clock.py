@@ -1,4 +1,4 @@
-"""Loop time: the loop's own clock, which goes on across restarts (law: time is an argument)."""
+"""Loop time: the loop's own clock, which continues across restarts (law: time is an argument)."""
 
 from __future__ import annotations
 
@@ -10,61 +10,64 @@ from typing import Protocol
 from provisioner.model import Memory, Uptime
 
 LONGEST_GAP = 3600.0
-"""Seconds of the gap across a restart that count as loop time at most."""
+"""Seconds of a restart's gap that count as loop time, at most."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Where Linux names the boot of a host: a container's too, whose monotonic clock is the host's."""
+"""File in which Linux names a host's boot. A container sees its host's boot, and has its host's monotonic clock."""
 
 
 CYCLE: ContextVar[int] = ContextVar("cycle", default=0)
-"""The number of the cycle that a thread works for, as journal and log have it; 0: none, as in an observer."""
+"""Number of the cycle that a thread works for, as journal and log print it; 0 outside a cycle, as in an observer."""
 
 
 class Clock(Protocol):
-    """Where the loop takes its time from."""
+    """The source of the loop's time."""
 
     def now(self) -> float:
-        """Loop time in seconds."""
+        """Return loop time in seconds."""
 
     def wall(self) -> float:
-        """The host's clock, epoch seconds."""
+        """Return the host's wall clock in epoch seconds."""
 
     def uptime(self) -> Uptime | None:
-        """The host's monotonic clock; None where nobody can say which boot it counts from."""
+        """Return the host's monotonic clock; None if the boot that it counts from is unknown."""
 
 
 def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
-    """Seconds since a memory was written, by the host's uptime; on another host or boot by the wall clock. Clamped."""
-    held = before.written.uptime
-    same_boot = held is not None and uptime is not None and held.boot == uptime.boot
-    seconds = uptime.seconds - held.seconds if held and uptime and same_boot else wall - before.written.wall
+    """Return the seconds since a memory was written, between 0 and ``LONGEST_GAP``.
+
+    The host's uptime measures them within one boot; the wall clock does on another host or after a reboot.
+    """
+    written = before.written.uptime
+    same_boot = written is not None and uptime is not None and written.boot == uptime.boot
+    seconds = uptime.seconds - written.seconds if written and uptime and same_boot else wall - before.written.wall
     return min(max(seconds, 0.0), LONGEST_GAP)
 
 
 class LoopClock:
-    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock, also across restarts."""
+    """The clock of loop time: it starts at the wall clock's time, then follows the monotonic clock, across restarts."""
 
     def __init__(self, before: Memory | None = None) -> None:
-        """``before``: what the loop before remembered last."""
+        """Continue the time of ``before``, the last memory of the previous loop."""
         self._boot = boot_id()
         self._monotonic = time.monotonic()
         self._start = time.time() if before is None else before.written.time + gap(before, self.uptime(), time.time())
 
     def now(self) -> float:
-        """Loop time in seconds."""
+        """Return loop time in seconds."""
         return self._start + time.monotonic() - self._monotonic
 
     def wall(self) -> float:
-        """Epoch seconds of this host."""
+        """Return this host's wall clock in epoch seconds."""
         return time.time()
 
     def uptime(self) -> Uptime | None:
-        """The monotonic clock of this boot."""
+        """Return the monotonic clock with the boot's id; None if the boot's id is unknown."""
         return Uptime(self._boot, time.monotonic()) if self._boot else None
 
 
 def boot_id() -> str:
-    """What the kernel calls the present boot of this host; empty where it has no name for it."""
+    """Return the kernel's id of this host's current boot; empty if the kernel has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""A cycle as values: as which loop it acts, what it changed, and what it saw and did."""
+"""A cycle as values: its mandate, its changes, and its report."""
 
 from __future__ import annotations
 
@@ -32,68 +32,68 @@ CycleResult = Literal["ok", "partial", "failed"]
 
 
 class SupersededError(Exception):
-    """A newer loop has taken over: this one must not write or act again (law: one writer per file, one loop)."""
+    """A newer loop has taken over. This loop must not write or act again (law: one writer per file, one loop)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one cycle changed, as its plans, the holds and the publisher returned it."""
+    """The changes of one cycle, as returned by plan, call outcomes, holds and publisher."""
 
     number: int
-    """The cycle's."""
+    """Number of the cycle."""
     wall: float
-    """Epoch seconds at its end."""
+    """Epoch seconds at the cycle's end."""
     results: Sequence[Results] = ()
     transitions: Sequence[Transition] = ()
     """The slots that changed."""
     windows: Sequence[WindowChange] = ()
     plan: Plan | None = None
-    """The cycle's own plan if it was recorded."""
+    """The cycle's plan if it was recorded."""
     holds: Sequence[HoldChange] = ()
     reported: Sequence[Reported] = ()
     paused: frozenset[str] | None = None
-    """The pools that take no machine; None: as in the cycle before."""
+    """Pools that accept no new machine; None if unchanged since the previous cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
-    """What one cycle saw and did, for metrics, health, log and people."""
+    """The observations and actions of one cycle, for metrics, health, log and status page."""
 
     number: int
     now: float
     seconds: float
     observations: Mapping[str, Observation]
-    """As the pools were observed; ``snapshots`` and ``unseen`` add whether they are trusted."""
+    """Observations as they were made; ``snapshots`` and ``unseen`` take trust into account."""
     memory: Memory | None
-    """None while there is nothing to work from."""
+    """None until a memory is loaded or rebuilt."""
     plan: Plan | None
-    """None when planning was skipped or impossible."""
+    """None if planning was skipped or impossible."""
     deferred: Mapping[tuple[str, str, PendingReason], int]
     results: Sequence[Results] = ()
-    """Batches that ended since the cycle before."""
+    """Results of the batches that ended since the previous cycle."""
     transitions: Sequence[Transition] = ()
     """The slots that changed."""
     problem: str = ""
-    """Why this cycle could not do its work."""
+    """Reason why this cycle could not do its work; empty if it did."""
     lock_wait: float | None = None
-    """Seconds this cycle waited for intent's lock, if it needed it."""
+    """Seconds that this cycle waited for the lock of intent.json; None if it did not need the lock."""
     unmet: Mapping[str, tuple[Unmet, ...]] | None = None
-    """Machines of each open request that do not run, as the last plan met them; None before the first plan."""
+    """Machines of each open request that do not run, by the last plan; None before the first plan."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
-    """Pools whose newest snapshot may not be acted upon."""
+    """Pools whose newest snapshot may not be acted upon, with the reason."""
     ahead: float = 0.0
-    """Seconds from loop time to the wall clock."""
+    """Seconds by which the wall clock is ahead of loop time."""
     holds: Holds = NO_HOLDS
-    """Those that were in force."""
+    """The holds that were in force."""
 
     @property
     def closes(self) -> Sequence[Transition]:
-        """The slots that ended."""
+        """Return the transitions of the slots that ended."""
         return [one for one in self.transitions if one.closes]
 
     @property
     def result(self) -> CycleResult:
-        """``ok``, ``partial`` (some action or observation failed) or ``failed``."""
+        """Return ``ok``, ``partial`` (some action or observation failed) or ``failed``."""
         if self.problem:
             return "failed"
         failed = any(outcome.failure for results in self.results for outcome in results.outcomes)
@@ -101,12 +101,12 @@ class CycleReport:
 
     @property
     def snapshots(self) -> Mapping[str, Snapshot]:
-        """The snapshots that may be acted upon (law: a failed observation is not an empty observation)."""
+        """Return the snapshots that may be acted upon (law: a failed observation is not an empty observation)."""
         return {name: observation for name, observation in self.shown.items() if name not in self.distrusted}
 
     @property
     def shown(self) -> Mapping[str, Snapshot]:
-        """The snapshots of the pools' own places, also those that lack too many machines to be acted upon."""
+        """Return the snapshots of the pools' own places, including snapshots distrusted for a mass loss."""
         unseen = self.unseen
         return {
             name: observation
@@ -116,7 +116,7 @@ class CycleReport:
 
     @property
     def unseen(self) -> Mapping[str, Failure]:
-        """The pools whose own places no snapshot shows, and why."""
+        """Return the failure of each pool whose own place no snapshot shows."""
         failures = {
             name: observation.failure
             for name, observation in self.observations.items()
@@ -130,7 +130,7 @@ class CycleReport:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        """What operators should know of the place of each pool that a snapshot shows."""
+        """Return the problems of the place of each pool that a snapshot shows, for operators."""
         return {
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead))
             if name in self.distrusted
@@ -141,12 +141,12 @@ class CycleReport:
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """As which loop a process writes and acts, and how long it may begin to (law: one writer per file, one loop)."""
+    """The right of a process to write and act as the loop of one epoch (law: one writer per file, one loop)."""
 
     epoch: int = 0
     check: Callable[[], None] = lambda: None
     """Raises SupersededError when a newer loop's epoch stands in the state directory."""
     stopping: Callable[[], bool] = lambda: False
-    """The process is to end: no further call is started."""
+    """Returns True once the process is asked to end; then no further call is started."""
     act_seconds: float = 2.0
-    """Seconds in which the calls of one cycle are started."""
+    """Seconds within which the calls of one cycle are started."""

@@ -1,6 +1,6 @@
-"""What the journal says of a cycle: each call that was tried, each step of a request, and what HF was told.
+"""The journal's lines of a cycle: each call that was tried, each step of a request, and each answer reported to HF.
 
-Equal lines are counted (``loop/repeats.py``); all other lines follow from what the cycle returns.
+Repeated lines are counted (``loop/repeated_lines.py``). All lines follow from the changes that the cycle returns.
 """
 
 from __future__ import annotations
@@ -37,53 +37,53 @@ from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 
-ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
-"""Verdicts that a pool in trouble gives again and again: equal ones are counted."""
+COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
+"""Verdicts that a failing pool causes again and again, so that repeated closes are counted."""
 
 Keyed = tuple[Hashable, Line]
-"""A line, and what it has in common with those that count as equal."""
+"""A line with its key. Lines with the same key count as repetitions."""
 
 
 class History:
-    """Writes what each cycle changed, in the loop's thread."""
+    """Writer of each cycle's changes to the journal, in the loop's thread."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._repeats = Repeats()
         self._windows: dict[tuple[str, str], Window] = {}
-        """As they were written last, or first met."""
+        """Windows as last written, or as first seen."""
         self._paused: frozenset[str] = frozenset()
-        """Pools that were written as paused."""
+        """Pools that were last written as paused."""
         self._waits: dict[str, _Wait] = {}
-        """The requests that are deferred."""
+        """Waits of the deferred requests, by id."""
         self._deleted: dict[str, float] = {}
-        """When a delete of a machine was taken last: one that is sent again soon is counted."""
+        """Epoch seconds of the last successful delete, by machine. A delete that is soon sent again is counted."""
 
-    def take(self, changes: Changes, *, ending: bool = False) -> None:
-        """Write what is new, if anything is; a journal that cannot be written stops nothing."""
+    def record(self, changes: Changes, *, ending: bool = False) -> None:
+        """Write the cycle's changes, if any. If the journal cannot be written, the loop logs it and continues."""
         wall, plan = changes.wall, changes.plan
-        plain: list[Line] = [_hold(*change) for change in changes.holds]
+        plain: list[Line] = [_hold_line(*change) for change in changes.holds]
         keyed: list[Keyed] = []
-        self._outcomes(changes, plain, keyed)
+        self._add_outcomes(changes, plain, keyed)
         transitions = changes.transitions
         for one in transitions:
             if one.closes:
-                _close(one, plain, keyed)
+                _add_close(one, plain, keyed)
         if plan:
-            plain += map(_asked, plan.asked)
+            plain += map(_intent_line, plan.asked)
         if transitions:
             plain += _slot_steps(transitions, keyed)
         if plan:
-            keyed += self._waiting(plan, wall)
+            keyed += self._deferral_lines(plan, wall)
         for change in _merged(changes.windows):
-            keyed += self._window(change)
+            keyed += self._window_lines(change)
         if changes.paused is not None:
-            keyed += self._pauses(changes.paused)
+            keyed += self._pause_lines(changes.paused)
         for reported in changes.reported:
-            plain += _reported(reported)
-        lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain
+            plain += _reported_lines(reported)
+        lines = [*plain, *self._repeats.filter_lines(keyed, wall)] if keyed else plain
         if ending or wall >= self._repeats.due_at:
-            lines += self._repeats.due(wall, ending=ending)
+            lines += self._repeats.get_due_counts(wall, ending=ending)
         if lines:
             self._write(lines, {"time": stamp(wall), "cycle": changes.number})
 
@@ -93,23 +93,23 @@ class History:
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
 
-    def _outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
+    def _add_outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
         if changes.results and self._deleted:
             old = changes.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
         for done in changes.results:
             for outcome in done.outcomes:
                 line, action = _outcome_line(outcome), outcome.action
-                of = action.reason if isinstance(action, Delete) else action.template
+                subject = action.reason if isinstance(action, Delete) else action.template
                 if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
-                    keyed.append(((line["event"], action.pool, of, line["result"]), line))
+                    keyed.append(((line["event"], action.pool, subject, line["result"]), line))
                 else:
                     plain.append(line)
                 if isinstance(action, Delete) and outcome.failure is None:
                     self._deleted[action.name] = changes.wall
 
-    def _waiting(self, plan: Plan, wall: float) -> Iterator[Keyed]:
-        """Requests whose machines are held back, once for each reason, and once that it is over."""
+    def _deferral_lines(self, plan: Plan, wall: float) -> Iterator[Keyed]:
+        """Return a line for each new reason why a request is deferred, and one when the deferral is over."""
         requests = plan.memory.requests
         for id_ in self._waits.keys() - plan.deferrals.keys():
             wait = self._waits.pop(id_)
@@ -117,35 +117,35 @@ class History:
                 line: Line = {"event": "deferred", "request": id_, "template": requests[id_].template}
                 yield ("deferred", id_, "over"), line | {"over": True, "seconds": round(wall - wait.since, 1)}
         for id_, deferral in plan.deferrals.items():
-            said = self._waits.setdefault(id_, _Wait(wall, set())).said
+            written = self._waits.setdefault(id_, _Wait(wall, set())).written
             where = deferral.pool, deferral.reasons[deferral.pool]
-            if where not in said:
-                said.add(where)
-                yield ("deferred", id_, *where), _deferred(plan, id_, deferral)
+            if where not in written:
+                written.add(where)
+                yield ("deferred", id_, *where), _deferral_line(plan, id_, deferral)
 
-    def _pauses(self, paused: frozenset[str]) -> Iterator[Keyed]:
+    def _pause_lines(self, paused: frozenset[str]) -> Iterator[Keyed]:
         for pool in sorted(paused ^ self._paused):
             event = "paused" if pool in paused else "resumed"
             yield (event, pool), {"event": event, "pool": pool}
         self._paused = paused
 
-    def _window(self, change: WindowChange) -> Iterator[Keyed]:
-        """A window that halved, that doubled, or whose pool begins or ceases to back off."""
+    def _window_lines(self, change: WindowChange) -> Iterator[Keyed]:
+        """Return a line for a window that halved or doubled, or whose pool starts or stops backing off."""
         key, window = (change.pool, change.template), change.window
         before = self._windows.setdefault(key, change.before or Window(window.window))
-        if _differs(before, window):
+        if _is_notable(before, window):
             self._windows[key] = window
-            yield ("window", key, window.level > 0), _window(key, before, window)
+            yield ("window", key, window.level > 0), _window_line(key, before, window)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A request that is deferred."""
+    """The wait of a deferred request."""
 
     since: float
-    """Epoch seconds."""
-    said: set[tuple[str, PendingReason]]
-    """The pools and reasons that were written."""
+    """Epoch seconds at which the deferral began."""
+    written: set[tuple[str, PendingReason]]
+    """Pools and reasons that were written."""
 
 
 def _outcome_line(outcome: Outcome) -> Line:
@@ -165,7 +165,7 @@ def _outcome_line(outcome: Outcome) -> Line:
     return line
 
 
-def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
+def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
     slot = close.slot
     line: Line = {
         "event": "close",
@@ -178,13 +178,13 @@ def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
         line["cause"] = slot.observed.cause
     if slot.failure is not None:
         line |= slot.failure.facts
-    if slot.verdict in ONCE_FAILED:
+    if slot.verdict in COUNTED_VERDICTS:
         keyed.append((("close", slot.pool, close.template, slot.verdict, line.get("error")), line))
     else:
         plain.append(line)
 
 
-def _asked(record: RequestRecord | ReturnRecord) -> Line:
+def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
     if isinstance(record, ReturnRecord):
         return {"event": "back", "return": record.id, "machines": list(record.names)}
     line: Line = {"event": "asked", "request": record.id, "template": record.template, "count": record.count}
@@ -192,20 +192,20 @@ def _asked(record: RequestRecord | ReturnRecord) -> Line:
 
 
 def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
-    """Slots that were opened, machines that run for the first time, and those of which nothing is left.
+    """Return lines for the slots that were opened, the machines that run for the first time, and the machines gone.
 
-    ``keyed`` gets what places say of machines that do not run yet.
+    Failures that places report for machines that do not run yet are added to ``keyed``.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
         slot, where = one.slot, (one.slot.request, one.slot.pool)
-        # One that is closed at once was only opened to report to HF why there is no machine.
+        # A slot that is closed at once was opened only to report the failure to HF.
         if one.before is None and (slot.submitted is not None or slot.verdict is Verdict.OPEN):
             opened[where].append(slot.name)
         if one.runs:
             running[where].append(slot.name)
         if slot.failure is not None:
-            _troubled(one, keyed)
+            _add_failure(one, keyed)
         if one.is_gone and slot.submitted is not None:
             gone[where].append(slot.name)
     for (id_, pool), names in opened.items():
@@ -215,8 +215,8 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
             yield {"event": event, "request": id_, "pool": pool, "machines": names}
 
 
-def _troubled(one: Transition, keyed: list[Keyed]) -> None:
-    """A place says why a machine does not run, or says something of another class than before."""
+def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
+    """Add a line if a place reports why a machine does not run, and the error class is new."""
     slot = one.slot
     failure, before = slot.failure, one.before.failure if one.before else None
     waits = slot.ran is None and slot.verdict is Verdict.OPEN
@@ -226,7 +226,7 @@ def _troubled(one: Transition, keyed: list[Keyed]) -> None:
         keyed.append((("troubled", slot.pool, one.template, failure.error), line))
 
 
-def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
+def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
     pool, template = deferral.pool, plan.memory.requests[id_].template
     reason = deferral.reasons[pool]
     line: Line = {"event": "deferred", "request": id_, "template": template}
@@ -235,13 +235,13 @@ def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
-    if reason is PendingReason.WINDOW and window is not None:  # the unmet machines lack it while the pool is busy
+    if reason is PendingReason.WINDOW and window is not None:  # ``unmet`` has no bound while the pool is busy.
         bounds = [width(window)]
     return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
 
 
 def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
-    """Return one change for each window, from before the cycle to what the cycle left, and none in between."""
+    """Return one change for each window, from its value before the cycle to its value after the cycle."""
     merged: dict[tuple[str, str], WindowChange] = {}
     for change in changes:
         key = change.pool, change.template
@@ -249,13 +249,13 @@ def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
     return merged.values()
 
 
-def _differs(before: Window, window: Window) -> bool:
-    """Enough to be told: half or twice the size, or another answer to whether the pool backs off."""
+def _is_notable(before: Window, window: Window) -> bool:
+    """Return True if the window halved or doubled, or if its pool started or stopped backing off."""
     turned = (before.level > 0) != (window.level > 0)
     return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
 
 
-def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
+def _window_line(key: tuple[str, str], before: Window, window: Window) -> Line:
     line: Line = {"event": "window", "pool": key[0], "template": key[1], "window": window.window}
     if before.level or window.level:
         line["backing_off"] = window.level > 0
@@ -264,16 +264,16 @@ def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
     return line
 
 
-def _reported(reported: Reported) -> Iterator[Line]:
-    """The answers that say something for the first time, and the machines that HF is told to give back."""
+def _reported_lines(reported: Reported) -> Iterator[Line]:
+    """Return a line for each answer that changed, and for the machines newly reported to HF as lost."""
     for before, record in reported.records:
-        words = _words(record)
-        former = _words(before) if before else dict.fromkeys(words, 0) | {"answer": RequestStatus.RUNNING}
-        if words != former:  # HF takes for granted that a new request runs, without any machine
+        fields = _answer_fields(record)
+        former = _answer_fields(before) if before else dict.fromkeys(fields, 0) | {"answer": RequestStatus.RUNNING}
+        if fields != former:  # HF assumes that a new request is running without any machine.
             yield {
                 "event": "reported",
                 "request" if isinstance(record, RequestRecord) else "return": record.id,
-                **words,
+                **fields,
             }
     groups = defaultdict[tuple[str, int], list[str]](list)
     for name, loss in reported.lost.items():
@@ -283,8 +283,8 @@ def _reported(reported: Reported) -> Iterator[Line]:
         yield line | {"seconds": grace} if grace else line
 
 
-def _words(record: RequestRecord | ReturnRecord) -> Line:
-    """What an answer says, in short."""
+def _answer_fields(record: RequestRecord | ReturnRecord) -> Line:
+    """Return the journal's fields for an answer."""
     if isinstance(record, RequestRecord):
         ended = None if record.cancelling else record.ended
         ran = sum([is_reported_running(slot) for slot in record.slots.values()])
@@ -292,7 +292,7 @@ def _words(record: RequestRecord | ReturnRecord) -> Line:
     return {"answer": record.ended or RequestStatus.RUNNING}
 
 
-def _hold(word: str, hold: Hold) -> Line:
+def _hold_line(word: str, hold: Hold) -> Line:
     line: Line = {"event": "hold", "hold": hold.kind, "result": word}
     if hold.kind is HoldKind.CANCEL:
         line["machine" if "-" in hold.target else "request"] = hold.target

@@ -1,4 +1,4 @@
-"""Holds as the loop last read them, what changed in them, and what holds while they are unknown."""
+"""The current holds, as the loop last read them from holds.json, and their changes."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ log = logging.getLogger(__name__)
 
 
 class HoldChange(NamedTuple):
-    """What became of a hold: set, released, or in force at the start."""
+    """A change of a hold: set, released, or found in force at the start."""
 
     word: Literal["held", "pulled", "released"]
     hold: Hold
 
 
 class CurrentHolds:
-    """The holds in force. A file that cannot be read changes none; at a start, when none is known, all is stopped."""
+    """The holds in force.
+
+    If holds.json cannot be read, all holds stay in force. If it cannot be read at the start, everything is stopped.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._signature: object = None
-        """That of the file that was read last."""
+        """Signature of the file as it was last read."""
         self.latest = NO_HOLDS
         self._is_known = False
-        """The file was read once, or its failure to be read was taken for a stop of all."""
+        """The holds are known: the file was read, or everything is stopped because it could not be read."""
         self._problem = ""
-        """As it was logged last."""
+        """Reason why the file cannot be read, as last logged; empty if it can."""
         self._changes: list[HoldChange] = []
-        """Those that are not logged yet."""
+        """Changes that are not logged yet."""
 
     def read(self) -> Holds:
-        """As the file has them; asked for again only when its signature has changed, or it could not be read."""
+        """Return the holds. Read the file again only if its signature changed or the last read failed."""
         try:
             signature = self._state.holds_signature()
             if not self._is_known or self._problem or signature != self._signature:
@@ -48,7 +51,7 @@ class CurrentHolds:
         except StateError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.error("Holds cannot be read: those that were held are held on", extra={"error": self._problem})
+                log.error("Holds cannot be read, so all current holds stay in force", extra={"error": self._problem})
             if not self._is_known:
                 self._update(Holds((Hold(HoldKind.STOP_ALL, who="provisioner", reason=self._problem),)))
         return self.latest
@@ -57,22 +60,22 @@ class CurrentHolds:
         self._changes += _changes(self.latest if self._is_known else None, holds)
         self.latest, self._is_known = holds, True
 
-    def tell(self) -> list[HoldChange]:
+    def log_changes(self) -> list[HoldChange]:
         """Log what was set or released since the last call, and return it."""
         changes, self._changes = self._changes, []
         for word, hold in changes:
-            about = {"hold": str(hold.kind), "target": hold.target, "who": hold.who, "reason": hold.reason}
-            log.warning("Hold %s", word, extra={**about, "since": format_utc(hold.since)})
+            facts = {"hold": str(hold.kind), "target": hold.target, "who": hold.who, "reason": hold.reason}
+            log.warning("Hold %s", word, extra={**facts, "since": format_utc(hold.since)})
         return changes
 
 
 def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
-    """What became of the holds; a cancel that was forgotten because it is done is left out."""
+    """Return the changes between two states of the holds. The end of a completed cancel is no change."""
     former = () if before is None else before.current
     yield from (
         HoldChange("held" if before is None else "pulled", hold) for hold in after.current if hold not in former
     )
-    by = {(hold.kind, hold.target): hold for hold in after.released}
+    released = {(hold.kind, hold.target): hold for hold in after.released}
     for hold in former:
         if hold not in after.current and hold.kind is not HoldKind.CANCEL:
-            yield HoldChange("released", by.get((hold.kind, hold.target), hold))
+            yield HoldChange("released", released.get((hold.kind, hold.target), hold))

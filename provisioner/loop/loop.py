@@ -1,4 +1,4 @@
-"""Cycle after cycle: observers beside the loop, wake-ups, signals, a clean end."""
+"""The loop: it runs cycle after cycle, starts the observers, follows wake-ups and signals, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ log = logging.getLogger(__name__)
 
 
 SETTLE_SECONDS = 5.0
-"""Seconds that the calls in hand get when the loop is asked to end. The next loop sees what became of the others."""
+"""Seconds that calls under way get when the loop is asked to end. The next loop observes the results of the others."""
 
 COLLECTOR = (100_000, 50, 100)
-"""Thresholds of Python's garbage collector. What the loop makes is acyclic and mostly stays: with the usual 700 the
-collector costs more than the plan of ten thousand slots, and its cost grows faster than they do."""
+"""Thresholds of Python's garbage collector. The loop's values are acyclic and mostly stay. With the usual threshold of
+700 the collector costs more than the plan of ten thousand slots, and its cost grows faster than their number."""
 
 
 def calm_collector() -> None:
-    """Let the garbage collector run as rarely as a process with many lasting values needs it."""
+    """Let the garbage collector run rarely, as suits a process with many lasting values."""
     gc.set_threshold(*COLLECTOR)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """The garbage collector waits while a cycle puts many new values in the place of old ones.
+    """Turn the garbage collector off while a cycle replaces many values.
 
-    The old ones go when nothing refers to them any more; until then there are twice as many as to look through: of a
-    hundred thousand slots that was a twelfth of the time of a plan, and of ten thousand nothing.
+    Reference counts free the replaced values at the end of the cycle. Until then the collector would scan twice as
+    many: a twelfth of the time of a plan with a hundred thousand slots; no measurable time with ten thousand.
     """
     gc.disable()
     try:
@@ -56,48 +56,48 @@ def uncollected() -> Iterator[None]:
 
 
 class Hints(Protocol):
-    """A stream of hints about machines, read only while this loop is the one that runs."""
+    """A stream of hints about machines, read only while this loop is the active one."""
 
     def start(self) -> None:
-        """Begin to read, in the background."""
+        """Start to read in the background."""
 
     def close(self) -> None:
-        """Stop reading; also when it was never begun."""
+        """Stop reading. Has no effect if reading was never started."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the loop runs; seconds."""
+    """The pace of the loop, in seconds."""
 
     interval: float = 5.0
     floor: float = 0.5
     act: float = 2.0
     intent_poll: float = 0.1
     longest_call: float = 45.0
-    """Of a batch that begins no more: that of the slowest kind of place that has a pool."""
+    """The longest time a running batch may still take once it starts no more calls, over all configured kinds."""
 
     @property
     def longest_cycle(self) -> float:
-        """Seconds that no batch outlives: those in which a cycle begins calls, and those that the last call takes."""
+        """Return the longest duration of a batch: the time in which calls are started, plus that of the last call."""
         return self.act + self.longest_call
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a loop works on, and how fast."""
+    """The inputs of a loop: state, backends, limits and pace."""
 
     state: State
     backends: Mapping[str, Backend]
-    """By pool."""
+    """Backends by pool."""
     limits: Limits
-    """Those in force at the start."""
+    """Limits in force at the start."""
     provisioner: str
-    """HF's provider instance, which intent.json has to belong to."""
+    """HF's provider instance, to which intent.json must belong."""
     pace: Pace
 
 
 class Loop:
-    """One provisioner on one state directory."""
+    """The loop of one provisioner on one state directory."""
 
     def __init__(
         self,
@@ -114,51 +114,52 @@ class Loop:
         self._pace = setup.pace
         self._report = report
         self._refresh = refresh
-        """Asked before each cycle for the limits in force; given those of the cycle before."""
+        """Returns the limits in force, before each cycle; takes the limits of the previous cycle and the memory."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
         self._hints = hints
         self._notices = Notices()
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
         self._last: CycleReport | None = None
-        self._mute = ""  # why the heartbeat could not be written, as it was logged last
+        self._heartbeat_problem = ""
+        """Reason why the heartbeat cannot be written, as last logged; empty if it can."""
 
     def stop(self) -> None:
-        """End after the action in hand; safe in a signal handler and from any thread."""
+        """End after the current action. Safe in a signal handler and from any thread."""
         self._stop.set()
         self.wakeups.wake(Wake.SIGNAL)
 
     def observe_now(self, source: Wake) -> None:
-        """Something may have changed in a cloud: look at every pool at once. From any thread."""
+        """Observe every pool at once because something may have changed in a cloud. Safe from any thread."""
         for observer in self._observers.values():
             observer.observe_now()
         self.wakeups.wake(source)
 
     def announce(self, name: str, cause: LossCause, seconds: float) -> None:
-        """A place says that a machine ends in so many seconds. From any thread."""
+        """Record a place's announcement that a machine ends in so many seconds. Safe from any thread."""
         now = self._clock.now()
         self._notices.hear(name, Notice(cause, now + seconds), now)
 
     def run(self, *, once: bool = False) -> None:
-        """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
+        """Stand by until no other loop runs, then run cycles until ``stop``. Raises StateError, SupersededError."""
         epoch = take_turn(self._state, self._stop, self._pace.longest_cycle)
         if epoch is None:
             return
         try:
-            self._hold(epoch, once)
+            self._run_epoch(epoch, once)
         finally:
             self._state.loop_lock.release()
 
     def unseen(self) -> list[str]:
-        """The pools that the last cycle had no look at."""
+        """Return the pools without a successful observation in the last cycle."""
         observations = self._last.observations if self._last else {}
         return [name for name, observation in observations.items() if isinstance(observation, ObservationFailed)]
 
     def problem(self) -> str:
-        """Why the last cycle could not do its work; empty when it did."""
+        """Return the reason why the last cycle could not do its work; empty if it did."""
         return self._last.problem if self._last else ""
 
-    def _hold(self, epoch: int, once: bool) -> None:
+    def _run_epoch(self, epoch: int, once: bool) -> None:
         clock = self._clock = LoopClock(read_memory(self._state))
         check = partial(check_turn, self._state, epoch)
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
@@ -180,7 +181,7 @@ class Loop:
             if self._hints:
                 self._hints.start()
             if once:
-                self._first_observations()
+                self._await_first_observations()
             self._cycles(reconciler, once)
         finally:
             self._finish(reconciler, actors, check)
@@ -188,7 +189,7 @@ class Loop:
                 self._hints.close()
             stop_all(self._observers.values())
 
-    def _first_observations(self) -> None:
+    def _await_first_observations(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
             observations = self._observations({}).values()
@@ -208,13 +209,13 @@ class Loop:
     def _cycles(self, reconciler: Reconciler, once: bool) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
-            changed = partial(self._differs, self._signature())
+            changed = partial(self._has_changed, self._signature())
             report = self._cycle(reconciler)
             if once:
                 return
             due = report.plan.due if report.plan else NEVER
             pause = min(self._pace.interval, max(0.0, due - report.now))
-            if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
+            if report.plan is not None:  # Let changes gather after a busy cycle, instead of a plan for each change.
                 self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
             self.wakeups.wait(pause, self._pace.intent_poll, changed)
 
@@ -224,25 +225,25 @@ class Loop:
             report = reconciler.cycle(self._observations(reconciler.sought()))
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
-        self._beat()
+        self._write_heartbeat()
         self._report(report)
         record_ends(report.closes, self._backends)
         self._last = report
         return report
 
-    def _beat(self) -> None:
-        """Show that the loop lives; why it cannot is said once."""
+    def _write_heartbeat(self) -> None:
+        """Write the heartbeat. A failure is logged once."""
         try:
             self._state.beat()
-            self._mute = ""
+            self._heartbeat_problem = ""
         except StateError as error:
-            former, self._mute = self._mute, str(error)
-            if former != self._mute:
-                log.error("Heartbeat could not be written", extra={"error": self._mute})
+            former, self._heartbeat_problem = self._heartbeat_problem, str(error)
+            if former != self._heartbeat_problem:
+                log.error("Heartbeat could not be written", extra={"error": self._heartbeat_problem})
 
     def _finish(self, reconciler: Reconciler, actors: ThreadedActors, check: Callable[[], None]) -> None:
-        """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
-        # --once waits for its calls: there is no later cycle that asks what came of them.
+        """Record and report the outcomes of the last calls, so that a successor need not repeat them or wait."""
+        # --once waits for its calls because no later cycle collects their outcomes.
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
         try:
@@ -258,11 +259,11 @@ class Loop:
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 
-    def _differs(self, signature: object) -> bool:
+    def _has_changed(self, signature: object) -> bool:
         return signature != self._signature()
 
     def _signature(self) -> object:
-        """Of what others write and the loop follows at once."""
+        """Return the joint signature of the files that others write and the loop follows at once."""
         try:
             return self._state.intent.signature(), self._state.holds_signature()
         except StateError:

@@ -1,4 +1,4 @@
-"""Publishing: what HF is told, rendered from memory into status.json, and settled where a script may be faster."""
+"""Publish the answers for HF: render them from memory into status.json, and settle answers that a script may settle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.state.protocols import State
 
 
 class PublishedStatus(NamedTuple):
-    """What status.json holds."""
+    """The content of status.json."""
 
     rendered: answers.Rendered
     lost: Mapping[str, Loss]
@@ -24,47 +24,47 @@ class PublishedStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What status.json says for the first time."""
+    """The news in status.json, compared with the status published before."""
 
     records: tuple[tuple[RequestRecord | ReturnRecord | None, RequestRecord | ReturnRecord], ...]
-    """The records whose answers were made anew, each after the record of the answer before."""
+    """Records whose answers changed, each preceded by the record of its previous answer (None: there was no answer)."""
     lost: Mapping[str, Loss]
-    """Machines that HF is told to give back."""
+    """Machines newly reported to HF as lost."""
 
 
 class Publisher:
-    """Writes status.json when what it says has changed, or when somebody else has put another in its place."""
+    """The writer of status.json. It writes if the content changed, or if another process has replaced the file."""
 
     def __init__(self, state: State, check: Callable[[], None]) -> None:
         self._state = state
         self._check = check
         """Raises SupersededError when a newer loop may write."""
         self._status: PublishedStatus | None = None
-        """What status.json holds; before it is written, the answers of the memory of the start and the losses there."""
+        """Content of status.json. Before the first write: the answers of the first memory, the losses of the file."""
         self._inputs: tuple[object, ...] = ()
-        """What the status was made of."""
+        """Inputs from which the status was made."""
         self._signature: object = None
-        """What status.json looked like when it was last written; None before."""
+        """Signature of status.json after the last write; None before the first write."""
         self._reported: list[Reported] = []
         self.unpublished = False
-        """A memory is recorded whose answers could not be published."""
+        """The answers of the recorded memory could not be published."""
 
     def begin(self, memory: Memory, limits: Limits, activity: HfActivity, now: float) -> None:
-        """Take the answers of memory and the losses in status.json as reported before. Later calls change nothing."""
+        """Assume that the answers of memory and the losses in status.json are reported. Later calls have no effect."""
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
-            except StateError:  # the holds of now may be new: without them a loss is rather reported twice than never
+            except StateError:  # The current holds may be new. Without them a loss is reported twice rather than never.
                 lost = answers.losses(memory, activity, now)
             self._status = PublishedStatus(answers.render(memory, {}, limits.prefix), lost, {})
 
     def publish(self, memory: Memory, limits: Limits, holds: Holds, activity: HfActivity, now: float) -> None:
-        """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
+        """Render the status, and write it if it changed. Raises StateError, SupersededError."""
         self.begin(memory, limits, activity, now)
         assert self._status is not None
         inputs, before = (memory, limits, holds, activity.inventory), self._status
-        there = self._signature is not None and self._state.status.signature() == self._signature
-        same = there and [*map(id, inputs)] == [*map(id, self._inputs)]
+        is_written = self._signature is not None and self._state.status.signature() == self._signature
+        same = is_written and [*map(id, inputs)] == [*map(id, self._inputs)]
         if same and not any(loss.grace for loss in before.lost.values()):  # a grace period ends as time passes
             return
         status = PublishedStatus(
@@ -72,7 +72,7 @@ class Publisher:
             answers.losses(memory, activity, now, holds),
             answers.available(memory, limits),
         )
-        if not (there and status == before):
+        if not (is_written and status == before):
             self._write(status, before)
         self._inputs = inputs
 
@@ -81,7 +81,7 @@ class Publisher:
         self.unpublished = True
         texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
         self._state.status.write(texts, status.lost, status.available)
-        self._status = status  # even if what follows fails: a retry reports nothing twice
+        self._status = status  # Set even if the next steps fail, so that a retry reports no news twice.
         records = [
             (old and old[0], record)
             for id_, (record, _) in status.rendered.items()
@@ -92,16 +92,16 @@ class Publisher:
         self._signature = self._state.status.signature()
         self.unpublished = False
 
-    def tell(self) -> list[Reported]:
-        """What was reported since the last call."""
+    def pop_news(self) -> list[Reported]:
+        """Return the news since the last call."""
         reported, self._reported = self._reported, []
         return reported
 
     def superseded(self, before: Memory, draft: Draft) -> Set[str]:
-        """Settle the terminal answers that take the place of others, before anything is recorded or done about them.
+        """Settle revised terminal answers before the revision is recorded or acted upon.
 
-        Returns the ids of which a script was faster: HF was told, or is about to be, and that has to stand. Raises
-        StateError, SupersededError.
+        Return the ids whose former answer a script has settled first: HF has got that answer, or is about to, so that
+        it stays. Raises StateError, SupersededError.
         """
         revised = answers.revised(before, draft)
         if revised:

@@ -1,7 +1,7 @@
-"""One cycle's order: take what was seen, read what is wanted, plan, record, act, remember.
+"""The order of one cycle: take the observations, read intent, plan, record, act, remember.
 
-The order is the promise: nothing is asked of a cloud before memory.json says so (law: recorded before acted), for every
-instruction may be the last one of this process.
+The process may end at any instruction. So a call to a cloud starts only after memory.json contains its slot (law:
+recorded before acted).
 """
 
 from __future__ import annotations
@@ -45,27 +45,20 @@ NO_PLAN = Plan(Memory(""), due=LONG_AGO)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the last plan was made from: while all of it is the same and nothing is due, there is nothing to plan."""
+    """The last plan and its inputs. Planning is skipped while the inputs are the same and no moment has fallen due."""
 
     inputs: tuple[object, ...] = ()
-    held: object = None
-    """Keeps alive what ``inputs`` names by identity."""
+    referenced: object = None
+    """The objects that ``inputs`` contains by id, so that no id is reused."""
     plan: Plan = NO_PLAN
-    """The plan. It is carried out once; what it defers and distrusts stays in force until the next one."""
+    """The last plan. It is carried out once; its deferrals and distrust stay in force until the next plan."""
 
 
 class Reconciler:
-    """Holds one state directory's memory between cycles."""
+    """The cycles on one state directory; it keeps the memory between them."""
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        state: State,
-        actors: Actors,
-        limits: Limits,
-        provisioner: str,
-        mandate: Mandate,
+        self, *, clock: Clock, state: State, actors: Actors, limits: Limits, provisioner: str, mandate: Mandate
     ) -> None:
         self.limits = limits
         self.memory: Memory | None = None
@@ -84,7 +77,7 @@ class Reconciler:
         self._number = 0
 
     def cycle(self, observations: Mapping[str, Observation]) -> CycleReport:
-        """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
+        """Run one cycle. Raises SupersededError; any other failure is in the report."""
         self._number += 1
         CYCLE.set(self._number)
         began, results = time.monotonic(), self._actors.collect()
@@ -96,11 +89,11 @@ class Reconciler:
         transitions, windows = made.transitions, made.windows
         try:
             self._mandate.check()
-            self._take_in(observations, now)
+            self._load_and_release_brake(observations, now)
             if self.memory is not None:
                 self._publisher.begin(self.memory, self.limits, self._hf_activity.latest, now)
                 if self._publisher.unpublished:
-                    # A plan may rely on what the one before let HF know (a cancel does).
+                    # A plan may rely on the answers of the previous plan (a cancel does).
                     self._publish(self.memory, now)
                 plan = self._plan(observations, now)
                 self._record(plan.memory if plan else self.memory, now)
@@ -116,8 +109,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        changed = results, transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
-        self._history.take(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
+        changed = results, transitions, windows, recorded, self._holds.log_changes(), self._publisher.pop_news()
+        self._history.record(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
         return CycleReport(
             number=self._number,
             now=now,
@@ -143,15 +136,15 @@ class Reconciler:
         changes = Changes(self._number, self._clock.wall(), results, made.transitions, made.windows)
         if self.memory is not None:
             self._record(self.memory, now)
-        self._history.take(changes, ending=True)
+        self._history.record(changes, ending=True)
         return changes
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
-        """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
+        """Return by pool the names to ask for in the next observation, each with its uid if known, else empty."""
         return {} if self.memory is None else sought(self.memory, self.limits)
 
     def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
-        """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
+        """Return the plan of the next cycle, without writing a file or acting. Raises StateError."""
         now, holds = self._clock.now(), self._holds.read()
         intent = self._load(observations, now)
         if self.memory is None or intent is None:
@@ -160,22 +153,25 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
-        now, left = self._clock.now(), dict[str, None]()
+        """Remove all records that may leave the files, or with ``dry_run`` only find the first of them; return the ids.
+
+        No pool is observed. Raises StateError.
+        """
+        now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()
         while (intent := self._load({}, now)) is not None and self.memory is not None:
             plan = make_trim(intent, self._hf_activity.read(now, intent), self.memory, self.limits, now)
-            left |= dict.fromkeys(plan.forget)
+            removed |= dict.fromkeys(plan.forget)
             if dry_run or not (plan.forget or plan.memory is not self.memory):
                 break
-            # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
+            # The order of a cycle: poll markers and intent lose a record first, memory and status in the next pass.
             self._record(plan.memory, now)
             self._publish(plan.memory, now)
             self._intent.forget(plan.forget)
-        return tuple(left)
+        return tuple(removed)
 
-    def _take_in(self, observations: Mapping[str, Observation], now: float) -> None:
-        """Load; and record at once what a lost intent or a person says of the brake."""
+    def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
+        """Load intent and memory. Record a lost intent, or an operator's release of the brake, at once."""
         try:
             self._load(observations, now)
         except (StateMissing, StateUnreadable) as error:
@@ -186,7 +182,7 @@ class Reconciler:
             self._state.recovery_done()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
-        """Keep memory.json whole, from which `recover` makes intent again; where intent is lost, latch the brake."""
+        """Record memory, from which `recover` rebuilds intent; latch the brake if intent is lost."""
         if lost and self.memory is None:
             self.memory = self._startup.without_intent(self.limits, now)
         memory = self.memory
@@ -196,14 +192,13 @@ class Reconciler:
             self._record(memory, now)
 
     def _load(self, observations: Mapping[str, Observation], now: float) -> Intent | None:
-        """Intent, and at the first time memory."""
+        """Read intent, load memory at the first time, and return intent."""
         intent = self._intent.read(starting=self.memory is None)
         newest = self._intent.newest
         if intent is not None:
-            self.memory = self._startup.memory(
-                self.memory, StartupInputs(intent, newest, observations, self.limits, now)
-            )
-            # Where intent is an old copy, the plan sees it by memory's generation.
+            inputs = StartupInputs(intent, newest, observations, self.limits, now)
+            self.memory = self._startup.memory(self.memory, inputs)
+            # The plan detects an old copy of intent by memory's higher generation.
             known = newest if intent.generation < newest else 0
             generation = max(known, self.memory.generation)
             if (self.memory.epoch, self.memory.generation) != (self._mandate.epoch, generation):
@@ -211,7 +206,7 @@ class Reconciler:
         return intent
 
     def _remember(self, results: Sequence[Results], now: float) -> Plan:
-        """Take the outcomes of batches into memory; return what changed in it."""
+        """Apply the outcomes of batches to memory; return the changes as a plan."""
         if self.memory is None or not results:
             return NO_PLAN
         outcomes = [outcome for done in results for outcome in done.outcomes]
@@ -221,24 +216,24 @@ class Reconciler:
         return made
 
     def _plan(self, observations: Mapping[str, Observation], now: float) -> Plan | None:
-        """None when everything is as at the last plan and nothing has fallen due."""
-        intent = self._intent.held
+        """Make the next plan; return None if all inputs are as for the last plan and no moment has fallen due."""
+        intent = self._intent.latest
         assert self.memory is not None
         assert intent is not None
         activity, busy, holds = self._hf_activity.read(now, intent), self._actors.busy(), self._holds.latest
-        rest = (intent.generation, id(self.limits), id(holds), busy, _seen(observations, self.limits, now))
-        inputs = (id(self.memory), _heard(activity, self.memory), *rest)
+        rest = (intent.generation, id(self.limits), id(holds), busy, _observation_key(observations, self.limits, now))
+        inputs = (id(self.memory), _activity_key(activity, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
         world = World(intent, observations, activity, busy, self._clock.wall(), holds)
         draft = perceive(world, self.memory, self.limits, now)
-        if told := self._publisher.superseded(self.memory, draft) - activity.reported:
-            activity = self._hf_activity.hear(told)
+        if answered_ids := self._publisher.superseded(self.memory, draft) - activity.reported:
+            activity = self._hf_activity.add_reported(answered_ids)
             world = replace(world, activity=activity)
             draft = perceive(world, self.memory, self.limits, now)
         plan = decide(draft, world)
-        # Next time the same memory is expected: the one this plan leaves.
-        inputs = (id(plan.memory), _heard(activity, plan.memory), *rest)
+        # The next cycle starts from the memory that this plan returns.
+        inputs = (id(plan.memory), _activity_key(activity, plan.memory), *rest)
         self._planned = Planned(inputs, (observations, self.limits, holds), plan)
         return plan
 
@@ -246,7 +241,7 @@ class Reconciler:
         self._publisher.publish(memory, self.limits, self._holds.latest, self._hf_activity.latest, now)
 
     def _record(self, memory: Memory, now: float) -> None:
-        """Make a memory durable before anything is done about it (law: recorded before acted)."""
+        """Make a memory durable before the loop acts on it (law: recorded before acted)."""
         self._memory_file.record(memory, now)
         self.memory = memory
 
@@ -258,15 +253,15 @@ class Reconciler:
             self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
 
 
-def _seen(observations: Mapping[str, Observation], limits: Limits, now: float) -> object:
-    """What matters of the observations: what they say, and whether a plan may still rest on them."""
+def _observation_key(observations: Mapping[str, Observation], limits: Limits, now: float) -> object:
+    """Return a key of the observations: their content, and whether they are fresh enough for a plan."""
     return tuple((*_identity(observation), fresh(observation, limits, now)) for observation in observations.values())
 
 
 def _identity(observation: Observation) -> tuple[object, ...]:
-    """The same for two observations that say the same, except for when they began."""
+    """Return a key that is equal for observations with the same content, whenever they began."""
     if isinstance(observation, Snapshot):
-        said = (
+        content = (
             observation.causes,
             observation.foreign,
             observation.name_collisions,
@@ -275,11 +270,14 @@ def _identity(observation: Observation) -> tuple[object, ...]:
             observation.endpoint_identity,
             observation.listed,
         )
-        return observation.pool, id(observation.machines), *said
+        return observation.pool, id(observation.machines), *content
     return (observation.pool,)
 
 
-def _heard(activity: HfActivity, memory: Memory) -> object:
-    """What matters of HF's calls: each of them while it has still to hear of an end, else only what is new in them."""
+def _activity_key(activity: HfActivity, memory: Memory) -> object:
+    """Return a key of HF's activity.
+
+    While HF has not read some final answer, each of its calls counts; otherwise only the calls with news do.
+    """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

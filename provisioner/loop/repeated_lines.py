@@ -1,4 +1,4 @@
-"""What the journal says again and again: a few times in full, then as a count, so that no storm empties it."""
+"""Repeated lines of the journal: a few are written in full, the rest as a count, so that a storm cannot fill it."""
 
 from __future__ import annotations
 
@@ -10,86 +10,90 @@ from provisioner.state.journal import stamp
 Line = dict[str, object]
 
 COUNTED_SECONDS = 600.0
-"""Seconds that a counted line stands for."""
+"""Seconds that a counted line covers."""
 
 IN_FULL = 3
-"""Lines of a kind that are written before the rest of ten minutes is counted: what happens a few times is told as it
-was, and what happens for a week, a thousand times an hour, takes a few hundred kilobytes of the journal's 60 MB."""
+"""Lines of a series that are written in full before the rest of the ten minutes is counted. So a rare event is recorded
+in full, and an event that occurs a thousand times an hour takes a few hundred kilobytes a week of the journal's 60 MB.
+"""
 
 NAMED = 20
-"""Machines that a counted line names, where the same ones may be met again and again."""
+"""Machines named by a counted line of an event that may occur to the same machine again and again."""
 
 MET_ONCE = frozenset({"close", "troubled"})
-"""Events that a machine meets once, or a few times: a counted line names all."""
+"""Events that occur once or a few times to a machine, so that a counted line names all machines."""
 
 
 @dataclass(slots=True)
 class _Series:
-    """Equal lines of ten minutes."""
+    """A series of repeated lines within ten minutes."""
 
-    began: float
+    began_at: float
+    """Epoch seconds."""
     written: int = 0
-    held: list[Line] = field(default_factory=list)
-    """The newest of the lines that were not written; the machines of the others are in ``machines``."""
+    """Number of lines written in full."""
+    unwritten: list[Line] = field(default_factory=list)
+    """The newest unwritten line, if any; ``machines`` has the machines of all unwritten lines."""
     times: int = 0
+    """Number of unwritten lines."""
     since: float = 0.0
-    """When the first of them came."""
+    """Epoch seconds of the first unwritten line."""
     machines: dict[object, None] = field(default_factory=dict)
 
 
 class Repeats:
-    """Equal lines, by what makes them equal."""
+    """The series of repeated lines, by key."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
         self.due_at = float("inf")
-        """Epoch seconds from which ``due`` has something to do."""
+        """Epoch seconds at which the next series is over; infinite if there is no series."""
 
-    def take(self, lines: Iterable[tuple[Hashable, Line]], wall: float) -> Iterator[Line]:
-        """Those of a cycle's lines that are to be written; the others are counted. ``wall``: epoch seconds."""
+    def filter_lines(self, lines: Iterable[tuple[Hashable, Line]], wall: float) -> Iterator[Line]:
+        """Return the lines of a cycle that are written now, and count the others. ``wall``: epoch seconds."""
         groups: dict[Hashable, list[Line]] = {}
         for key, line in lines:
             groups.setdefault(key, []).append(line)
         for key, group in groups.items():
             series = self._series.setdefault(key, _Series(wall))
-            self.due_at = min(self.due_at, series.began + COUNTED_SECONDS)
+            self.due_at = min(self.due_at, series.began_at + COUNTED_SECONDS)
             if series.written + len(group) <= IN_FULL:
                 series.written += len(group)
                 yield from group
                 continue
-            _hold(series, group, wall)
+            _count(series, group, wall)
             if series.written < IN_FULL:
                 series.written += 1
                 yield _counted(series)
 
-    def due(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
-        """The counts of ten minutes that are over; ``ending``: of all, as the loop ends."""
+    def get_due_counts(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
+        """Return the counts of the series whose ten minutes are over; of all series if the loop is ``ending``."""
         for key, series in list(self._series.items()):
-            if wall < series.began + COUNTED_SECONDS and not ending:
+            if wall < series.began_at + COUNTED_SECONDS and not ending:
                 continue
             if series.times:
                 yield _counted(series)
-                series.began, series.written = wall, IN_FULL
+                series.began_at, series.written = wall, IN_FULL
             else:
                 del self._series[key]
-        self.due_at = min((one.began + COUNTED_SECONDS for one in self._series.values()), default=float("inf"))
+        self.due_at = min((one.began_at + COUNTED_SECONDS for one in self._series.values()), default=float("inf"))
 
 
-def _hold(series: _Series, group: Sequence[Line], wall: float) -> None:
+def _count(series: _Series, group: Sequence[Line], wall: float) -> None:
     if not series.times:
         series.since = wall
     series.times += len(group)
-    series.held = [group[-1]]
+    series.unwritten = [group[-1]]
     for line in group:
         if "machine" in line and (line["event"] in MET_ONCE or len(series.machines) < NAMED):
             series.machines[line["machine"]] = None
 
 
 def _counted(series: _Series) -> Line:
-    """One line for all that were held; none is held after it."""
-    line = {name: value for name, value in series.held[0].items() if name != "machine"}
+    """Return one line for all unwritten lines of a series, and start counting anew."""
+    line = {name: value for name, value in series.unwritten[0].items() if name != "machine"}
     line |= {"times": series.times, "since": stamp(series.since)}
     if series.machines:
         line["machines"] = list(series.machines)
-    series.held, series.times, series.machines = [], 0, {}
+    series.unwritten, series.times, series.machines = [], 0, {}
     return line

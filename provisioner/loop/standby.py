@@ -1,4 +1,4 @@
-"""Standby: one loop at a time works on a state directory, and a successor lets its predecessor finish."""
+"""Standby: one loop at a time works on a state directory, and a successor waits until its predecessor has finished."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
-    """Lock, raise the epoch, and let a predecessor that may still act finish, for so many seconds.
+    """Take the loop's lock, raise the epoch, and wait ``longest_cycle`` seconds if the predecessor may still act.
 
     Return the epoch; None if the loop was stopped meanwhile.
     """
@@ -30,7 +30,7 @@ def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
     before, memory = lock.holder(), read_memory(state)
     epoch = lock.raise_epoch(memory.epoch + 1 if memory else 1)
     if _may_live(before):
-        log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": longest_cycle})
+        log.info("Waiting for the previous loop to end", extra={"holder": str(before), "seconds": longest_cycle})
         if stop.wait(longest_cycle):
             return None
     check_turn(state, epoch)
@@ -38,7 +38,7 @@ def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
 
 
 def read_memory(state: State) -> Memory | None:
-    """What the loop before remembered; None if there is no memory."""
+    """Return the memory of the previous loop; None if there is no memory."""
     try:
         return state.memory.read()
     except StateMissing:
@@ -46,19 +46,19 @@ def read_memory(state: State) -> Memory | None:
 
 
 def check_turn(state: State, epoch: int) -> None:
-    """Raises SupersededError where another process is the loop by now, StateError where nobody can say."""
-    # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
+    """Raise SupersededError if another process is the active loop by now, StateError if that is unknown."""
+    # The lock comes first: an NFS client that takes a lock drops its cache, so that the epoch is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(
-            f"{state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
-            "process has it; this one ends. Started again, it stands by."
+            f"{state.path}: this loop has lost its lock, as its NFS server or this host was unreachable, and another "
+            "process has taken the lock. This loop ends; if it is started again, it stands by."
         )
     if (newest := state.loop_lock.epoch()) != epoch:
-        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}; this one ends.")
+        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}. This loop ends.")
 
 
 def _may_live(holder: Mapping[str, object]) -> bool:
-    """The loop that signed before may still have calls under way: on another host, or as a process of this one."""
+    """Return True if the previous holder of the lock may have calls under way, on another host or as a process here."""
     if not holder.get("pid") or holder.get("ended"):
         return False
     if holder.get("host") != socket.gethostname():

@@ -1,6 +1,6 @@
-"""Start-up: what is wanted and what is remembered, read from files; a lost or old memory is made again.
+"""Start-up: read intent and memory from files, and rebuild a memory that is lost or old.
 
-Which memory the loop goes on with is decided here; when it is recorded, in the cycle.
+This module decides which memory the loop continues with. The cycle records that memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from provisioner.state.errors import Condition, StateError, StateMissing, StateU
 from provisioner.state.protocols import State
 
 LONE_MEMORY = (
-    "memory.json stands without its lock file: it may be an old copy. "
-    "`provisioner recover` names the machines that it does not know."
+    "memory.json has no lock file, so it may be an old copy. "
+    "`provisioner recover` names the machines that it does not contain."
 )
 
 
-TIME_KEPT = 1200.0
-"""Seconds after which memory is written again though nothing has changed: a loop that starts goes on from its time, and
-takes a gap for an hour at most. So hours of a quiet grid are not lost when the loop ends in them."""
+REWRITE_SECONDS = 1200.0
+"""Seconds after which an unchanged memory is written again to record the loop time. A new loop continues from that time
+and counts a gap of at most an hour, so otherwise the hours of a quiet grid would be lost."""
 
 
 class CachedIntent:
@@ -46,50 +46,50 @@ class CachedIntent:
         self._state = state
         self._provisioner = provisioner
         self._check = check
-        """Raises SupersededError when a newer loop may write."""
+        """Raises SupersededError if a newer loop is active."""
         self._signature: object = None
-        self.held: Intent | None = None
-        """None before HF's first request."""
+        self.latest: Intent | None = None
+        """Intent as last read; None before HF's first request."""
         self.newest = 0
-        """The newest generation of intent.json ever written: above intent's own when an old copy was put back."""
+        """Newest generation of intent.json ever written. It exceeds intent's own if an old copy was restored."""
 
     def read(self, *, starting: bool) -> Intent | None:
-        """The newest intent; None before HF's first request, which only a loop without a memory can be in.
+        """Return the newest intent; None before HF's first request, if the loop is ``starting`` without a memory.
 
-        Raises StateMissing for a file that vanished, StateError for that of another provider instance.
+        Raises StateMissing if the file vanished, StateError if it belongs to another provider instance.
         """
         signature = self._state.intent.signature()
         if signature is None or signature != self._signature:
             try:
-                self.held, self.newest = self._state.intent.read_newest()
+                self.latest, self.newest = self._state.intent.read_newest()
             except StateMissing:
                 if starting and not (self._state.memory.existed() or self._state.intent.existed()):
                     return None
                 raise
             self._signature = signature
-        if self.held is not None and self.held.provisioner != self._provisioner:
+        if self.latest is not None and self.latest.provisioner != self._provisioner:
             raise StateError(
-                f"{self._state.path}: belongs to HF's provider instance {self.held.provisioner!r}, but this loop "
+                f"{self._state.path}: belongs to HF's provider instance {self.latest.provisioner!r}, but this loop "
                 f"serves {self._provisioner!r}. Set HF_PROVIDER_NAME, or use another state directory."
             )
-        return self.held
+        return self.latest
 
     def forget(self, ids: Collection[str]) -> float | None:
-        """Trim what memory has marked; memory forgets it when intent no longer has it. Raises StateError.
+        """Remove the records that memory has marked as removable. Memory drops them once intent lacks them.
 
-        Returns the seconds it waited for the lock, if it needed it.
+        Return the seconds that it waited for intent's lock; None if it needed no lock. Raises StateError.
         """
         if not ids:
             return None
         self._check()
-        # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
+        # Poll markers go first: the marker of a request that intent lacks would never be removed.
         self._state.forget_polls(ids)
         return self._state.intent.remove(ids)
 
     def warn_writers(self, generation: int) -> None:
-        """Tell writers of a generation that memory has read: each write would let an older file look newer to them.
+        """Record in intent's lock file the generation that memory has read, so that writers refuse an older file.
 
-        Raises StateError.
+        Otherwise each write to an older file would raise its generation until it seems current. Raises StateError.
         """
         if self.newest < generation:
             self._check()
@@ -104,168 +104,173 @@ class CachedMemory:
         self._state = state
         self._clock = clock
         self._check = check
-        """Raises SupersededError when a newer loop may write."""
-        self._held: Memory | None = None
+        """Raises SupersededError if a newer loop is active."""
+        self._latest: Memory | None = None
+        """Memory as last read or written."""
         self._signature: object = None
-        """Another one shows that somebody has put another file in its place."""
-        self._recorded = LONG_AGO
-        """When it was written last, in loop time."""
+        """Signature of memory.json as last read or written. A different signature means that the file was replaced."""
+        self._recorded_at = LONG_AGO
+        """Loop time of the last write."""
 
     def read(self) -> Memory:
-        """What is remembered. Raises StateMissing, StateUnreadable."""
+        """Read memory.json. Raises StateMissing, StateUnreadable."""
         self._signature = self._state.memory.signature()  # before the content
-        self._held = self._state.memory.read()
-        return self._held
+        self._latest = self._state.memory.read()
+        return self._latest
 
     def record(self, memory: Memory, now: float) -> None:
-        """Make a memory durable, if it is not already, or no longer; or its time, now and then. Raises StateError."""
-        recent = now - self._recorded < TIME_KEPT
-        if recent and memory is self._held and self._state.memory.signature() == self._signature:
+        """Write a memory if it changed, the file was replaced, or the recorded time is too old. Raises StateError."""
+        recent = now - self._recorded_at < REWRITE_SECONDS
+        if recent and memory is self._latest and self._state.memory.signature() == self._signature:
             return
         self._check()
         clock = self._clock
         self._state.memory.write(replace(memory, written=Moment(now, clock.wall(), clock.uptime())))
-        self._held, self._signature, self._recorded = memory, self._state.memory.signature(), now
+        self._latest, self._signature, self._recorded_at = memory, self._state.memory.signature(), now
 
 
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
-    """What a memory is loaded or made again by, beside the files."""
+    """The inputs, beside the files, from which a memory is loaded or rebuilt."""
 
     intent: Intent
     newest: int
-    """The newest generation of intent.json ever written."""
+    """Newest generation of intent.json ever written."""
     observations: Mapping[str, Observation]
     limits: Limits
     now: float
 
 
 class Startup:
-    """Takes up the memory of the loop before, or makes it again where it is lost or old."""
+    """The choice of the memory to continue with: the memory of the previous loop, or a rebuilt one."""
 
     def __init__(self, state: State, clock: Clock, file: CachedMemory) -> None:
         self._state = state
         self._clock = clock
         self._file = file
-        self._agreed: frozenset[str] = frozenset()
-        """Ids that HF was told of, and that memory knows to have ended."""
-        self._missed: float | None = None
-        """Since when memory.json is known to be lost."""
+        self._agreed_ids: frozenset[str] = frozenset()
+        """Ids whose terminal answer is reported to HF, and whose requests have ended in memory, too."""
+        self._missed_at: float | None = None
+        """Loop time at which memory.json was found to be lost; None if it is not."""
         self.distrusted: Mapping[str, Distrusted] = {}
-        """Pools whose snapshots do not count as evidence yet."""
+        """Pools whose snapshots may not be used to rebuild the memory yet."""
 
-    def memory(self, held: Memory | None, inputs: StartupInputs) -> Memory:
-        """The memory to go on with: the one held, unless an answer that HF has read contradicts it. Raises StateError.
+    def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
+        """Return the memory to continue with: ``latest``, unless an answer that HF has read contradicts it.
 
-        Looks were taken before intent was read: a machine without a request is an orphan.
+        The observations precede the reading of intent, so that a machine without a request is an orphan. Raises
+        StateError.
         """
         self.distrusted = {}
-        if held is None:
-            return self._loaded(inputs)
-        if self._is_contradicted(held, inputs.intent):
-            return self._made_again(
-                replace(held, written=Moment(inputs.now, self._clock.wall(), held.written.uptime)), inputs
-            )
-        return held
+        if latest is None:
+            return self._load(inputs)
+        if self._is_contradicted(latest, inputs.intent):
+            written = Moment(inputs.now, self._clock.wall(), latest.written.uptime)
+            return self._rebuild_older(replace(latest, written=written), inputs)
+        return latest
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
-        """The memory of a directory whose intent.json is lost; None where there is none to work from."""
+        """Return the memory of a directory whose intent.json is lost; None if there is no usable memory."""
         if self._state.memory.condition() in (Condition.NEW, Condition.MISSING, Condition.OLDER):
-            return None  # a person has to recover intent first
-        return self._taken_up(self._file.read(), limits, now)
+            return None  # An operator has to recover intent first.
+        return self._recover(self._file.read(), limits, now)
 
-    def _loaded(self, inputs: StartupInputs) -> Memory:
+    def _load(self, inputs: StartupInputs) -> Memory:
         intent, now = inputs.intent, inputs.now
         try:
             memory = self._file.read()
         except StateMissing:
             if self._is_first(intent, inputs.limits):
                 return fresh(intent, inputs.limits, now, self._clock.wall())
-            return self._rebuilt(inputs, BrakeReason.MEMORY_LOST)
+            return self._rebuild(inputs, BrakeReason.MEMORY_LOST)
         condition = self._state.memory.condition()
         if condition is Condition.OLDER or self._is_contradicted(memory, intent):
-            return self._made_again(memory, inputs)
-        memory = self._taken_up(memory, inputs.limits, now)
-        current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
+            return self._rebuild_older(memory, inputs)
+        memory = self._recover(memory, inputs.limits, now)
+        current = intent.generation >= memory.generation  # Otherwise the plan finds that intent is the old file.
         if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
     def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
-        """HF was told how a request ended, and memory does not know that it has: it is an old one."""
-        told = self._state.terminal_answers.ids()
-        for id_ in (told - self._agreed) & intent.requests.keys():
+        """Return True if a terminal answer is settled for a request that memory lists as open: then memory is old."""
+        reported_ids = self._state.terminal_answers.ids()
+        for id_ in (reported_ids - self._agreed_ids) & intent.requests.keys():
             record = memory.requests.get(id_)
             if (record is None or record.ended is None) and self._state.terminal_answers.settled(id_) is not None:
                 return True
-        self._agreed = told
+        self._agreed_ids = reported_ids
         return False
 
-    def _taken_up(self, memory: Memory, limits: Limits, now: float) -> Memory:
-        """A memory as it was recorded, with the answers that were settled after that."""
-        unheard = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
-        settled = {id_: answer for id_ in unheard if (answer := self._state.terminal_answers.settled(id_)) is not None}
+    def _recover(self, memory: Memory, limits: Limits, now: float) -> Memory:
+        """Return a recorded memory with the answers that were settled after the record."""
+        unreported = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
+        get_answer = self._state.terminal_answers.settled
+        settled = {id_: answer for id_ in unreported if (answer := get_answer(id_)) is not None}
         return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
-        """No trace of an earlier memory, and every request is within its deadline."""
+        """Return True if there is no trace of an earlier memory, and every request is within its deadline."""
         if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
             return False
-        served = {request_of(limits.prefix, name) for back in intent.returns.values() for name in back.names}
+        names = [name for return_request in intent.returns.values() for name in return_request.names]
+        served = {request_of(limits.prefix, name) for name in names}
         if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
             return False
-        asked = self._scripts_clock(intent)
-        return all(asked - request.created_wall < limits.request_deadline for request in intent.requests.values())
+        scripts_now = self._scripts_clock(intent)
+        return all(scripts_now - request.created_wall < limits.request_deadline for request in intent.requests.values())
 
     def _scripts_clock(self, intent: Intent) -> float:
-        """What the clock that intent's times are by shows now, or less (law: time is an argument)."""
+        """Return a lower bound of the scripts' wall clock, in epoch seconds (law: time is an argument).
+
+        No clock of another machine is read: the bound is the newest time in intent plus the age of its file.
+        """
         recorded = [request.created_wall for request in intent.requests.values()]
-        recorded += [back.created_wall for back in intent.returns.values()]
+        recorded += [return_request.created_wall for return_request in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.since_intent()
 
-    def _made_again(self, old: Memory, inputs: StartupInputs) -> Memory:
-        """HF may have been told of what an old memory lacks: all but the usage that it counted is made again."""
-        return with_usage_of(old, self._rebuilt(inputs, BrakeReason.MEMORY_OLDER))
+    def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
+        """Rebuild a memory that is old, as it may lack what was reported to HF. Only its usage is kept."""
+        return with_usage_of(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
-    def _rebuilt(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
-        """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
+    def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
+        """Rebuild the memory. Raises StateError until each pool has a snapshot from after the memory was missed."""
         lost = f"{self._state.path}: memory.json is lost or"
         if inputs.intent.generation < inputs.newest:
             raise StateError(
                 f"{lost} older than one written before, and so is intent.json: "
-                "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
+                "the loop does nothing until an operator has run `provisioner recover`, and then again with --apply."
             )
-        self._missed = inputs.now if self._missed is None else self._missed
+        self._missed_at = inputs.now if self._missed_at is None else self._missed_at
         snapshots = {
             pool.name: observation
             for pool in inputs.limits.pools.values()
             if isinstance(observation := inputs.observations.get(pool.name), Snapshot)
-            and observation.began >= self._missed + pool.lag
+            and observation.began >= self._missed_at + pool.lag
         }
         if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(
-                f"{lost} old, and is made again as soon as every pool was seen; "
-                f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
-                "take it out of provisioner.yaml and start again; its machines then count as lost."
+                f"{lost} old, and is rebuilt as soon as every pool was observed; until then the loop makes no plan. "
+                f"Not observed yet: {', '.join(missing)}. If a pool is gone for ever, take it out of "
+                "provisioner.yaml and start again; its machines then count as lost."
             )
-        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
-        recovery_inputs = RecoveryInputs(
-            inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent)
-        )
-        self.distrusted = distrusted(recovery_inputs, inputs.limits, self._missed)
+        polled = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
+        intent, answers = inputs.intent, self._reported_answers()
+        recovery_inputs = RecoveryInputs(intent, answers, polled, snapshots, self._scripts_clock(intent))
+        self.distrusted = distrusted(recovery_inputs, inputs.limits, self._missed_at)
         if self.distrusted:
             raise StateError(
-                f"{lost} old, and is made again as soon as a second look at these "
-                f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.distrusted))}."
+                f"{lost} old, and is rebuilt after a second observation of these pools, which lack many machines "
+                f"that HostFactory has: {', '.join(sorted(self.distrusted))}."
             )
-        # Whoever asked before to release the brake has not seen what this memory could not know.
+        # An earlier release of the brake does not apply to the rebuilt memory.
         self._state.recovery_done()
-        self._missed = None
+        self._missed_at = None
         recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
         return rebuild(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
 
-    def _told(self) -> Mapping[str, Answer]:
-        """What is settled; of the others what status.json says, if it can be read."""
+    def _reported_answers(self) -> Mapping[str, Answer]:
+        """Return the settled answers, and for other requests the answers in status.json if it can be read."""
         try:
             published = self._state.status.read_all()
         except (StateMissing, StateUnreadable):

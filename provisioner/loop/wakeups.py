@@ -1,4 +1,4 @@
-"""Wake-ups: hints that end the loop's wait for its next cycle. A hint is never state."""
+"""Wake-ups: hints that start the loop's next cycle early. A hint is never state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 
 class Wake(StrEnum):
-    """Who woke the loop."""
+    """The source of a wake-up."""
 
     TIMER = "timer"
     INTENT = "intent"
@@ -19,18 +19,18 @@ class Wake(StrEnum):
 
 
 class Wakeups:
-    """Hints that something may have changed; many at once are one. One thread waits for them."""
+    """A queue of hints that something may have changed, for which one thread waits. Simultaneous hints count as one."""
 
     def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
         self._hints: SimpleQueue[Wake] = SimpleQueue()
         self._count = count
 
     def wake(self, source: Wake) -> None:
-        """Let the next cycle begin as soon as it may; safe in a signal handler, as it takes no lock (see ``Latch``)."""
+        """Start the next cycle as soon as allowed. Safe in a signal handler, as it takes no lock (see ``Latch``)."""
         self._hints.put(source)
 
     def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
-        """Until a wake-up, until ``changed()`` (asked every ``poll`` seconds), or until the time is over."""
+        """Wait for a wake-up or until ``changed()``, polled every ``poll`` seconds, is true; at most ``seconds``."""
         deadline = time.monotonic() + seconds
         while not self._woken(min(poll, max(0.0, deadline - time.monotonic()))):
             if changed():
@@ -41,7 +41,7 @@ class Wakeups:
                 return
 
     def _woken(self, seconds: float) -> bool:
-        """Take and count the hints that there are, or the first within so many seconds; whether there was one."""
+        """Wait at most ``seconds`` for a hint, count all hints that have arrived, and return True if there was one."""
         try:
             self._count(self._hints.get(timeout=seconds))
         except Empty:

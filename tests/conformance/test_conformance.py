@@ -52,7 +52,9 @@ REFUSED = [
     Refused(38, REQUEST, {}, "template: is missing"),
     Refused(38, REQUEST, {"template": "T1"}, 'template: expected an object, got "T1"'),
     Refused(38, REQUEST, requesting(""), 'template.templateId: expected a text, got ""'),
-    Refused(41, REQUEST, requesting("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested"),
+    Refused(
+        41, REQUEST, requesting("T0", 1), "template.templateId: maxNumber of T0 is 0, so no machine may be requested"
+    ),
     Refused(62, POLL, {"requests": []}, "requests: the list is empty"),
     Refused(62, POLL, {}, "requests: is missing"),
     Refused(62, POLL, {"requests": [{}]}, "requests[0].requestId: is missing"),

@@ -75,7 +75,7 @@ def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
     hf.state.heartbeat.touch()
     code, good, bad = checked(hf)
     assert (code, bad) == (0, [])
-    assert any("intent.json: is made by the first request" in line for line in good)
+    assert any("intent.json: will be created by the first request" in line for line in good)
 
 
 def old_copy_of_intent(hf: HostFactory) -> None:
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
 ) -> None:
     """Looked at until it is found: the scripts are tried last."""
     wrong(hf)
-    found = map(str, installation_check.look(Directories(hf.environment), ""))
+    found = map(str, installation_check.check_all(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)
 
 
@@ -157,7 +157,7 @@ def become_user(user: int) -> None:
 
 def told(environment: dict[str, str]) -> list[str]:
     installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
-    return [str(result) for result in installation_check.look(Directories(environment), "")]
+    return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
 
 @pytest.fixture

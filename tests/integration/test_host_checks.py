@@ -109,7 +109,9 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
         assert told_of_the_way(state) == []
         (top / "home").chmod(0o600)
         (line,) = told_of_the_way(state)
-        assert line.startswith(f"fix: {top}/home: {user_name(user)} may not pass it (owner {user_name(os.geteuid())}, ")
+        assert line.startswith(
+            f"fix: {top}/home: {user_name(user)} may not search it (owner {user_name(os.geteuid())}, "
+        )
         assert line.endswith(
             f"so {state} cannot be opened: chmod o+x {top}/home, or setfacl -m u:{user_name(user)}:x {top}/home"
         )
@@ -174,5 +176,7 @@ def test_a_file_system_whose_locks_no_other_process_sees_is_to_be_fixed(
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     (bad,) = [str(one) for one in host_checks.filesystem(str(tmp_path)) if "locks of one process" in one.text]
     assert good == f"fine: {tmp_path}: locks of one process are seen by another"
-    assert bad.startswith(f"fix: {tmp_path}: not so: locks of one process are seen by another: mount it without nolock")
+    assert bad.startswith(
+        f"fix: {tmp_path}: this check failed: locks of one process are seen by another: mount it without nolock"
+    )
     assert list(tmp_path.iterdir()) == []

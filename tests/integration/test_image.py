@@ -355,7 +355,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
     assert {
         f"{place} locks of one process are seen by another",
         f"{place} a file is replaced by renaming, durably",
-        f"{place} of two who make a file one is first",
+        f"{place} only one of two processes can create a file",
         f"{place} the loop runs",
     } <= {*said}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts.installation_check import look
+from hf_scripts.installation_check import check_all
 from provisioner.commands.cli import run
 from provisioner.commands.explain import explain
 from provisioner.hostfactory.instance import Directories
@@ -39,7 +39,7 @@ def said(hf: Here) -> dict[str, bool]:
     told = {"a script": "has not run for" not in message}
     told["explain"] = "LOOP NOT RUNNING" not in " ".join(explain(hf.state, "a-pool")["now"])
     told["replay"] = loop_lives(hf.state)
-    found = (str(result) for result in look(Directories(hf.environment), ""))
+    found = (str(result) for result in check_all(Directories(hf.environment), ""))
     told["check_install"] = next(line for line in found if "loop runs" in line or "loop has" in line)[:4] == "fine"
     for name, arguments in {"status": ["status"], "cancel": ["cancel", request, "--reason", "x"]}.items():
         hf.capture.readouterr()

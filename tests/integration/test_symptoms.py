@@ -179,7 +179,7 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
             path.unlink()
     hf.fault("unavailable")
     hf.start_loop()
-    assert shows(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not seen yet: gke-main.")
+    assert shows(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not observed yet: gke-main.")
     assert [requests.get(f"{hf.url}/{page}", timeout=10).status_code for page in ("healthz", "readyz")] == [200, 503]
     hf.faults()
     until(lambda: "BRAKE memory_lost since" in ask("status")[1], 30, every=0.1, what="the brake latches")

@@ -103,12 +103,12 @@ def test_the_lock_goes_to_another_host_from_one_that_is_cut_off_and_back_from_on
     names, epoch = sides.cloud(), sides.signed()["epoch"]
     hosts[1].cut_off()
     asked = sides.request(1)
-    sides.told(standby, "Waiting for the loop before to end")
+    sides.told(standby, "Waiting for the previous loop to end")
     cut_off_for = sides.signed()
     hosts[1].reconnect()
-    sides.told(loop, "this one ends", "Standing by")
+    sides.told(loop, "This loop ends", "Standing by")
     sides.kill(standby)
-    sides.told(loop, "Standing by", "Waiting for the loop before to end")
+    sides.told(loop, "Standing by", "Waiting for the previous loop to end")
     made = sides.complete(asked)
 
     sides.holds(names | made)

@@ -1,4 +1,4 @@
-"""The five commands: what they answer, refuse and record, and what they note of HF's calls."""
+"""Tests of the five commands: their answers, refusals, records, and poll markers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_the_caps_leave_is_shown_as_the_loop_published_it(hf: Here) -> None
     assert [one.get("availableNumber") for one in shown] == [7, None, 0]
 
 
-def test_a_note_of_the_numbers_shown_that_cannot_be_read_is_left_and_told(hf: Here) -> None:
+def test_an_unreadable_record_of_the_numbers_shown_is_kept_and_logged(hf: Here) -> None:
     note = hf.work / "announced.json"
     for content in ("[]", '{"T1": true}', "{"):
         note.write_text(content)
@@ -87,7 +87,7 @@ def test_a_note_of_the_numbers_shown_that_cannot_be_read_is_left_and_told(hf: He
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
 def test_a_number_that_is_none_in_json_is_refused_rather_than_printed(hf: Here, number: str) -> None:
     hf.templates_file.write_text(json.dumps(TEMPLATES).replace('"maxNumber": 10', f'"maxNumber": 10, "x": {number}'))
-    assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is no number of JSON"
+    assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is not a JSON number"
 
 
 def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> None:
@@ -265,7 +265,7 @@ def test_what_hf_lists_is_noted_only_when_it_lists(hf: Here) -> None:
         pytest.param(["ab", "", "cd"], "cd", id="the first again"),
     ],
 )
-def test_the_parts_of_a_list_are_noted_together_however_seldom_the_loop_looks(
+def test_the_parts_of_a_list_are_recorded_together_however_seldom_the_loop_reads(
     hf: Here, lists: list[str], noted: str
 ) -> None:
     for names in lists:
@@ -292,7 +292,7 @@ def test_an_answer_is_printed_whole_however_little_is_taken_at_a_time(
 
 
 def recorded_names(kind: str) -> list[str]:
-    """The recorded documents of this kind, without the recorded failure."""
+    """Return the recorded documents of a kind, except for the recorded failure."""
     return sorted(file.stem for file in GOLDEN.glob(f"*-{kind}*.json") if not file.stem.endswith("failure"))
 
 
@@ -330,8 +330,16 @@ def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: st
 LIST, REQUEST, POLL, GIVE_BACK = (name for name in COMMANDS if name != "getReturnRequests")
 NO_LIST = "expected a list or an object, got"
 WRONG = [
-    (LIST, {"templates": [{"templateId": "none"}]}, "templates: expected what fits one of T1, T2, T0, got [{"),
-    (LIST, {"templates": [{"attributes": {"zone": "a"}}]}, "templates: expected what fits one of T1, T2, T0, got "),
+    (
+        LIST,
+        {"templates": [{"templateId": "none"}]},
+        "templates: expected a filter that matches one of T1, T2, T0, got [{",
+    ),
+    (
+        LIST,
+        {"templates": [{"attributes": {"zone": "a"}}]},
+        "templates: expected a filter that matches one of T1, T2, T0, got ",
+    ),
     (LIST, {"templates": "T1"}, f'templates: {NO_LIST} "T1"'),
     (LIST, {"templates": [3]}, "templates[0]: expected an object, got 3"),
     (LIST, {"templates": [{"templateId": 7}]}, "templates[0].templateId: expected a text, got 7"),
@@ -350,7 +358,7 @@ WRONG = [
     (POLL, {"requests": {}}, "requests: the list is empty"),
     (POLL, {"requests": {"requestId": ""}}, 'requests.requestId: expected a text, got ""'),
 ]
-"""Beside those that are cases of tests/conformance."""
+"""Documents in addition to the cases of tests/conformance."""
 
 
 @pytest.mark.parametrize(("name", "document", "words"), WRONG, ids=[f"{name}: {words}" for name, _, words in WRONG])
@@ -383,10 +391,10 @@ def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest
     assert events == ["touch", "read"]
 
 
-def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
+def test_an_answer_published_between_first_read_and_marker_is_printed(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop publishes that it cancels, then looks at ``seen``: HF must not be told the older answer then."""
+    """The loop publishes a cancel, then reads ``seen``: a script must not report the older answer after that."""
     request = hf.answer("requestMachines", requesting())["requestId"]
     touch = Seen.touch
 
@@ -398,22 +406,20 @@ def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
     assert hf.answer("getRequestStatus", asking(request))["requests"][0]["message"] == "cancelling"
 
 
-def test_a_terminal_answer_is_noted_as_told_before_it_is_printed_and_no_other_is(
-    hf: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_terminal_answer_is_settled_and_before_it_is_printed(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, running = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(2))
     publish(hf, {ended: Answer(entry(ended, "complete"), ended=True), running: Answer(entry(running), ended=False)})
-    told: list[frozenset[str]] = []
+    settled: list[frozenset[str]] = []
     write = os.write
 
     def printing(file: int, content: bytes) -> int:
         if file == 1:
-            told.append(hf.state.terminal_answers.ids())
+            settled.append(hf.state.terminal_answers.ids())
         return write(file, content)
 
     monkeypatch.setattr(os, "write", printing)
     assert hf.answer("getRequestStatus", asking(ended, running, "nosuch"))
-    assert told == [{ended}]
+    assert settled == [{ended}]
 
 
 def test_each_poll_moves_its_mark(hf: Here) -> None:
@@ -425,7 +431,7 @@ def test_each_poll_moves_its_mark(hf: Here) -> None:
     assert hf.state.seen.marks()[request] > 2_000_000_000
 
 
-def test_a_silent_loop_is_told_in_the_message_of_what_has_not_ended(hf: Here) -> None:
+def test_a_silent_loop_is_reported_in_the_message_of_requests_that_have_not_ended(hf: Here) -> None:
     ended, open_, unpublished = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(3))
     machines = [{"machineId": "m", "name": "m", "result": "executing", "privateIpAddress": "", "launchtime": 0}]
     publish(
@@ -451,9 +457,7 @@ def test_requests_and_returns_tell_of_a_silent_loop_too(hf: Here) -> None:
         assert hf.answer(name, document)["message"].startswith("The provisioner has not run for 1")
 
 
-def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
-    hf: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_heartbeat_turns_no_record_into_a_failure(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     hf.state.heartbeat.touch()
     stat = os.lstat
 
@@ -488,7 +492,7 @@ def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, co
 
 
 def test_of_an_id_like_ours_nothing_is_said_where_no_state_is(hf: Here) -> None:
-    """Ours was recorded before it was printed: without intent.json the state is lost or not mounted."""
+    """An id of ours is recorded before it is printed, so that without intent.json the state is lost or not mounted."""
     assert "intent.json" in hf.refusal("getRequestStatus", asking("abcdefghij"))
     [answered] = hf.answer("getRequestStatus", asking("r-010d8f03b13097efd"))["requests"]
     assert answered["status"] == "complete_with_error"
@@ -526,7 +530,7 @@ RECORDED = [json.loads(file.read_text()) for file in sorted(GOLDEN.glob("*-input
 
 
 def judge(hf: Here, name: str, *arguments: str) -> None:
-    """Calls once, and holds what comes to the rule."""
+    """Call a script once, and check that it answers or refuses."""
     for file in ("intent.json", "intent.json.lock"):
         (hf.work / file).unlink(missing_ok=True)
     code, out = hf.ask(name, *arguments)
@@ -607,7 +611,7 @@ DAMAGES = {
     "zeros at its end": lambda content, at: content[:at].ljust(len(content), b"\0"),
     "its end twice": lambda content, at: content + content[at:],
 }
-"""What crashes, full disks and careless copies leave of a file."""
+"""Contents of a file after a crash, on a full disk, or after a careless copy."""
 
 
 @pytest.mark.parametrize("file", ["status.json", "intent.json", "announced.json", "hf-inventory.json"])

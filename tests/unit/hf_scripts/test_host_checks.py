@@ -1,4 +1,4 @@
-"""The check of ego.conf for the time after which EGO drops machines that have gone."""
+"""Tests of the check of ego.conf for the time after which EGO drops machines that have gone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hf_scripts.host_checks import check_expiry
 
 
 def conf(top: Path, text: str) -> Path:
-    """The ego.conf of an EGO that is installed there."""
+    """Return the path of ego.conf of an EGO installed in the directory."""
     path = top / "kernel" / "conf" / "ego.conf"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return path
 
 
-def told(**environment: object) -> list[str]:
+def printed_results(**environment: object) -> list[str]:
     return [str(result) for result in check_expiry({name: str(value) for name, value in environment.items()})]
 
 
@@ -40,7 +40,7 @@ def test_a_grid_whose_ego_forgets_no_host_is_to_be_fixed(text: str, value: str, 
         f"fix: {path}: EGO_DYNAMIC_HOST_TIMEOUT is missing, so EGO lists each machine that has gone for ever: "
         "add EGO_DYNAMIC_HOST_TIMEOUT=10m, then restart EGO on the management hosts"
     )
-    assert told(EGO_TOP=tmp_path) == [good if value else bad]
+    assert printed_results(EGO_TOP=tmp_path) == [good if value else bad]
 
 
 def test_the_file_is_found_by_the_first_of_three_variables(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_the_file_is_found_by_the_first_of_three_variables(tmp_path: Path) -> No
     }
     (tmp_path / "c" / "hostfactory").mkdir()
     for name in "abc":
-        (line,) = told(**variables)
+        (line,) = printed_results(**variables)
         assert f"after {name} (" in line
         del variables[next(iter(variables))]
 
 
 def test_without_a_file_to_read_there_is_no_result(tmp_path: Path) -> None:
-    assert told() == []
-    assert told(EGO_TOP=tmp_path) == []
+    assert printed_results() == []
+    assert printed_results(EGO_TOP=tmp_path) == []
     conf(tmp_path, "").unlink()
     (tmp_path / "kernel" / "conf" / "ego.conf").mkdir()
-    assert told(EGO_TOP=tmp_path) == []
+    assert printed_results(EGO_TOP=tmp_path) == []

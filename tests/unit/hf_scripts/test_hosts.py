@@ -1,4 +1,4 @@
-"""Lists of hosts: in pieces they are understood or refused as the whole document, and take little memory."""
+"""Tests of lists of hosts: parsed in pieces they give the same result as the whole document, in little memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hf_scripts.input_documents import Document, Refused
 
 
 def filled(begin: str, entry: str, end: str) -> bytes:
-    """A document of almost the greatest size: the entry as often as it fits in."""
+    """Return a document of almost the greatest size, which repeats the entry as often as possible."""
     count = (input_documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
     return (begin + count * entry + end).encode()
 
 
 WIDE = "\N{GRINNING FACE}"
-"""A character by which each one of a text takes four bytes in memory."""
+"""A character because of which each character of its text takes four bytes in memory."""
 
 LARGE = {
     "a name without end": lambda: filled('{"machines":[{"name":"', "a", WIDE + '"}]}'),
@@ -66,12 +66,12 @@ GRIDS = st.fixed_dictionaries(
 
 
 def written(grid: object, *, indent: object, ascii_only: bool, encoding: str) -> bytes:
-    """The list as HostFactory writes it, or otherwise."""
+    """Return the list as HostFactory writes it, or in another form."""
     return json.dumps(grid, indent=indent, ensure_ascii=ascii_only).encode(encoding, "surrogatepass")  # type: ignore[arg-type]
 
 
 def taken(content: bytes, piece: int, take: Callable[[Document], Any]) -> object:
-    """What is taken from a document, or why it is refused, when so many bytes are parsed at a time."""
+    """Return the hosts of a document, or the refusal, if so many bytes are parsed at a time."""
     before, hosts.PIECE = hosts.PIECE, piece
     try:
         return take(Document("the file", content))
@@ -121,7 +121,7 @@ HOST = '{"name": "a.x", "machineId": "b"}'
         pytest.param('{"machines": "]EIGHTY["}', id="brackets the wrong way round"),
     ],
 )  # fmt: skip
-def test_what_looks_like_a_long_list_and_is_none_is_judged_as_a_whole(text: str) -> None:
+def test_a_text_that_resembles_a_long_list_is_judged_as_a_whole(text: str) -> None:
     content = text.replace("HOST", HOST).replace("EIGHTY", " " * 80).encode()
     for take in (hosts.returned, hosts.listed):
         for piece in (34, 40, 50, 75, 80):

@@ -1,4 +1,4 @@
-"""What the commands take from HostFactory: liberal in the writing, strict in the meaning, piece by piece."""
+"""Tests of HostFactory's documents: any form is accepted, and a wrong meaning is refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_wrong_arguments_are_answered_with_the_usage(hf: Here, arguments: list[s
 
 @pytest.fixture
 def sent() -> Iterator[Callable[[bytes], None]]:
-    """A function that writes into the pipe that is standard input from now on, and closes it."""
+    """Make a pipe standard input; return a function that writes into the pipe and closes it."""
     before, (reader, writer) = os.dup(0), os.pipe()
     os.dup2(reader, 0)
     os.close(reader)
@@ -118,7 +118,7 @@ def test_a_closed_standard_input_is_no_input(hf: Here) -> None:
 
 
 def a_device(path: Path) -> None:
-    """Make a device that gives bytes for ever."""
+    """Make a device that returns bytes for ever."""
     path.symlink_to("/dev/zero")
 
 

@@ -1,4 +1,4 @@
-"""The scripts' log: one line per call, where and as much as the site configured, and never in a call's way."""
+"""Tests of the scripts' log: a line per call, in the configured file and level, without ever failing a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = "master1"
 
 
 def directories(directory: Path, **config: object) -> Directories:
-    """Conf and log directory in one; ``config`` becomes the provider config."""
+    """Return directories whose conf and log directory are the same; ``config`` becomes the provider config."""
     if config:
         (directory / "instprov_config.json").write_text(json.dumps(config))
     return Directories(

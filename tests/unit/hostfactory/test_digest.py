@@ -1,4 +1,4 @@
-"""The digest of HostFactory's files: what changes it, and what does not."""
+"""Tests of the digest of HostFactory's files: the changes that alter the digest, and the changes that do not."""
 
 from __future__ import annotations
 

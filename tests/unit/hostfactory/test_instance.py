@@ -1,4 +1,4 @@
-"""Where a script looks, from the environment of HostFactory or of LSF."""
+"""Tests of the directories that a script uses, from the environment of HostFactory or of LSF."""
 
 from __future__ import annotations
 

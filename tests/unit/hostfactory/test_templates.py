@@ -1,4 +1,4 @@
-"""HF's two JSON files: read liberally, every mistake told."""
+"""Tests of HF's two JSON files: they are read liberally, and every mistake is reported."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_google_s_fields_and_ours_are_read(tmp_path: Path) -> None:
         pytest.param({"podSpecYaml": 3}, ".podSpecYaml", "a text, got 3", id="pod spec is a number"),
     ],
 )  # fmt: skip
-def test_an_invalid_template_is_left_out_and_told_and_the_others_stay(
+def test_an_invalid_template_is_left_out_and_reported_and_the_others_stay(
     tmp_path: Path, change: object, where: str, words: str
 ) -> None:
     wrong = GOOD | change if isinstance(change, dict) else change
@@ -213,7 +213,7 @@ def test_google_s_config_keys_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_path: Path) -> None:
+def test_a_config_value_that_cannot_be_used_is_reported_and_leaves_the_default(tmp_path: Path) -> None:
     provider = load(
         tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "GCP_PROJECT_ID": "\ud800"}
     )

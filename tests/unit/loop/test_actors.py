@@ -1,4 +1,4 @@
-"""Carrying out a plan: by pool, deletes first, whatever breaks."""
+"""Tests of how a plan is carried out: by pool, deletes first, whatever fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE, until
 
 FAILED = Failure(ErrorClass.OTHER, "no")
 SECONDS = 30 * PATIENCE
-"""In which a batch of these tests ends; on an idle machine it takes a millisecond."""
+"""Seconds within which a batch of these tests ends; on an idle machine a batch takes a millisecond."""
 
 
 def create(name: str, pool: str = "a") -> Create:
@@ -25,7 +25,7 @@ def delete(name: str, pool: str = "a") -> Delete:
 
 
 class Place:
-    """A backend that does what it is told, and as much as ``outcome_of`` lets it."""
+    """A backend that carries out the actions for which ``outcome_of`` returns an outcome."""
 
     lag = 0.0
     pace = 1.0
@@ -149,7 +149,7 @@ def test_what_becomes_of_a_batch(
     assert results == Results("a", outcomes, unsent)
 
 
-def test_a_create_and_a_delete_of_one_name_are_told_apart() -> None:
+def test_a_create_and_a_delete_of_one_name_are_distinguished() -> None:
     results = carry_out(Batch("a", (delete("x"),), (create("x"),)), Place(outcome_of=skip_none_but_delete), always)
     assert results.unsent == (create("x"),)
 
@@ -170,7 +170,7 @@ def test_a_pool_is_busy_until_its_results_are_collected_and_delays_no_other() ->
     slow.gate.set()
     until(lambda: slow.calls, 30)
     assert actors.settle(SECONDS)
-    assert actors.busy() == {"a"}, "done, but nobody has heard of it"
+    assert actors.busy() == {"a"}, "done, but not collected"
     assert [results.pool for results in actors.collect()] == ["a"]
     assert not actors.busy()
 

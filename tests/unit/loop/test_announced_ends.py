@@ -1,4 +1,4 @@
-"""Early notices add to what an observation shows, and only until an observation can say better."""
+"""Tests of announced ends: a notice is added to an observed machine until an observation can show the end itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.loop.announced_ends import FORGOTTEN_AFTER, Notices
+from provisioner.loop.announced_ends import RETENTION_SECONDS, Notices
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, ObservationFailed, Phase, Snapshot
 
 LAG = 30.0
@@ -22,7 +22,7 @@ def machine(name: str, phase: Phase = Phase.RUNNING, notice: Notice | None = Non
     return Machine(name, phase, notice=notice)
 
 
-def heard(*names: str) -> Notices:
+def announced(*names: str) -> Notices:
     notices = Notices()
     for name in names:
         notices.hear(name, NOTICE, 100.0)
@@ -37,7 +37,7 @@ def shown(notices: Notices, observation: Snapshot) -> Mapping[str, Machine]:
 
 def test_a_notice_is_added_to_the_machine_it_is_about_and_to_nothing_else() -> None:
     observation = snapshot(a=machine("a"), b=machine("b"))
-    machines = shown(heard("a", "elsewhere"), observation)
+    machines = shown(announced("a", "elsewhere"), observation)
     assert machines == {"a": machine("a", notice=NOTICE), "b": machine("b")}
     assert machines["b"] is observation.machines["b"]
     assert observation.machines["a"].notice is None, "the observation itself stays as it was"
@@ -53,7 +53,7 @@ def test_a_notice_is_added_to_the_machine_it_is_about_and_to_nothing_else() -> N
     ],
 )
 def test_only_what_lives_can_be_announced_to_end(phase: Phase, counts: bool) -> None:
-    assert (shown(heard("a"), snapshot(a=machine("a", phase)))["a"].notice is NOTICE) is counts
+    assert (shown(announced("a"), snapshot(a=machine("a", phase)))["a"].notice is NOTICE) is counts
 
 
 @pytest.mark.parametrize(
@@ -61,25 +61,25 @@ def test_only_what_lives_can_be_announced_to_end(phase: Phase, counts: bool) -> 
     [(100.0, True), (131.0, True), (160.0, True), (160.1, False)],
     ids=["before the end", "a list may show what was before the end", "for as long as lists lag", "not any longer"],
 )
-def test_a_look_begun_after_the_announced_end_says_by_itself_what_became_of_it(began: float, counts: bool) -> None:
-    assert (shown(heard("a"), snapshot(began, a=machine("a")))["a"].notice is NOTICE) is counts
+def test_an_observation_begun_after_the_announced_end_needs_no_notice(began: float, counts: bool) -> None:
+    assert (shown(announced("a"), snapshot(began, a=machine("a")))["a"].notice is NOTICE) is counts
 
 
 @pytest.mark.parametrize(("ends", "first"), [(120.0, False), (140.0, True)])
 def test_the_nearer_end_counts(ends: float, first: bool) -> None:
     seen = Notice(LossCause.PREEMPTED, ends)
-    machines = shown(heard("a"), snapshot(a=machine("a", Phase.STOPPING, seen)))
+    machines = shown(announced("a"), snapshot(a=machine("a", Phase.STOPPING, seen)))
     assert machines["a"].notice is (NOTICE if first else seen)
 
 
 def test_the_first_announcement_of_an_end_stands() -> None:
-    notices = heard("a")
+    notices = announced("a")
     notices.hear("a", Notice(LossCause.PREEMPTED, 155.0), 125.0)
     assert shown(notices, snapshot(a=machine("a")))["a"].notice is NOTICE
 
 
 def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew() -> None:
-    notices, observation = heard("a"), snapshot(a=machine("a"), b=machine("b"))
+    notices, observation = announced("a"), snapshot(a=machine("a"), b=machine("b"))
     first = shown(notices, observation)
     assert shown(notices, replace(observation, began=110.0)) is first
     notices.hear("elsewhere", NOTICE, 110.0)
@@ -89,28 +89,28 @@ def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew
     assert shown(notices, replace(observation, began=200.0)) is observation.machines
 
 
-def test_a_look_that_failed_stays_one() -> None:
+def test_a_failed_observation_stays_one() -> None:
     failed = ObservationFailed("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
-    assert heard("a").added_to(failed, LAG) is failed
+    assert announced("a").added_to(failed, LAG) is failed
 
 
 def test_notices_are_forgotten_long_after_their_end() -> None:
-    notices = heard("a")
-    notices.hear("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends + FORGOTTEN_AFTER)
+    notices = announced("a")
+    notices.hear("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends + RETENTION_SECONDS)
     assert shown(notices, snapshot(a=machine("a"), b=machine("b")))["a"].notice is None
 
 
-def test_who_is_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
-    """Also while one heard before it is remembered: its own end is later."""
+def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
+    """The rule holds even while an older notice with a later end is still kept."""
     notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
     notices.hear("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
     notices.hear("a", NOTICE, 100.0)
-    notices.hear("a", again, NOTICE.ends + FORGOTTEN_AFTER)
+    notices.hear("a", again, NOTICE.ends + RETENTION_SECONDS)
     assert shown(notices, snapshot(a=machine("a")))["a"].notice is again
 
 
 def test_a_storm_of_announcements_costs_each_no_more_than_the_first() -> None:
-    """Ten thousand at once would take seconds in which no other is heard."""
+    """Otherwise ten thousand announcements at once would block all others for seconds."""
     asked = []
 
     class End(float):

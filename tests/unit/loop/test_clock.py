@@ -1,4 +1,4 @@
-"""Loop time: it goes on across a restart, and no wall clock that is set moves it."""
+"""Tests of loop time: it continues across a restart, and a change of the wall clock does not move it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THIS_BOOT = "this boot"
 
 @dataclass
 class Host:
-    """The two clocks of a host, which a test sets."""
+    """The wall clock and uptime of a host, set by the test."""
 
     epoch: float = 1_790_000_000.0
     up: float = 50_000.0

@@ -1,4 +1,4 @@
-"""One cycle: the order of its steps, what a failure leaves, and when nothing has to be planned."""
+"""Tests of a cycle: the order of its steps, the state after a failure, and cycles without a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
 
 
 def raise_(error: Exception) -> None:
-    """Raise an error from a lambda."""
+    """Raise an error, for use in a lambda."""
     raise error
 
 
@@ -81,11 +81,11 @@ def test_the_reasons_of_unmet_machines_are_published_also_while_nothing_is_plann
     assert (unmet.reason, unmet.machines) == (PendingReason.STARTING, 2)
 
 
-def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Bench) -> None:
+def test_a_loss_reported_by_an_event_is_planned_for_although_no_observation_showed_it(bench: Bench) -> None:
     bench.succeed(3)
     observations = bench.at_rest()
-    told = replace(observations["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
-    assert bench.reconciler.cycle({**observations, "pool": told}).plan is not None
+    with_cause = replace(observations["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
+    assert bench.reconciler.cycle({**observations, "pool": with_cause}).plan is not None
 
 
 @pytest.mark.parametrize("intent_too", [False, True])
@@ -115,7 +115,7 @@ def test_a_loop_that_starts_without_intent_leaves_the_published_reasons_to_stand
     assert bench.cycle().unmet is None
 
 
-def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: Bench) -> None:
+def test_what_falls_due_is_planned_for_although_every_observation_is_the_same(bench: Bench) -> None:
     id_ = bench.request(1)
     bench.cycle(2)
     observations = bench.observations()
@@ -126,7 +126,7 @@ def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: 
     assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
 
 
-def test_what_waited_while_the_looks_were_too_old_is_done_when_a_new_one_says_the_same(bench: Bench) -> None:
+def test_work_that_waited_for_a_fresh_observation_is_done_once_there_is_one(bench: Bench) -> None:
     bench.succeed(3)
     observations = bench.observations()
     bench.clock.time += max(pool.stale_after for pool in LIMITS.pools.values()) + 1.0
@@ -140,7 +140,7 @@ def test_what_waited_while_the_looks_were_too_old_is_done_when_a_new_one_says_th
 
 
 @pytest.mark.parametrize("news", ["limits", "a call of HF after minutes"])
-def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
+def test_changes_beside_observations_and_requests_are_planned_for_too(bench: Bench, news: str) -> None:
     id_ = bench.succeed(3)
     observations = bench.at_rest()
     if news == "limits":
@@ -216,16 +216,16 @@ def test_what_was_recorded_is_done_although_its_answers_could_not_be_published(
 
 def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench: Bench) -> None:
     bench.succeed(1)
-    stranger = "hf-zzzzzzzzzz-000007"
-    bench.give_back(stranger, *bench.place.machines)
+    unknown = "hf-zzzzzzzzzz-000007"
+    bench.give_back(unknown, *bench.place.machines)
     bench.cycle()
-    assert set(map(str, bench.reconciler.sought().values())) == {str({stranger: ""})}
+    assert set(map(str, bench.reconciler.sought().values())) == {str({unknown: ""})}
     bench.cycle(4)
     assert set(map(str, bench.reconciler.sought().values())) == {"{}"}
 
 
-def test_a_return_whose_id_nobody_heard_is_carried_out_and_another_of_its_machines_ends_at_once(bench: Bench) -> None:
-    """Its script was killed between the record and the print: HostFactory asks for it never, and tries again."""
+def test_a_return_whose_id_was_never_printed_is_carried_out_and_its_repetition_ends_at_once(bench: Bench) -> None:
+    """The script was killed between record and print, so HostFactory never asks for the return, and tries again."""
     bench.succeed(2)
     kept, given = sorted(bench.place.machines)
     bench.give_back(given)
@@ -259,7 +259,7 @@ def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(ben
         pytest.param("lstat", "seen/", True, id="a mark of a poll"),
         pytest.param("lstat", "hf-inventory.json", False, id="the hosts HF listed: only a hint"),
         pytest.param("lstat", "heartbeat", True, id="the sign of life that tells how old a lost memory is"),
-        pytest.param("unlink", "recover", True, id="what a person said"),
+        pytest.param("unlink", "recover", True, id="what an operator released"),
     ],
 )
 def test_a_small_file_that_the_system_refuses_costs_a_cycle_and_not_the_loop(
@@ -304,7 +304,7 @@ def test_no_file_that_is_lost_costs_a_machine(bench: Bench, lost: str, restart: 
         assert bench.state.status.read_lost() == {}
     if restart and lost != "status":
         assert bench.reconciler.memory is not None
-        assert bench.reconciler.memory.brake is not None, "the brake says that a person has to look"
+        assert bench.reconciler.memory.brake is not None, "the brake says that an operator has to check"
 
 
 @pytest.mark.parametrize("skew", SKEWS.values(), ids=SKEWS)
@@ -352,16 +352,16 @@ def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: 
     assert json.loads(bench.answer(old))["status"] == "complete_with_error"
 
 
-def test_a_lost_memory_is_made_again_from_looks_that_show_what_was_last_created(bench: Bench) -> None:
+def test_a_lost_memory_is_rebuilt_from_observations_that_show_the_last_creates(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()
     late = {name: replace(pool, lag=30.0) for name, pool in LIMITS.pools.items()}
     bench.restarted().limits = replace(LIMITS, pools=late)
-    assert "as soon as every pool was seen" in bench.cycle(6).problem
+    assert "as soon as every pool was observed" in bench.cycle(6).problem
     assert bench.cycle().problem == ""
 
 
-def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
+def test_answers_reported_to_hf_show_that_there_was_a_memory(bench: Bench) -> None:
     bench.succeed(2)
     for name in ("memory.json", "memory.json.lock", "status.json"):
         Path(bench.state.path, name).unlink()
@@ -394,7 +394,7 @@ def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: 
     assert brake.detail.startswith("memory.json was lost; it was made again"), "and not taken for the first one"
 
 
-def test_what_a_person_said_before_memory_was_lost_releases_no_brake(bench: Bench) -> None:
+def test_a_release_before_memory_was_lost_releases_no_brake(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()
     bench.state.ask_recovery()
@@ -403,7 +403,7 @@ def test_what_a_person_said_before_memory_was_lost_releases_no_brake(bench: Benc
     assert bench.state.memory.read().brake is not None
 
 
-def test_orphans_that_a_person_saw_latch_the_brake_no_more(bench: Bench) -> None:
+def test_orphans_that_an_operator_released_latch_the_brake_no_more(bench: Bench) -> None:
     bench.succeed(1)
     for number in range(8):
         name = f"hf-zzzzzzzzzz-{number:06d}"
@@ -420,16 +420,16 @@ def test_orphans_that_a_person_saw_latch_the_brake_no_more(bench: Bench) -> None
 
 def test_a_brake_that_holds_keeps_its_reason_when_intent_is_lost_as_well(bench: Bench) -> None:
     bench.succeed(1)
-    held = Brake(BrakeReason.TOO_MANY_ORPHANS, bench.clock.time, "8 of 9 machines have no request.", "pool")
+    brake = Brake(BrakeReason.TOO_MANY_ORPHANS, bench.clock.time, "8 of 9 machines have no request.", "pool")
     assert bench.reconciler.memory is not None
-    bench.reconciler.memory = replace(bench.reconciler.memory, brake=held)
+    bench.reconciler.memory = replace(bench.reconciler.memory, brake=brake)
     bench.cycle()
     Path(bench.state.intent.path).unlink()
     assert bench.cycle(2).result == "failed"
-    assert bench.state.memory.read().brake == held
+    assert bench.state.memory.read().brake == brake
 
 
-def test_what_a_person_saw_with_the_brake_is_orphans_and_unlisted_machines(bench: Bench) -> None:
+def test_a_release_of_the_brake_covers_orphans_and_unlisted_machines(bench: Bench) -> None:
     bench.succeed(1)
     assert bench.reconciler.memory is not None
     seen = {"orphans": {"an-orphan": 0.0}, "unlisted": {"an-unlisted": 0.0}}
@@ -439,7 +439,7 @@ def test_what_a_person_saw_with_the_brake_is_orphans_and_unlisted_machines(bench
     assert set(bench.state.memory.read().orphans.accepted) == {"an-orphan", "an-unlisted"}
 
 
-def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:
+def test_a_restored_intent_shows_that_there_was_a_memory(bench: Bench) -> None:
     id_ = bench.request(2)
     bench.cycle(2)
     bench.place.place.boot()
@@ -454,7 +454,7 @@ def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: 
     assert remembered.requests[id_].reported_at is not None, "its machines count as HF's"
 
 
-def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
+def test_the_brake_is_released_only_by_an_operator(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()
     bench.restarted()
@@ -469,7 +469,7 @@ def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
 
 
 def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
-    """HF lists its hosts every 150 s, half of them at a time. Return how often memory changed, its times apart."""
+    """List HF's hosts every 150 s, half of them at a time. Return the number of changes of memory besides its times."""
     changes = 0
     for turn in range(round(seconds / 150)):
         bench.clock.time += 145.0
@@ -507,7 +507,7 @@ def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Be
 def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hf_activity, "LISTED_FOR", 7500.0)
+    monkeypatch.setattr(hf_activity, "LISTED_SECONDS", 7500.0)
     bench.succeed(5)
     *listed, missing = sorted(bench.place.machines)
     assert list_in_parts(bench, listed, 3300) == 0
@@ -669,11 +669,11 @@ def test_what_the_loop_itself_trims_is_no_call_of_hf(bench: Bench) -> None:
 
 def test_what_one_part_of_a_list_names_stands_while_the_others_come(bench: Bench) -> None:
     bench.succeed(1)
-    stranger = "hf-zzzzzzzzzz-000007"
-    for part in ([stranger], ["other"], ["another"]):
+    unknown = "hf-zzzzzzzzzz-000007"
+    for part in ([unknown], ["other"], ["another"]):
         bench.state.inventory.write(part)
         bench.cycle()
-    assert set(bench.state.status.read_lost()) == {stranger}
+    assert set(bench.state.status.read_lost()) == {unknown}
     bench.clock.time += 300.0
     bench.state.inventory.write(["other"])
     bench.cycle(2)

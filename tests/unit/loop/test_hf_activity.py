@@ -1,4 +1,4 @@
-"""HF's hosts as its lists name them, and what stays the very same object while nothing has changed."""
+"""Tests of HF's activity: the hosts in its lists, and objects that stay identical while they do not change."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.lab.virtual.state import VirtualState
-from provisioner.loop.hf_activity import LISTED_FOR, ONE_LIST, HfActivityReader
+from provisioner.loop.hf_activity import INVENTORY_SECONDS, LISTED_SECONDS, HfActivityReader
 from provisioner.model import Intent
 
-NOBODY_ASKS = Intent("virtual", 0, {}, {})
+NO_REQUESTS = Intent("virtual", 0, {}, {})
 NAMES = st.sampled_from([f"hf-{number}" for number in range(4)])
-LISTS = st.lists(st.tuples(st.sampled_from((30.0, ONE_LIST, LISTED_FOR)), st.frozensets(NAMES)), min_size=1)
+LISTS = st.lists(
+    st.tuples(st.sampled_from((30.0, INVENTORY_SECONDS, LISTED_SECONDS)), st.frozensets(NAMES)), min_size=1
+)
 
 
 @settings(max_examples=40)
@@ -23,17 +25,17 @@ def test_the_inventory_is_what_lists_named_within_minutes(lists: list[tuple[floa
         now += seconds
         named |= dict.fromkeys(names, now)
         state.note_hosts(dict.fromkeys(names))
-        activity = contacts.read(now, NOBODY_ASKS)
-        assert activity.inventory == {name for name, at in named.items() if now - at < ONE_LIST}
-        assert activity.listed == {name: at for name, at in named.items() if now - at < LISTED_FOR}
+        activity = contacts.read(now, NO_REQUESTS)
+        assert activity.inventory == {name for name, at in named.items() if now - at < INVENTORY_SECONDS}
+        assert activity.listed == {name: at for name, at in named.items() if now - at < LISTED_SECONDS}
 
 
 def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
     state = VirtualState(seed=1)
     contacts = HfActivityReader(state)
     state.note_hosts({"hf-1": None, "hf-2": None})
-    before = contacts.read(0.0, NOBODY_ASKS)
+    before = contacts.read(0.0, NO_REQUESTS)
     state.note_hosts({"hf-2": None, "hf-1": None})
-    after = contacts.read(30.0, NOBODY_ASKS)
+    after = contacts.read(30.0, NO_REQUESTS)
     assert after.inventory is before.inventory
     assert (after.lists, set(after.listed.values())) == (30.0, {30.0})

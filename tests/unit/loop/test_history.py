@@ -1,4 +1,4 @@
-"""The journal's events, what of them is counted, and what a storm leaves of the rest."""
+"""Tests of the journal: its events, the counts of repeated lines, and the lines that remain in a storm."""
 
 from __future__ import annotations
 
@@ -72,33 +72,33 @@ WAITING = {REQUEST: Deferral("a", 3, {"a": PendingReason.BACKOFF})}
 
 
 class Diary:
-    """A history, cycle by cycle, and the lines that it wrote."""
+    """A history that is written cycle by cycle, with its lines."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)
         self.wall = WALL
         self.restart(memory())
 
-    def restart(self, held: Memory) -> None:
-        """A loop begins with this memory."""
-        self.history, self.held, self.number = History(self.state), held, 0
-        self.reported: Mapping[str, RequestRecord | ReturnRecord] = records(held)
+    def restart(self, current: Memory) -> None:
+        """Start a loop with this memory."""
+        self.history, self.current, self.number = History(self.state), current, 0
+        self.reported: Mapping[str, RequestRecord | ReturnRecord] = records(current)
 
-    def cycle(self, held: Memory | None = None, *, seconds: float = 5.0, published: bool = True, **more: Any) -> Any:
-        """The lines of one cycle, without time and number; ``more``: parts of what it changed."""
+    def cycle(self, current: Memory | None = None, *, seconds: float = 5.0, published: bool = True, **more: Any) -> Any:
+        """Run a cycle; return its lines without time and number. ``more``: further changes of the cycle."""
         ending = more.pop("ending", False)
-        former, self.held, before = self.held, held or self.held, len(self.lines())
+        former, self.current, before = self.current, current or self.current, len(self.lines())
         self.wall += seconds
         self.number += 1
         if published:
-            self.reported, reported = records(self.held), self.reported
+            self.reported, reported = records(self.current), self.reported
             pairs = [(reported.get(id_), one) for id_, one in self.reported.items() if reported.get(id_) is not one]
             more.setdefault("reported", [Reported(tuple(pairs), {})])
-        plan, closes = more.setdefault("plan", made(former, self.held)), more.pop("closes", ())
+        plan, closes = more.setdefault("plan", made(former, self.current)), more.pop("closes", ())
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
         changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
-        self.history.take(Changes(self.number, self.wall, **(changed | more)), ending=ending)
+        self.history.record(Changes(self.number, self.wall, **(changed | more)), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -106,19 +106,21 @@ class Diary:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def records(held: Memory) -> Mapping[str, RequestRecord | ReturnRecord]:
-    return {**held.requests, **held.returns}
+def records(current: Memory) -> Mapping[str, RequestRecord | ReturnRecord]:
+    return {**current.requests, **current.returns}
 
 
-def made(former: Memory, held: Memory, **more: Any) -> Plan:
-    """A plan that makes one memory of the other."""
+def made(former: Memory, current: Memory, **more: Any) -> Plan:
+    """Return a plan that changes one memory into the other."""
     windows = [
         WindowChange(*key, former.windows.get(key), one)
-        for key, one in held.windows.items()
+        for key, one in current.windows.items()
         if former.windows.get(key) is not one
     ]
-    asked = [one for id_, one in records(held).items() if id_ not in records(former)]
-    return Plan(held, transitions=tuple(transitions(former, held)), windows=tuple(windows), asked=tuple(asked), **more)
+    asked = [one for id_, one in records(current).items() if id_ not in records(former)]
+    return Plan(
+        current, transitions=tuple(transitions(former, current)), windows=tuple(windows), asked=tuple(asked), **more
+    )
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def diary(tmp_path: Path) -> Diary:
 
 
 def refused(*numbers: int, failure: Failure | None = DENIED) -> Sequence[Results]:
-    """Deletes that a pool refuses."""
+    """Return deletes that a pool refuses."""
     deletes = [Delete(name(number), "a", DeleteReason.RETURNED) for number in numbers]
     return [Results("a", tuple(Outcome(delete, failure) for delete in deletes), ())]
 
@@ -135,7 +137,7 @@ def refused(*numbers: int, failure: Failure | None = DENIED) -> Sequence[Results
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
+def test_a_request_is_asked_opened_running_reported_and_gone(diary: Diary) -> None:
     assert diary.cycle(memory(record(unsent(0), count=2, rc_account="risk")))[:1] == [
         {"event": "asked", "request": REQUEST, "template": TEMPLATE, "count": 2, "account": "risk"}
     ]
@@ -163,7 +165,7 @@ def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
     assert diary.cycle() == []
 
 
-def test_what_a_place_says_of_a_machine_is_told_when_its_class_changes(diary: Diary) -> None:
+def test_a_machines_failure_is_recorded_when_its_class_changes(diary: Diary) -> None:
     diary.cycle(memory(record(slot(0))))
     said = {"event": "troubled", "machine": name(0), "pool": "a", "template": TEMPLATE}
     full = said | {"error": "stockout", "text": STOCKOUT.text}
@@ -174,21 +176,21 @@ def test_what_a_place_says_of_a_machine_is_told_when_its_class_changes(diary: Di
     assert (burst["times"], len(burst["machines"])) == (50, 50)
 
 
-def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
+def test_a_loss_is_recorded_once(diary: Diary) -> None:
     lost = {name(0): Loss(0, "preempted"), name(1): Loss(30, "node")}
-    held = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
-    told = diary.cycle(held, reported=[Reported((), lost)], plan=Plan(held))
-    assert sorted(told, key=str) == [
+    current = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
+    lines = diary.cycle(current, reported=[Reported((), lost)], plan=Plan(current))
+    assert sorted(lines, key=str) == [
         {"event": "reported", "answer": "lost", "cause": "node", "machines": [name(1)], "seconds": 30},
         {"event": "reported", "answer": "lost", "cause": "preempted", "machines": [name(0)]},
     ]
 
 
-def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary: Diary) -> None:
+def test_a_deferral_is_recorded_once_with_its_reason_and_once_when_it_is_over(diary: Diary) -> None:
     full = {("a", TEMPLATE): Window(8, level=1, failure=STOCKOUT)}
-    held = memory(record(count=3), record(count=1, id_=OTHER, template="else"), windows=full)
-    diary.cycle(held)
-    waiting = Plan(held, deferrals=WAITING)
+    current = memory(record(count=3), record(count=1, id_=OTHER, template="else"), windows=full)
+    diary.cycle(current)
+    waiting = Plan(current, deferrals=WAITING)
     assert diary.cycle(plan=waiting) == [
         {
             "event": "deferred",
@@ -233,16 +235,16 @@ def test_a_deferral_says_which_bound_is_reached(
     ],
     ids=["new", "known", "probing"],
 )
-def test_a_window_is_told_as_the_bound_although_the_pool_is_busy(
+def test_a_window_is_recorded_as_the_bound_although_the_pool_is_busy(
     diary: Diary, windows: dict[tuple[str, str], Window], bound: int
 ) -> None:
-    held, places = memory(record(count=9), windows=windows), limits(pool("a", initial_window=7))
-    waiting = [plan(held, snapshot(), limits=places, busy=["a"]), plan(held, snapshot(), limits=places)]
+    current, places = memory(record(count=9), windows=windows), limits(pool("a", initial_window=7))
+    waiting = [plan(current, snapshot(), limits=places, busy=["a"]), plan(current, snapshot(), limits=places)]
     lines = [line for one in waiting for line in diary.cycle(plan=one) if line["event"] == "deferred"]
     assert [(line["reason"], line.get("bound")) for line in lines] == [(PendingReason.WINDOW, bound)]
 
 
-def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
+def test_windows_are_recorded_when_they_halve_double_or_turn(diary: Diary) -> None:
     sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
     lines = []
     for size, level in sizes:
@@ -255,7 +257,7 @@ def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
 
 
 @pytest.mark.parametrize("former", [None, Window(8)], ids=["new", "known"])
-def test_a_window_is_told_as_the_cycle_leaves_it(diary: Diary, former: Window | None) -> None:
+def test_a_window_is_recorded_as_the_cycle_leaves_it(diary: Diary, former: Window | None) -> None:
     closed = Window(8, level=1, failure=STOCKOUT)
     outcome = WindowChange("a", TEMPLATE, former, closed)
     other = WindowChange("b", TEMPLATE, None, closed)
@@ -265,12 +267,12 @@ def test_a_window_is_told_as_the_cycle_leaves_it(diary: Diary, former: Window | 
     assert (line["window"], "backing_off" in line) == (2, False)
 
 
-def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
+def test_a_pool_that_is_first_seen_backing_off_is_recorded(diary: Diary) -> None:
     (line,) = diary.cycle(memory(windows={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
     assert (line["event"], line["backing_off"]) == ("window", True)
 
 
-def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
+def test_pools_that_an_operator_pauses_are_recorded(diary: Diary) -> None:
     paused = frozenset({"a"})
     assert diary.cycle(paused=paused) == [{"event": "paused", "pool": "a"}]
     assert diary.cycle(paused=paused) == []
@@ -281,7 +283,7 @@ def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
     ]
 
 
-def test_pools_are_told_as_paused_and_resumed_although_no_plan_can_be_recorded(
+def test_pools_are_recorded_as_paused_and_resumed_although_no_plan_can_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -329,9 +331,9 @@ def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: H
     assert diary.cycle(holds=[HoldChange("pulled", hold)]) == [said | place]
 
 
-def test_what_is_not_published_is_not_told(diary: Diary) -> None:
-    held = memory(record(running(0)))
-    assert [line["event"] for line in diary.cycle(held, published=False)] == ["asked", "opened", "running"]
+def test_what_is_not_published_is_not_recorded_as_reported(diary: Diary) -> None:
+    current = memory(record(running(0)))
+    assert [line["event"] for line in diary.cycle(current, published=False)] == ["asked", "opened", "running"]
     assert [line["event"] for line in diary.cycle()] == ["reported"]
 
 
@@ -352,7 +354,7 @@ def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("published", [False, True], ids=["meanwhile", "before"])
 @pytest.mark.parametrize("by", [HoldKind.DRAIN, HoldKind.CANCEL])
-def test_machines_that_are_asked_back_across_a_restart_are_told_once(
+def test_machines_that_are_reported_as_lost_across_a_restart_are_recorded_once(
     tmp_path: Path, by: HoldKind, published: bool
 ) -> None:
     bench = Bench(tmp_path)
@@ -364,8 +366,8 @@ def test_machines_that_are_asked_back_across_a_restart_are_told_once(
         bench.cycle(2)
     bench.restarted()
     bench.cycle(2)
-    (told,) = bench.state.journal.find('"answer":"lost"').lines
-    assert (told["cause"], told["machines"]) == (cause, machines)
+    (line,) = bench.state.journal.find('"answer":"lost"').lines
+    assert (line["cause"], line["machines"]) == (cause, machines)
 
 
 def test_a_window_that_a_refused_create_closed_is_written(tmp_path: Path) -> None:
@@ -437,7 +439,7 @@ def test_ends_that_happen_once_are_never_counted(diary: Diary) -> None:
     assert [line["machine"] for line in diary.cycle(closes=closes)] == [name(n) for n in range(50)]
 
 
-def test_deletes_that_are_taken_and_sent_again_are_counted(diary: Diary) -> None:
+def test_accepted_deletes_that_are_sent_again_are_counted(diary: Diary) -> None:
     lines = [line for _ in range(100) for line in diary.cycle(results=refused(0, failure=None))]
     assert len(lines) == 1 + IN_FULL
     again = diary.cycle(seconds=2 * COUNTED_SECONDS, results=refused(0, failure=None))
@@ -452,7 +454,7 @@ def test_what_was_counted_is_written_as_the_loop_ends(diary: Diary) -> None:
 
 
 def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> None:
-    """A thousand refused deletes an hour and a pool that flaps; beside them a request an hour."""
+    """A storm: a thousand refused deletes and a flapping pool each hour, and one request each hour."""
     state = StateDir(tmp_path)
     journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=300_000, keep=2)
     history, asked, former = History(state), [f"r{hour:09d}" for hour in range(48)], memory()
@@ -461,14 +463,14 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
         create = Outcome(Create(machine_name("hf", id_, 0), "a", TEMPLATE, id_))
         for step, results in enumerate([[Results("a", (create,), ())], *[storm] * 5]):
             flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
-            held = memory(record(count=1, id_=id_), windows={("b", TEMPLATE): flap})
+            current = memory(record(count=1, id_=id_), windows={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
-            planned = made(former, held)
-            history.take(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
-            former = held
+            planned = made(former, current)
+            history.record(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
+            former = current
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked
     assert len(journal.find('"event":"create"').lines) == len(asked)
     deletes = journal.find('"event":"delete"').lines
-    assert sum(line.get("times", 1) for line in deletes) >= 1000 * (len(asked) - 1), "the storm itself is told, too"
+    assert sum(line.get("times", 1) for line in deletes) >= 1000 * (len(asked) - 1), "the storm itself is recorded, too"
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 1_000_000, "a line each would be 9 MB"

@@ -1,4 +1,4 @@
-"""The loop that reads holds.json: a file that cannot be read releases nothing, and each change is logged once."""
+"""Tests of the current holds: an unreadable holds.json releases no hold, and each change is logged once."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def state(tmp_path: Path) -> StateDir:
     return StateDir(tmp_path)
 
 
-def in_force(held: CurrentHolds) -> tuple[Hold, ...]:
-    return held.read().current
+def in_force(current_holds: CurrentHolds) -> tuple[Hold, ...]:
+    return current_holds.read().current
 
 
 def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     pull(state, PAUSE)
-    held = CurrentHolds(state)
-    assert in_force(held) == (PAUSE,)
+    current_holds = CurrentHolds(state)
+    assert in_force(current_holds) == (PAUSE,)
     monkeypatch.setattr(type(state.holds), "read", lambda _: pytest.fail("read"))
-    assert in_force(held) == (PAUSE,)
+    assert in_force(current_holds) == (PAUSE,)
 
 
 def cut(path: str) -> None:
@@ -54,16 +54,16 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     damage: Callable[[str], None], state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     pull(state, PAUSE)
-    held = CurrentHolds(state)
-    in_force(held)
+    current_holds = CurrentHolds(state)
+    in_force(current_holds)
     pull(state, STOP)
     damage(state.holds.path)
-    assert [in_force(held), in_force(held)] == [(PAUSE,), (PAUSE,)]
+    assert [in_force(current_holds), in_force(current_holds)] == [(PAUSE,), (PAUSE,)]
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
     if damage is newer:
         state.holds.set_aside()
     state.holds.change(lambda holds: pulled(holds, DRAIN), anew=True)
-    assert in_force(held) == (DRAIN,)
+    assert in_force(current_holds) == (DRAIN,)
 
 
 @DAMAGES
@@ -82,50 +82,50 @@ def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
         raise StateDenied("holds.json: cannot be read")
 
     pull(state, PAUSE)
-    held = CurrentHolds(state)
+    current_holds = CurrentHolds(state)
     with monkeypatch.context() as patched:
         patched.setattr(type(state.holds), "read", denied)
-        assert in_force(held)[0].kind is HoldKind.STOP_ALL
-    assert in_force(held) == (PAUSE,)
+        assert in_force(current_holds)[0].kind is HoldKind.STOP_ALL
+    assert in_force(current_holds) == (PAUSE,)
 
 
-def told(held: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
-    """What one cycle says of holds: the log's sentence, the hold, who and why; and the journal says the same."""
+def logged_lines(current_holds: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+    """Return a cycle's log lines of holds: message, hold, operator and reason. The changes contain the same."""
     caplog.clear()
-    held.read()
-    changes = held.tell()
-    said = [
+    current_holds.read()
+    changes = current_holds.log_changes()
+    messages = [
         (record.message, record.__dict__["hold"], record.__dict__["who"], record.__dict__["reason"])
         for record in caplog.records
         if record.levelno == logging.WARNING
     ]
-    assert [(f"Hold {word}", hold.kind, hold.who, hold.reason) for word, hold in changes] == said
-    return said
+    assert [(f"Hold {word}", hold.kind, hold.who, hold.reason) for word, hold in changes] == messages
+    return messages
 
 
-def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
+def test_log_and_journal_record_each_change_once_with_operator_and_reason(
     state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = CurrentHolds(state)
-    assert told(held, caplog) == []
+    current_holds = CurrentHolds(state)
+    assert logged_lines(current_holds, caplog) == []
     pull(state, DRAIN, CANCEL)
-    assert told(held, caplog) == [
+    assert logged_lines(current_holds, caplog) == [
         ("Hold pulled", "drain", "bob", "zone is sick"),
         ("Hold pulled", "cancel", "eve", "wrong job"),
     ]
-    assert told(held, caplog) == []
+    assert logged_lines(current_holds, caplog) == []
     release(state, HoldKind.DRAIN)
-    assert told(held, caplog) == [("Hold released", "drain", "joe", "all is well")]
+    assert logged_lines(current_holds, caplog) == [("Hold released", "drain", "joe", "all is well")]
     state.holds.change(lambda holds: Holds((), holds.released))
-    assert told(held, caplog) == [], "a cancel that is forgotten was done"
+    assert logged_lines(current_holds, caplog) == [], "a cancel that is forgotten was done"
 
 
-def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_logs_the_holds_in_force(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert told(CurrentHolds(state), caplog) == [("Hold held", "stop-all", "ann", "cloud is down")]
+    assert logged_lines(CurrentHolds(state), caplog) == [("Hold held", "stop-all", "ann", "cloud is down")]
 
 
-def test_the_journal_has_what_a_cycle_says_of_holds(tmp_path: Path) -> None:
+def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
     pull(bench.state, STOP)
@@ -134,7 +134,7 @@ def test_the_journal_has_what_a_cycle_says_of_holds(tmp_path: Path) -> None:
     assert (line["result"], line["who"], "cycle" in line) == ("pulled", "ann", True)
 
 
-def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
+def test_a_journal_that_cannot_be_written_stops_nothing_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -148,7 +148,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
     assert caplog.messages[-1] == "Journal could not be written"
 
 
-def test_a_hold_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
+def test_a_hold_is_followed_although_nothing_else_has_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(3)
     observations = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
@@ -162,7 +162,7 @@ def test_a_hold_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> N
     assert bench.reconciler.cycle(observations).plan is not None
 
 
-def test_a_preview_heeds_holds_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_preview_follows_holds_and_logs_no_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
     bench.request(2)
     pull(bench.state, STOP)

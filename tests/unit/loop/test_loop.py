@@ -1,4 +1,4 @@
-"""The loop in a thread: its wake-ups, standby, succession and end."""
+"""Tests of the loop in a thread: wake-ups, standby, succession and end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Running:
             self.error = error
 
     def ran(self) -> list[Slot]:
-        """The machines that HF has or was told of."""
+        """Return the machines that HF has or that were reported to HF."""
         records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
         return [
             slot for record in records for slot in record.slots.values() if slot.ran and slot.deletion.closed is None
@@ -124,7 +124,7 @@ def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_
     assert gc.isenabled()
 
 
-def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
+def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_reported(tmp_path: Path) -> None:
     class Watched(SlowPlace):
         wanted = 0.0
 
@@ -140,10 +140,10 @@ def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_i
         problems = until(lambda: running.reports[-1].problems.get("pool"), 30)
         assert problems[0].startswith("8 of 8 machines are missing since ")
         assert any(0 <= place.wanted - report.now <= 60.0 for report in running.reports)
-        assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
+        assert len(running.ran()) == 8, "no loss is reported, and no machine is created in their place"
 
 
-def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_slow_observation_delays_no_other_pool(tmp_path: Path) -> None:
     place = SlowPlace()
     place.slow.clear()
     with Running(tmp_path, place) as running:
@@ -168,20 +168,20 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
 def test_a_hold_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0)) as running:
         until(lambda: len(running.reports) >= 2, 30)
-        running.state.holds.change(lambda held: pulled(held, Hold(HoldKind.STOP_ALL, who="ann")))
+        running.state.holds.change(lambda holds: pulled(holds, Hold(HoldKind.STOP_ALL, who="ann")))
         until(lambda: running.reports[-1].holds.stop is not None, 30)
-        running.state.holds.change(lambda held: let_go(held, [HoldKind.STOP_ALL], Hold(HoldKind.STOP_ALL)))
+        running.state.holds.change(lambda holds: let_go(holds, [HoldKind.STOP_ALL], Hold(HoldKind.STOP_ALL)))
         until(lambda: running.reports[-1].holds.stop is None, 30)
         assert Wake.INTENT in running.wakes
 
 
 def stands_by(caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until a loop says that it stands by."""
+    """Wait until a loop logs that it stands by."""
     until(lambda: "Standing by: another loop runs" in caplog.messages, 30)
 
 
 class Stream:
-    """Hints that nobody sends."""
+    """A stream without any hint."""
 
     def __init__(self) -> None:
         self.began = self.ended = False
@@ -268,7 +268,7 @@ def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -
     other.release()
 
 
-def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
+def test_once_is_one_cycle_on_complete_observations_with_its_actions_done(tmp_path: Path) -> None:
     place = SlowPlace()
     state = StateDir(tmp_path)
     ask(state, 3)
@@ -282,7 +282,7 @@ def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Pat
     assert all(slot.observed.accepted for slot in record.slots.values()), "the outcomes are recorded too"
 
 
-def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
+def test_a_hint_has_every_pool_observed_at_once(tmp_path: Path) -> None:
     places = [SlowPlace(), SlowPlace()]
     for number, place in enumerate(places):
         place.pool, place.pace = f"pool-{number}", 600.0
@@ -293,11 +293,11 @@ def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
             what="the first observations",
         )
         running.loop.observe_now(Wake.PUBSUB)
-        until(lambda: all(place.observations > 1 for place in places), 30, what="another look at each")
+        until(lambda: all(place.observations > 1 for place in places), 30, what="another observation of each")
         assert [place.observations for place in places] == [2, 2]
 
 
-def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
+def test_an_announced_end_is_reported_before_any_observation_shows_it(tmp_path: Path) -> None:
     place = SlowPlace()
     state = StateDir(tmp_path)
     ask(state, 2)
@@ -317,13 +317,13 @@ def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> No
 
 
 GONE = 2**22 + 1
-"""The id of no process: Linux gives none above 2**22."""
+"""Id that no process has, as Linux assigns none above 2**22."""
 
 
 @pytest.mark.parametrize(
     ("holder", "lives"),
     [
-        pytest.param({}, False, id="nobody signed before"),
+        pytest.param({}, False, id="no previous holder"),
         pytest.param({"host": socket.gethostname(), "pid": GONE}, False, id="its process on this host is gone"),
         pytest.param({"host": socket.gethostname(), "pid": os.getpid()}, False, id="it was this very process"),
         pytest.param({"host": socket.gethostname(), "pid": os.getppid()}, True, id="its process runs on this host"),
@@ -336,8 +336,7 @@ def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, obj
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
-    """The longest of a group: a create, its result, which says that a name is taken, and an observation for the
-    names."""
+    """The longest batch of a group: a create, its result (a name is in use), and an observation of the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in()}

@@ -1,4 +1,4 @@
-"""Looks at pools, each in a thread of its own: when they are taken, and what a failed one is."""
+"""Tests of observers: the times of their observations, and failed observations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def observing(place: SlowPlace, wake: Callable[[], None] = lambda: None) -> Iter
         observer.stop()
 
 
-def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
+def test_a_failed_observation_is_no_snapshot_and_a_later_success_is() -> None:
     place, wakes = SlowPlace(), []
     place.error = BackendError(ErrorClass.DENIED, "no rights")
     with observing(place, lambda: wakes.append(1)) as observer:
@@ -43,7 +43,7 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
         assert blind.failure.text == "no rights"
         place.error = None
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
-        assert wakes, "the loop is told"
+        assert wakes, "the loop is woken"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
 def test_why_a_pool_cannot_be_seen_is_logged_once(
     error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the first observation on; as an error where no other look will fix it."""
+    """The first observation is logged, too. The level is error if no other observation will fix the cause."""
     place = SlowPlace()
     place.error = BackendError(error, "why")
     with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:
@@ -67,11 +67,11 @@ def test_why_a_pool_cannot_be_seen_is_logged_once(
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.error = BackendError(error, "again")
         until(lambda: isinstance(observer.latest({}), ObservationFailed), 30)
-    told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
-    assert told == [(level, "why"), (level, "again")]
+    logged = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
+    assert logged == [(level, "why"), (level, "again")]
 
 
-def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> None:
+def test_a_pool_is_observed_again_at_once_when_unknown_names_are_sought() -> None:
     place = SlowPlace()
     place.pace = 600.0
     with observing(place) as observer:
@@ -85,8 +85,8 @@ def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> N
         assert place.observations == 2
 
 
-def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
-    """What it is about may have happened after the observation began."""
+def test_a_hint_that_comes_during_an_observation_is_not_lost() -> None:
+    """The change may have happened after the observation began."""
     place = SlowPlace()
     place.pace = 600.0
     place.slow.clear()
@@ -98,8 +98,8 @@ def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
         assert place.observations == 2
 
 
-def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A burst of events would be a burst of lists."""
+def test_a_hint_waits_for_others_before_it_causes_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a burst of events would cause a burst of lists."""
     slept: list[float] = []
     monkeypatch.setattr(observers, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
     place = SlowPlace()
@@ -108,13 +108,13 @@ def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.Mon
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.hint()
         until(lambda: place.observations == 2, 30, what="another observation")
-        assert slept == [observers.GATHER]
+        assert slept == [observers.GATHER_SECONDS]
 
 
-def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
+def test_observations_that_hang_delay_the_end_together_and_not_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twelve groups whose cloud does not answer would take a minute: the service would be killed meanwhile."""
+    """Twelve groups of a silent cloud would otherwise take a minute, and the service would be killed meanwhile."""
     done: list[str] = []
     never = threading.Event()
 
@@ -137,7 +137,9 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
         RuntimeError("cannot schedule new futures after shutdown"),
     ],
 )
-def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_an_observation_that_the_end_breaks_off_is_not_logged(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     place = SlowPlace()
     place.slow.clear()
     place.error = error
@@ -159,7 +161,7 @@ def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
         assert "a bug" in observation.failure.text
 
 
-def test_a_place_that_asks_to_be_left_alone_is_not_looked_at_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_asks_for_a_pause_is_not_observed_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now, began = [0.0], list[float]()
 
     def sleep(seconds: float) -> None:

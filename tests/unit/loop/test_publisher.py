@@ -1,4 +1,4 @@
-"""When status.json is written, and what it says for the first time."""
+"""Tests of the publisher: the writes of status.json, and its news."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def publisher(state: StateDir) -> Publisher:
     return Publisher(state, lambda: None)
 
 
-def published(publisher: Publisher, held: Memory, now: float = NOW) -> list[Reported]:
-    publisher.publish(held, LIMITS, NO_HOLDS, CONTACT, now)
-    return publisher.tell()
+def published(publisher: Publisher, current: Memory, now: float = NOW) -> list[Reported]:
+    publisher.publish(current, LIMITS, NO_HOLDS, CONTACT, now)
+    return publisher.pop_news()
 
 
 def test_only_answers_of_changed_records_are_reported(publisher: Publisher) -> None:
@@ -111,22 +111,22 @@ def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
 def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
     drained = Holds((Hold(HoldKind.DRAIN, "a"),))
     publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
-    assert publisher.tell() == [Reported((), {name(0): DRAINED})]
+    assert publisher.pop_news() == [Reported((), {name(0): DRAINED})]
 
 
 def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:
-    held = memory(ENDED)
-    published(publisher, held)
+    current = memory(ENDED)
+    published(publisher, current)
     Path(state.status.path).unlink()
-    published(publisher, held)
+    published(publisher, current)
     assert list(state.status.read_all()) == [ENDED.id]
 
 
 def test_a_grace_period_goes_on_although_nothing_else_changes(publisher: Publisher, state: StateDir) -> None:
     going = running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.PREEMPTED, NOW + 30.0))
-    held = memory(replace(ENDED, slots={0: going}))
+    current = memory(replace(ENDED, slots={0: going}))
     graces = []
     for seconds in (0.0, 10.0):
-        published(publisher, held, NOW + seconds)
+        published(publisher, current, NOW + seconds)
         graces.append(state.status.read_lost()[name(0)].grace)
     assert graces == [30, 20]

@@ -1,4 +1,4 @@
-"""Lines of the journal that repeat: the first few in full, the rest counted."""
+"""Tests of repeated lines of the journal: the first few are written in full, the rest is counted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, i
     for event, count, seconds in met:
         wall += seconds
         keyed: list[tuple[str, dict[str, object]]] = [(event, {"event": event, "machine": "m"})] * count
-        for line in [*repeats.take(keyed, wall), *repeats.due(wall)]:
+        for line in [*repeats.filter_lines(keyed, wall), *repeats.get_due_counts(wall)]:
             written[str(line["event"])] += int(str(line.get("times", 1)))
-    for line in repeats.due(wall, ending=True):
+    for line in repeats.get_due_counts(wall, ending=True):
         written[str(line["event"])] += int(str(line["times"]))
     expected = Counter[str]()
     for event, count, _ in met:
@@ -30,6 +30,6 @@ def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, i
 def test_a_quiet_series_is_forgotten() -> None:
     repeats = Repeats()
     line: dict[str, object] = {"event": "window"}
-    assert list(repeats.take([("key", line)] * IN_FULL, 0.0)) == [line] * IN_FULL
-    assert list(repeats.due(COUNTED_SECONDS)) == []
-    assert list(repeats.take([("key", line)], COUNTED_SECONDS)) == [line]
+    assert list(repeats.filter_lines([("key", line)] * IN_FULL, 0.0)) == [line] * IN_FULL
+    assert list(repeats.get_due_counts(COUNTED_SECONDS)) == []
+    assert list(repeats.filter_lines([("key", line)], COUNTED_SECONDS)) == [line]

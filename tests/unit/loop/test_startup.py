@@ -1,4 +1,4 @@
-"""What the loop goes on with at its start, and what a loop that has been succeeded leaves alone."""
+"""Tests of the start: the memory that a loop continues with, and the files that a superseded loop leaves alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: Bench) -> None:
-    """Written again it would pass for the newest one."""
+    """An old file that is written again would count as the newest."""
     bench.succeed(1)
     file = Path(bench.state.memory.path)
     old = file.read_bytes()
@@ -55,9 +55,9 @@ def superseded() -> None:
 def test_a_loop_that_has_been_succeeded_trims_nothing(bench: Bench) -> None:
     id_ = bench.request(1)
     bench.state.seen.touch(id_)
-    held = CachedIntent(bench.state, "demo", superseded)
+    cached = CachedIntent(bench.state, "demo", superseded)
     with pytest.raises(SupersededError):
-        held.forget([id_])
+        cached.forget([id_])
     assert id_ in bench.state.intent.read().requests
     assert id_ in bench.state.seen.marks()
 
@@ -71,7 +71,7 @@ def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Be
 
 
 def test_a_successor_waits_for_calls_of_kinds_that_the_configuration_names_no_more() -> None:
-    """The loop before it may have had pools of them."""
+    """The previous loop may have had pools of these kinds."""
     slowest = max(kind.longest_call for kind in built_in())
     pods = GkePool(name="a", pod_spec=Path("pod.yaml"))
     assert longest_call([pods]) == longest_call([]) == slowest

@@ -1,4 +1,4 @@
-"""What ends the loop's wait."""
+"""Tests of wake-ups: the events that end the loop's wait."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_a_memory_is_not_made_again_from_one_observation_that_lacks_many_machine
     bench.restarted()
     report = bench.cycle(5)
     assert report.distrusted.keys() == {"pool", "other"}
-    assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
+    assert "a second observation of these pools, which lack many machines that HostFactory has" in report.problem
     assert not bench.state.status.read_lost()
     if shows_again:
         bench.place.place._entries = there

@@ -15,7 +15,7 @@ from tests.unit.core import NOW, memory, snapshot, unobserved
 
 SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", PendingReason.CAP): 2})
 BLIND = replace(SEEN, observations={"a": snapshot(), "b": unobserved("b")})
-LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not seen yet: b.")
+LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not observed yet: b.")
 
 
 @pytest.fixture
