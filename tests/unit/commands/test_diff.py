@@ -19,7 +19,7 @@ GONE = {"gone": True}
 
 
 @pytest.mark.parametrize(
-    ("listed", "one", "look", "means", "differs"),
+    ("listed", "one", "observation", "means", "differs"),
     [
         pytest.param(True, running(0, Verdict.SUCCEEDED), THERE, "all three agree", False, id="as it should be"),
         pytest.param(False, running(0, Verdict.SUCCEEDED), THERE, "does not list it", True, id="HF has lost sight"),
