@@ -565,7 +565,7 @@ def test_in_a_file_that_cannot_be_read_as_settings(site: Site, content: str, tex
 def test_a_file_that_is_not_there_is_not_an_empty_one(site: Site) -> None:
     site.write()
     site.path.unlink()
-    with pytest.raises(loader.ConfigError, match="1 problem\n  no such file; make it and name the pools"):
+    with pytest.raises(loader.ConfigError, match="1 problem\n  no such file; create it and name the pools"):
         loader.load(site.path, {})
 
 

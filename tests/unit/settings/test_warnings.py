@@ -110,12 +110,12 @@ WARNINGS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "everybody may read": (
         "0.0.0.0:9464",
         {},
-        ["listen: everybody who reaches 0.0.0.0:9464 can read the status page: name a server.token_file"],
+        ["listen: everyone who reaches 0.0.0.0:9464 can read the status page; set server.token_file"],
     ),
     "the token can be read on its way": (
         "[::]:9464",
         {"token_file": "token"},
-        ["listen: the token is sent to [::]:9464 in the clear: name server.tls_cert and server.tls_key"],
+        ["listen: the token is sent to [::]:9464 in clear text; set server.tls_cert and server.tls_key"],
     ),
     "all is well": ("0.0.0.0:9464", {"token_file": "token", "tls_cert": "cert", "tls_key": "key"}, []),
     "this host alone": ("[::1]:9464", {}, []),

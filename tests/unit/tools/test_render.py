@@ -470,7 +470,7 @@ def test_settings_that_differ_are_told_until_the_settings_file_gives_them(tmp_pa
     [problem] = caught.value.problems
     first, second = (tmp_path / name / "provisioner.yaml" for name in ("gcpgkeinst", "gcpgceinst"))
     values = f"{{'interval_seconds': 2.0}} in {first} and {{'interval_seconds': 3.0}} in {second}"
-    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}: give it here")
+    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}; give it here")
     sources = [first.parent.name, second.parent.name]
     render(settings(tmp_path, merge=sources, provisioner={"loop": {"interval_seconds": 4.0}}), tmp_path / "out")
     made = made_below(tmp_path / "out")
@@ -491,7 +491,7 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
 ) -> None:
     file = carried(tmp_path, {"name_prefix": "grid"}, second, **values)
     if prefix is None:
-        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json: give it"):
+        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json; give it"):
             render(file, tmp_path / "out")
     else:
         render(file, tmp_path / "out")
@@ -602,7 +602,7 @@ def test_a_dry_run_names_a_private_file_and_does_not_show_it(
     (tmp_path / "specs" / "kubeconfig").chmod(0o600)
     path = tmp_path / "out" / OURS / "specs" / "kubeconfig"
     _, lines = called(capsys, file, "--out", tmp_path / "out", "--dry-run")
-    assert f"{path}: new; it is not shown, as only its owner may read it" in lines
+    assert f"{path}: new; not shown, because only its owner may read it" in lines
     assert not any("hidden" in line for line in lines)
     render(file, tmp_path / "out")
     path.chmod(0o644)
