@@ -58,7 +58,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 # --- what is wrong around a command is a sentence with what to do -----------------------------------------------------
 
-SINCE = "expected a date such as 2026-11-01, or so many days such as 7d, got 'soon'"
+SINCE = "expected a date such as 2026-11-01, or a number of days such as 7d, got 'soon'"
 NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines"
 NO_LOOP = "memory.json: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
 WRONG = [
@@ -69,10 +69,10 @@ WRONG = [
     (2, "render-hf {site}/hf.yaml --out {site}/out", "{site}/hf.yaml: 1 problem\n  no such file"),
     (2, "usage --since 2026-11-30 --until 2026-11-01", "--since 2026-11-30: is after 2026-11-01"),
     (2, "usage --since soon", SINCE),
-    (2, "status --state-dir {site}/conf/provisioner.yaml", "is no directory; name one"),
+    (2, "status --state-dir {site}/conf/provisioner.yaml", "is not a directory; name a directory"),
     (2, "status --state-dir {site}/nowhere", "nowhere: no such directory"),
     (2, "replay /nowhere/trace", "/nowhere/trace: No such file or directory; name a trace that --record wrote"),
-    (2, "check /nowhere/provisioner.yaml", "no such file; make it"),
+    (2, "check /nowhere/provisioner.yaml", "no such file; create it"),
     (1, "trim", NO_LOOP),
     (1, "status", NEW),
     (1, "recover", NEW),
@@ -126,7 +126,7 @@ def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
     (site / "conf" / "provisioner.yaml").write_bytes(content)
     code, out, error = ended("pause", "gke-main")
     assert (code, out, error.count("\n")) == (1, "", 1)
-    words = "Whether there is a pool 'gke-main' is not known: no loop has told its pools yet, and"
+    words = "The pools are unknown, so 'gke-main' cannot be found: no loop has published its pools yet, and"
     assert error.startswith(words)
     assert "provisioner.yaml" in error
     assert "`provisioner check`" in error

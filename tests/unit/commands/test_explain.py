@@ -166,8 +166,8 @@ def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, 
         r"took the delete of .* \(returned\)",
         f"Nothing is left of {life.returned}",
         "^Now$",
-        f"belongs to request {life.request} of template T, and was asked for in pool pool",
-        "is returned, and nothing is left of it",
+        f"belongs to request {life.request} of template T, and was requested in pool pool",
+        "is returned and gone",
     )
     assert not any(life.lost in one for one in desk.told(life.returned))
 
@@ -194,7 +194,7 @@ def test_the_life_of_a_pool_tells_what_went_wrong_and_what_it_learned(desk: Desk
         f"{life.lost} was lost",
         "^Now$",
         r"^  T: window \d+\.$",
-        "^  4 machines run in it, 0 are to run",
+        "^  4 machines run in it, 0 do not run yet",
     )
     assert not any("took" in one for one in desk.told("pool"))
 
@@ -218,7 +218,7 @@ def test_the_journal_tells_of_what_has_left_the_other_files(desk: Desk, life: Li
     desk.leave(memory())
     for id_ in before:
         assert len(before[id_]) - len(desk.told(id_)) <= 1, "only what HF has heard stood in memory alone"
-        assert desk.now(id_) == ["It has left the state files; the journal alone tells of it."]
+        assert desk.now(id_) == ["It has left the state files; only the journal still contains it."]
     assert f"{life.lost} runs in pool pool." in desk.told(life.lost)
     Path(desk.state.memory.path).write_text("{")
     assert (desk.told(life.back), desk.now(life.back)) == (before[life.back], [])
@@ -247,14 +247,14 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         [
             r"It is running: 1 of 6 machines run\.$",
             r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; nor in b",
-            "What does not run by ",
+            "Machines that do not run by ",
         ],
     ),
     "a request that ended: whether HF has heard": (
         memory(record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)),
         {},
         REQUEST,
-        [".*; HostFactory has not heard of it yet", ""],
+        [".*; not reported to HostFactory yet", ""],
     ),
     "a return that goes on: how far it is": (
         memory(giving_back(name(0), name(1), id_=BACK, results={name(0): ReturnResult.GONE})),
@@ -279,7 +279,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         TO_GO,
         {},
         name(0),
-        ["", r"It is failed\. Its delete was sent at ", "It is stuck: ", "Its place says why .*: other: "],
+        ["", r"It is failed\. Its delete was sent at ", "It is stuck; ", "Its place reports why .*: other: "],
     ),
     "a machine that is to be deleted": (TO_GO, {}, name(2), ["", ".*is to be sent"]),
     "a machine that is set aside": (TO_GO, {}, name(1), ["", ".*set aside", "", ""]),
@@ -287,7 +287,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         memory(orphans={STRAY: NOW}),
         {"orphans": {"a": [STRAY]}},
         STRAY,
-        [r"No request explains it: it is deleted as an orphan at \d\d:\d\d:\d\d\."],
+        [r"It belongs to no known request, so it is deleted as an orphan at \d\d:\d\d:\d\d\."],
     ),
     "an orphan that the brake holds": (
         memory(orphans={STRAY: NOW}, brake=BRAKE),
@@ -305,7 +305,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
             ],
         },
         "a",
-        ["It is paused", ".*route", ".*deletes since", ".*creates of T", "The brake is on", "T: 1 missing", "1 mach"],
+        ["It is paused", ".*route", ".*deletes since", ".*creates of T", "It has latched the brake", "T: 1 missing", "1 mach"],
     ),
 }  # fmt: skip
 
@@ -341,7 +341,7 @@ def test_an_unknown_id_says_what_was_looked_for_and_what_is_near(desk: Desk) -> 
     desk.leave(memory(record(running(0)), giving_back(name(0), id_=BACK)))
     text = desk.says(REQUEST[:-1] + "x", code=1)
     assert "no request, return request, machine or pool" in text
-    assert f"spelled alike: {REQUEST}." in text
+    assert f"similar spelling: {REQUEST}." in text
     assert BACK in desk.says(BACK[:-1] + "x", code=1)
     assert name(0) in desk.says(name(5), code=1)
     assert REQUEST in desk.says(name(0, REQUEST[:-1] + "x"), code=1)

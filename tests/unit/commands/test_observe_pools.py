@@ -26,7 +26,7 @@ def test_calls_are_made_at_the_same_time() -> None:
 def test_what_is_waited_for_is_said_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.05)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.05)
     slow = threading.Event()
     said = threading.Timer(0.5, slow.set)
     said.start()
@@ -36,7 +36,7 @@ def test_what_is_waited_for_is_said_now_and_then(
 
 
 def test_a_service_that_asks_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     all_at_once({"slow": slow.wait}, "")
@@ -75,7 +75,7 @@ class Full(StringIO):
 def test_a_standard_error_that_takes_nothing_costs_no_answer(
     stream: Full | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     with monkeypatch.context() as patch:

@@ -213,7 +213,7 @@ def test_where_a_pool_cannot_be_seen(
     assert run(["recover"]) == 1
     told = capsys.readouterr()
     assert ("pool gke-main cannot be seen" in told.out) is (lost == ["intent"])
-    assert ("cannot be seen: gke-main. Nothing was written." in told.err) is (lost != ["intent"])
+    assert ("cannot be seen: gke-main. No file was written." in told.err) is (lost != ["intent"])
     assert run(["recover", "--apply"]) == (0 if lost == ["intent"] else 1)
     assert Path(state.intent.path).exists() is (lost == ["intent"])
 
@@ -228,7 +228,7 @@ def test_releasing_has_a_flag_of_its_own(state: StateDir, capsys: pytest.Capture
     assert [one["machine"] for one in document["waiting"]] == list(ORPHANS)
     assert state.recovery_asked()
     run(["recover"])
-    assert "The loop was asked to release the brake" in capsys.readouterr().out
+    assert "A release of the brake was requested" in capsys.readouterr().out
 
 
 def test_it_releases_after_it_has_said_what_will_go(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_read_is_withheld_as_a_whole_and_what_the_parser_q
         "provisioner.yaml: line 1, column 11: found undefined alias 'hunter2'",
     )
 
-    assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: it is no YAML or JSON\n"
+    assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: neither YAML nor JSON\n"
     assert texts["doctor/conf/demoprov_templates.json"].startswith(WITHHELD)
     assert SECRET not in texts["doctor/part-0.txt"]
 

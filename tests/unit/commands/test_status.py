@@ -346,7 +346,7 @@ def test_a_filter_shows_a_part(desk: Desk) -> None:
 def test_a_name_that_nothing_has_is_a_mistake_and_says_which_there_are(desk: Desk, kind: str, there: str) -> None:
     code, text, error = desk.call("status", f"--{kind}", "x")
     assert (code, text) == (2, "")
-    assert error.startswith(f"--{kind} x: the state files know no such {kind}; there are {there}")
+    assert error.startswith(f"--{kind} x: the state files contain no such {kind}; there are {there}")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan"])

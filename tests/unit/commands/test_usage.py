@@ -129,7 +129,7 @@ def test_a_person_reads_a_table(left: StateDir, capsys: pytest.CaptureFixture[st
         "  U         b      8.00   4.00",
         "  gone      b      1.00      -",
         "  total           26.00  38.00",
-        "1.00 hours are of machines without a price_per_hour, and cost nothing here.",
+        "1.00 hours are of machines without a price_per_hour, and count as cost 0.",
         "Now 1 machines: 2.00 of 20 CHF per hour; 2026-11: 238.00 of 1500 CHF",
     ]
 
@@ -157,7 +157,7 @@ def test_a_memory_that_was_made_again_says_since_when_it_counts(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, usage_since_wall=WALL - 86_400)
-    told = "Counted since 2026-11-23T12:00:00Z, when memory was made; nothing is known of before."
+    told = "Counted since 2026-11-23T12:00:00Z, when memory was made; earlier usage is unknown."
     assert told in shown(capsys)
     remember(state, usage={}, usage_since_wall=None)
     assert "No machine has gone since this version counts them." in shown(capsys)

@@ -571,7 +571,7 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(tmp_path: Path, capsy
     assert (code, out.exists()) == (1, False)
     assert f"+++ {out}/conf/providers/demoinst/provisioner.yaml" in lines
     assert called(capsys, tmp_path / "hf.yaml", "--out", out)[0] == 0
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--dry-run") == (0, ["Nothing would change."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--dry-run") == (0, ["No file would change."])
     before = tree(out)
     code, lines = called(capsys, own(tmp_path, templates=[BOTH | {"maxNumber": 4}]), "--out", out, "--dry-run")
     changes = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -617,9 +617,9 @@ def test_what_is_replaced_is_kept_and_what_is_equal_is_left(tmp_path: Path, caps
     templates = "conf/providers/demoinst/demoinstprov_templates.json"
     assert (code, lines[0]) == (0, str(out / templates))
     [kept] = (out / KEPT).iterdir()
-    assert lines[1:] == [f"What was there before is kept in {kept}"]
+    assert lines[1:] == [f"The replaced files are kept in {kept}"]
     assert tree(kept) == {templates.removeprefix("conf/"): before[templates]}
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["Nothing was to be changed."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["No file had to be changed."])
     assert [*(out / KEPT).iterdir()] == [kept]
 
 
@@ -639,7 +639,7 @@ def test_uninstalled_the_files_are_as_they_were_before(tmp_path: Path, capsys: p
     admin = {"name": "admin", "enabled": 0, "providers": [], "requestMode": "REST_MANUAL"}
     assert left == [entries, plugins, {"version": 2, "requestors": [theirs, admin]}]
     assert (out / OURS / "provisioner.yaml").exists()
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["Nothing was to be changed."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["No file had to be changed."])
 
 
 def test_installed_again_its_requestors_ask_as_they_did(tmp_path: Path) -> None:
