@@ -182,7 +182,7 @@ class _Known:
                     f"The pools are unknown, so {name!r} cannot be found: no loop has published its pools yet, and the "
                     f"configuration cannot be read ({reason}). See `provisioner check`."
                 )
-        return "" if name in pools else f"No pool is named {name!r}{suggestion(name, sorted(pools))}."
+        return "" if name in pools else f"No pool is named {name!r}{_known_names_message(name, pools)}."
 
     def _uncancellable_message(self, name: str) -> str:
         records = self.memory.requests
@@ -200,7 +200,12 @@ class _Known:
             return "" if verdict in DESIRED else f"Machine {name} is {verdict} already."
         there = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
         there |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
-        return f"No request and no machine is named {name!r}{suggestion(name, sorted(there))}."
+        return f"No request and no machine is named {name!r}{_known_names_message(name, there)}."
+
+
+def _known_names_message(name: str, names: set[str]) -> str:
+    """Return the end of a message about an unknown name: a name with similar spelling, or some of the known names."""
+    return suggestion(name, sorted(names), many=True) or "; there is none"
 
 
 def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:

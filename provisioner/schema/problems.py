@@ -23,7 +23,7 @@ LONGEST_QUOTE = 60
 """Characters shown of a wrong value: enough to find the value, too few to print a whole section or key."""
 
 NAMES_SHOWN = 25
-"""Most known names that a message about an unknown name lists."""
+"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,16 @@ def expected(words: str, value: object) -> str:
     return f"expected {words}, got {quoted(value)}"
 
 
-def suggestion(word: str, names: Collection[str]) -> str:
-    """Return the end of a message about an unknown word: a name with similar spelling, or else the known names."""
+def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
+    """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
+
+    ``many``: there may be thousands of names, so only the first are listed.
+    """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
-    more = " and more" if len(names) > NAMES_SHOWN else ""
-    return f"; there are {', '.join(map(repr, [*names][:NAMES_SHOWN]))}{more}" if names else "; there is none"
+    shown = [*names][: NAMES_SHOWN if many else None]
+    more = " and more" if len(shown) < len(names) else ""
+    return f"; there are {', '.join(map(repr, shown))}{more}" if names else ""
 
 
 def words_of(model: type[Section], setting: str) -> str:

@@ -53,7 +53,7 @@ class Namespace:
             self._events.observe()
             self._spot_nodes.observe()
             return listed
-        pods, version = self._watch.list_pods()
+        pods, version = self._watch.list_pods(cache.identity)
         cache.replace(pods.readings(cache.identity), version)
         return None
 
