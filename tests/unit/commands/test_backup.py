@@ -1,4 +1,4 @@
-"""`provisioner dump` and `provisioner restore` as commands: where a dump may go, who may read it, and what is said."""
+"""`provisioner dump` and `provisioner restore` as commands: place and mode of a dump, and the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import contents
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state directory of a provider instance that has been at work."""
+    """The state directory of a provider instance with requests and returns."""
     example_site(tmp_path, monkeypatch)
     monkeypatch.setenv("HF_PROVIDER_NAME", "demo")
     for kind in ("config", "templates"):

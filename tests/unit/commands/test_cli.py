@@ -1,4 +1,4 @@
-"""The command line: exit codes, where things are looked for, what is printed."""
+"""The command line: exit codes, places of files, and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ended = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
-    """A command as the console script runs it: exit code and both outputs."""
+    """Run a command as the console script does; return exit code and both outputs."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -39,7 +39,7 @@ def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
     return call
 
 
-def test_what_a_command_does_not_know_is_told_with_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_argument_is_reported_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["check", "--lve"])
     assert ended.value.code == 2
@@ -56,7 +56,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"provisioner {__version__}\n"
 
 
-# --- what is wrong around a command is a sentence with what to do -----------------------------------------------------
+# --- errors around a command are a sentence with a remedy -------------------------------------------------------------
 
 SINCE = "expected a date such as 2026-11-01, or a number of days such as 7d, got 'soon'"
 NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines"
@@ -133,7 +133,7 @@ def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
     assert not (site / "work" / "holds.json").exists()
 
 
-def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_story_is_logged_at_debug(
+def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_traceback_is_logged_at_debug(
     site: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def boom(_: object) -> int:

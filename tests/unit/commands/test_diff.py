@@ -1,4 +1,4 @@
-"""`provisioner diff`: what HostFactory lists, what is remembered and what the clouds show, and what each view means."""
+"""`provisioner diff`: views of HostFactory's list, memory and clouds, and the meaning of each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_view_of_a_machine_says_what_it_means(
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
 
 
-def test_a_host_of_somebody_else_is_no_difference() -> None:
+def test_a_host_of_another_provider_is_no_difference() -> None:
     [group] = diff_document(memory(), ["login-1"], {"a": unobserved()}, PREFIX)["groups"]
     assert (group["meaning"], group["differs"]) == ("the name is not one of ours", False)
 

@@ -1,4 +1,4 @@
-"""`provisioner pause`, `resume`, `drain`, `cancel`, `stop-all`, `start-all`: what they record, refuse and say."""
+"""`provisioner pause`, `resume`, `drain`, `cancel`, `stop-all`, `start-all`: records, refusals and messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leave(state: StateDir, allowed: Limits, **pool_status: Any) -> None:
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code, and what was printed on either stream."""
+    """Run a command; return its exit code and the output of both streams."""
     capsys.readouterr()
     code = run(list(arguments))
     out, error = capsys.readouterr()
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
     assert "All other holds are released; set again those that are needed." in text
 
 
-# --- what people see --------------------------------------------------------------------------------------------------
+# --- the output for operators -----------------------------------------------------------------------------------------
 
 
 def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +252,7 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
 def test_who_stops_all_waits_for_no_file_of_machines(
     command: list[str], state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They may hold tens of megabytes, or be damaged."""
+    """Memory and intent may have tens of megabytes, or be damaged."""
     for file in (state.memory.path, state.intent.path):
         Path(file).write_text("{")
     assert called(capsys, *command)[0] == 0

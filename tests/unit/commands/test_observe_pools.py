@@ -1,4 +1,4 @@
-"""Looks of a command: all pools at once, within a time, with a word on what is waited for."""
+"""Observations of a command: all pools at once, within a time, with messages about unfinished calls."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_standard_error_that_takes_nothing_costs_no_answer(
     assert capsys.readouterr().out == ""
 
 
-def test_a_command_heeds_the_time_that_a_place_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_follows_the_retry_time_of_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SlowPlace()
     place.error = BackendError(ErrorClass.THROTTLED, "busy", 300.0)
     seen = observe({"a": place}, 0.0, seconds=30.0)

@@ -1,4 +1,4 @@
-"""`provisioner init` creates intent.json once; `provisioner trim` removes what is due, unless a loop does that."""
+"""`provisioner init` creates intent.json once; `provisioner trim` removes due requests, unless a loop runs."""
 
 from __future__ import annotations
 
