@@ -78,8 +78,8 @@ def stale_read_warnings(provider: Provider) -> list[str]:
         f"{path}: {WHO[side]} last read another content; bring the right file to both sides (docs/deploy-gke.md)"
         for side, contents in read.items()
         if contents
-        for path, here, there in zip(paths, provider.digests, contents[0].digests, strict=True)
-        if here != there
+        for path, digest, read_digest in zip(paths, provider.digests, contents[0].digests, strict=True)
+        if digest != read_digest
     ]
 
 
@@ -97,8 +97,8 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
         findings += live_findings(backends, "pools")
         sizes = partial(size_findings, templates)
         for question in (rehearsal_findings, clock_findings, sizes, event_findings, unseen_findings):
-            wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-            findings += question(settings, {name: one for name, one in backends.items() if name not in wrong})
+            faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+            findings += question(settings, {name: one for name, one in backends.items() if name not in faulty})
     finally:
         close(backends)
     return findings
@@ -202,7 +202,7 @@ def check_lines(document: Document) -> Iterator[str]:
         yield f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}"
     yield from (f"  WARNING {text}" for text in document["warnings"])
     for one in findings or ():
-        whose = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
-        yield f"  {one['severity'].upper()} {whose}: {one['text']}"
+        subject = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
+        yield f"  {one['severity'].upper()} {subject}: {one['text']}"
     if findings == []:
         yield "  every pool's place is as it should be"

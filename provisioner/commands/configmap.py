@@ -54,18 +54,18 @@ def run(options: argparse.Namespace) -> int:
     """Print the ConfigMap. Raises ConfigError, TemplatesError, DirectoryError, UsageError."""
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
-    named, secret = _named(options.config)
+    included_files, secret_files = _find_files(options.config)
     data: dict[str, str] = {}
     own = {path for path in (file, Path(provider.config_path)) if path.exists()}
-    for path in sorted({*own, Path(provider.templates_path), *named.values()}, key=lambda path: path.name):
+    for path in sorted({*own, Path(provider.templates_path), *included_files.values()}, key=lambda path: path.name):
         if path.name in data:
             raise UsageError(
                 f"{path}: another file has this name, and a ConfigMap has no directories; rename one of them"
             )
         data[path.name] = _checked_text(path)
-    moved = {place: path.name for place, path in named.items() if path.parent != file.parent.resolve()}
+    moved = {place: path.name for place, path in included_files.items() if path.parent != file.parent.resolve()}
     if moved:
-        data[file.name] = _renamed(file, data.get(file.name, ""), moved)
+        data[file.name] = _rewrite_settings(file, data.get(file.name, ""), moved)
     size = sum(len(name) + len(text.encode()) for name, text in data.items())
     if size > LARGEST:
         raise UsageError(
@@ -73,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
             "templates, or let the pod mount the directory itself"
         )
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
-    for place, path in named.items():
+    for place, path in included_files.items():
         if place[-1] in PUBLIC:
             print(f"# With {path.name}, the {_format_setting(place)}.")
-    for place, path in secret.items():
+    for place, path in secret_files.items():
         print(f"# Without {path}, the {_format_setting(place)}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -84,19 +84,19 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _named(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
+def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
     """Return the files that settings name, by setting: the included files, and the files that may hold a key."""
-    included: dict[Place, Path] = {}
-    secret: dict[Place, Path] = {}
+    included_files: dict[Place, Path] = {}
+    secret_files: dict[Place, Path] = {}
     configuration = settings(given)
     if configuration.ca_bundle is not None:
-        included["ca_bundle",] = configuration.ca_bundle.resolve()
+        included_files["ca_bundle",] = configuration.ca_bundle.resolve()
     for name, pool in configuration.pools.items():
         for setting, field in type(pool).model_fields.items():
             if isinstance(value := getattr(pool, setting), Path):
                 is_public = field.is_required() or setting in PUBLIC
-                (included if is_public else secret)["pools", name, setting] = value.resolve()
-    return included, secret
+                (included_files if is_public else secret_files)["pools", name, setting] = value.resolve()
+    return included_files, secret_files
 
 
 def _format_setting(place: Place) -> str:
@@ -104,12 +104,12 @@ def _format_setting(place: Place) -> str:
     return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
 
 
-def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
+def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
     """Return the text of provisioner.yaml with new values of these settings only. Raises UsageError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
     for place, name in names.items():
-        node = reduce(lambda at, key: _entries(at).get(key), place, root)
+        node = reduce(lambda at, key: _mapping_entries(at).get(key), place, root)
         if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
                 f"{file}: {join(*place)}: a ConfigMap has no directories, and this value is written elsewhere; "
@@ -121,7 +121,7 @@ def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
     return text
 
 
-def _entries(node: Any) -> dict[str, Any]:
+def _mapping_entries(node: Any) -> dict[str, Any]:
     """Return the nodes of a mapping in a YAML text, by key; empty if the node is not a mapping."""
     return {key.value: value for key, value in node.value} if getattr(node, "id", "") == "mapping" else {}
 

@@ -85,13 +85,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare; return PROBLEM if the three differ or a pool was not seen. Raises StateError, BackendError."""
-    given = settings(options.config)
+    configuration = settings(options.config)
     state = state_directory(options.state_dir)
-    names, written = state.listed_hosts() or (None, 0)
+    names, written_ns = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
-    observations = observe_once(given, memory)
-    document = diff_document(memory, names, observations, given.name_prefix)
-    document["listed_at"] = None if names is None else written / 1e9
+    observations = observe_once(configuration, memory)
+    document = diff_document(memory, names, observations, configuration.name_prefix)
+    document["listed_at"] = None if names is None else written_ns / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
 

@@ -26,7 +26,7 @@ from provisioner import __version__
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.observe_pools import WAITING, all_at_once
-from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
+from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, masked
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
@@ -121,15 +121,15 @@ def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[st
     """Return the answer of a command by its exit code. A command that does not end in time has a problem, too."""
     answer = partial(Answer, part, seen_as)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return answer(False, f"no answer within {SECONDS:.0f} s")
     except OSError as error:
         return answer(False, f"it did not start: {error.strerror}")
-    errors = [line for line in done.stderr.splitlines() if not line.startswith(WAITING)]
-    return answer(done.returncode == 0, (done.stdout + "\n".join(errors)).strip())
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(WAITING)]
+    return answer(result.returncode == 0, (result.stdout + "\n".join(errors)).strip())
 
 
 def disk(environment: Mapping[str, str]) -> Answer:
@@ -186,7 +186,7 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
     """Write the answers and the files behind them, without secrets, for their owner alone. Raises UsageError."""
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
-    remove_withheld = without(withheld)
+    remove_withheld = make_remover(withheld)
     contents |= {re.sub(r"\W+", "-", answer.part) + ".txt": remove_withheld(masked(answer.text)) for answer in answers}
     contents["versions.txt"] = versions()
     try:
@@ -223,11 +223,11 @@ def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path,
         yield from ((path, partial(configuration, known=names, withheld=withheld)) for path, names in known.items())
     except DirectoryError:
         return
-    ours = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
-    ours += state.glob("journal.jsonl*")
-    ours += Path(directories.logs).glob(f"{directories.name}-provider.*") if directories.logs else ()
-    remove_withheld = without(withheld)
-    yield from ((path, lambda text: remove_withheld(records(text))) for path in sorted(ours))
+    own_files = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
+    own_files += state.glob("journal.jsonl*")
+    own_files += Path(directories.logs).glob(f"{directories.name}-provider.*") if directories.logs else ()
+    remove_withheld = make_remover(withheld)
+    yield from ((path, lambda text: remove_withheld(records(text))) for path in sorted(own_files))
 
 
 def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:

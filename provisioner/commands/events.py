@@ -92,7 +92,7 @@ def message_document(message: Judged) -> dict[str, Any]:
 
 def message_text(document: dict[str, Any]) -> str:
     """Return the document of a message as a line for a terminal."""
-    more = f" {document['problem']}" if document["problem"] else ""
-    more += " (failed)" if document["failed"] else ""
-    more += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
-    return COLUMNS.format(**document, more=more).rstrip()
+    suffix = f" {document['problem']}" if document["problem"] else ""
+    suffix += " (failed)" if document["failed"] else ""
+    suffix += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
+    return COLUMNS.format(**document, suffix=suffix).rstrip()

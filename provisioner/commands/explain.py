@@ -51,7 +51,7 @@ def explain(state: State, id_: str) -> dict[str, Any]:
     caveats = [*sources.caveats, *_journal_caveats(excerpt)]
     document = {"kind": None, "id": id_, "timeline": [], "now": [], "machines": [], "near": [], "caveats": caveats}
     if subject is None:
-        return document | {"near": _near(sources, id_)}
+        return document | {"near": _find_similar_ids(sources, id_)}
     sentences = [
         {"at": format_utc(one.at), "until": format_utc(one.until), "event": one.event, "text": one.text}
         for one in timeline(subject, excerpt.lines, sources.memory)
@@ -107,15 +107,15 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
     return None
 
 
-def _near(sources: Sources, id_: str) -> list[str]:
+def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
     """Return known ids with similar spelling; for a machine of a known request, the request's first machines."""
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
     record = sources.memory.requests.get(request_of(prefix_of(name), name))
-    near = [slot.name for slot in record.slots.values()][:NEAR] if record else []
+    similar = [slot.name for slot in record.slots.values()][:NEAR] if record else []
     for word in (id_, *name.split("-")[1:-1]):
-        near += difflib.get_close_matches(word, ids, NEAR, 0.6)
-    return list(dict.fromkeys(near))[:NEAR]
+        similar += difflib.get_close_matches(word, ids, NEAR, 0.6)
+    return list(dict.fromkeys(similar))[:NEAR]
 
 
 # --- text for a terminal ----------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 def _unknown_message(document: Document) -> str:
     words = "no request, return request, machine or pool with this id in the state files or the journal"
-    near = f" Known ids with similar spelling: {', '.join(document['near'])}." if document["near"] else ""
-    return f"{document['id']}: {words}.{near} `provisioner status` lists requests, machines and pools."
+    similar = f" Known ids with similar spelling: {', '.join(document['near'])}." if document["near"] else ""
+    return f"{document['id']}: {words}.{similar} `provisioner status` lists requests, machines and pools."
 
 
 def _machine_line(one: Document) -> str:

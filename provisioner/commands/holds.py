@@ -198,9 +198,9 @@ class _Known:
         if name in slots:
             verdict = slots[name].verdict
             return "" if verdict in DESIRED else f"Machine {name} is {verdict} already."
-        there = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
-        there |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
-        return f"No request and no machine is named {name!r}{_known_names_message(name, there)}."
+        known_names = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
+        known_names |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
+        return f"No request and no machine is named {name!r}{_known_names_message(name, known_names)}."
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
@@ -240,21 +240,23 @@ def _lines(document: Document) -> Iterator[str]:
     """Yield the document as a line for a terminal."""
     target, sets = document["target"], document["pulled"]
     subject = f"pool {target}" if target else "everything"
-    already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]])
+    state_text, effect_text = (
+        words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]]
+    )
     paused = " The pool stays paused until `paused` is removed from provisioner.yaml."
-    stays = paused if document["paused_by_settings"] and not sets else ""
+    pause_note = paused if document["paused_by_settings"] and not sets else ""
     if document["changed"] or document["anew"]:
-        text = done if sets else f"{subject[0].upper()}{subject[1:]} goes on."
+        text = effect_text if sets else f"{subject[0].upper()}{subject[1:]} goes on."
         anew = f" All other holds are released; set again those that are needed. {document['anew']}"
         loop_follows = "The loop follows it at once."
         now = loop_follows if document["loop_runs"] else "No loop runs; the next one follows it from its start."
-        yield f"{text}{stays}{anew if document['anew'] else ''} {now}"
+        yield f"{text}{pause_note}{anew if document['anew'] else ''} {now}"
     elif sets:
         by = document["held_by"]
         reason = f": {by['reason']}" if by["reason"] else ""
-        yield f"{already} already, by {by['who']} since {by['since']}{reason}. Nothing was changed."
+        yield f"{state_text} already, by {by['who']} since {by['since']}{reason}. No hold was changed."
     else:
-        yield f"There is no hold on {subject}. Nothing was changed.{stays}"
+        yield f"There is no hold on {subject}. No hold was changed.{pause_note}"
 
 
 COMMANDS = {name: (partial(add_options, verb), partial(run, verb)) for name, verb in VERBS.items()}

@@ -94,7 +94,7 @@ class Service:
     def follow_signals(self) -> None:
         """End at SIGTERM and SIGINT, observe at once at SIGHUP. Call it only in the main thread."""
 
-        def ended(code: int) -> None:
+        def end_on_signal(code: int) -> None:
             self.interrupted = self.interrupted or code == INTERRUPTED
             if not self._is_started:  # until then only questions are sent to clouds
                 end(code)
@@ -110,8 +110,8 @@ class Service:
                 log.warning("Ended with work under way, which the next start repeats", extra=interrupted_work(frame))
             end(code)
 
-        signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))
-        signal.signal(signal.SIGTERM, lambda *_: ended(FINE))
+        signal.signal(signal.SIGINT, lambda *_: end_on_signal(INTERRUPTED))
+        signal.signal(signal.SIGTERM, lambda *_: end_on_signal(FINE))
         signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:

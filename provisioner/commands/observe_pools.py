@@ -54,24 +54,24 @@ def observe(
     return {name: seen.get(name) or ObservationFailed(backend.pool, now, slow) for name, backend in backends.items()}
 
 
-def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float = math.inf) -> dict[str, T]:
+def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float = math.inf) -> dict[str, T]:
     """Make all calls at once; return the results of the calls that ended within ``seconds``, by name.
 
-    Raises the error of a call. A message on standard error names the unfinished calls every few seconds; ``what``: the
+    Raises the error of a call. A message on standard error names the unfinished calls every few seconds; ``noun``: the
     plural noun for the calls, empty for no messages.
     """
     started_at, futures = time.monotonic(), {name: Future[T]() for name in calls}
     for name, call in calls.items():  # The threads of an executor would delay the end of the process.
         threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
     passed = 0.0
-    while left := wait(futures.values(), min(MESSAGE_SECONDS, seconds - passed)).not_done:
+    while unfinished := wait(futures.values(), min(MESSAGE_SECONDS, seconds - passed)).not_done:
         passed = time.monotonic() - started_at
         if passed >= seconds:
             break
-        if what and sys.stderr:
-            names = ", ".join(name for name, future in futures.items() if future in left)
+        if noun and sys.stderr:
+            names = ", ".join(name for name, future in futures.items() if future in unfinished)
             with suppress(OSError):  # a full or closed standard error must not prevent the answer
-                print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
+                print(f"{WAITING} for {noun}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
@@ -83,19 +83,19 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
         future.set_exception(error)
 
 
-def live_findings(backends: Mapping[str, Backend], what: str = "") -> list[Finding]:
-    """Return the findings on the pools' places; ``what`` as in ``all_at_once``."""
+def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Finding]:
+    """Return the findings on the pools' places; ``noun`` as in ``all_at_once``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
     questions = {name: partial(backend.check, CHECK_SECONDS) for name, backend in checkable.items()}
-    return ask_all(questions, what, CHECK_SECONDS + ANSWER_SECONDS)
+    return ask_all(questions, noun, CHECK_SECONDS + ANSWER_SECONDS)
 
 
 def ask_all(
-    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
+    questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
     """Ask all pools at once; return their findings, with an error for each pool that does not answer.
 
-    ``what`` and ``seconds`` as in ``all_at_once``.
+    ``noun`` and ``seconds`` as in ``all_at_once``.
     """
 
     def ask(name: str) -> list[Finding]:
@@ -104,7 +104,7 @@ def ask_all(
         except BackendError as error:
             return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
 
-    answers = all_at_once({name: partial(ask, name) for name in questions}, what, seconds)
+    answers = all_at_once({name: partial(ask, name) for name in questions}, noun, seconds)
     silent = f"cannot be checked: no answer within {seconds:g} s"
     return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
@@ -132,20 +132,20 @@ def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Obse
     try:
         now = LoopClock().now()
         observations = observe(backends, now)
-        lacking = _lacking(observations, memory) if memory else {}
-        again = observe(backends, now, sought=lacking) if lacking else {}
+        missing = _missing_machines(observations, memory) if memory else {}
+        again = observe(backends, now, sought=missing) if missing else {}
         return {**observations, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
     finally:
         close(backends)
 
 
-def _lacking(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
+def _missing_machines(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
     """Return the missing machines of each pool, each with its uid."""
     shown = {
         name: observation.machines for name, observation in observations.items() if isinstance(observation, Snapshot)
     }
-    lacking: dict[str, dict[str, str]] = {}
+    missing: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
         if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
-            lacking.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
-    return lacking
+            missing.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
+    return missing

@@ -38,15 +38,15 @@ def run(options: argparse.Namespace) -> int:
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation], Plan | None]:
     """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
-    clock = clock_of(state)
+    clock = make_clock(state)
     try:
         observations = observe(backends, clock.now())
-        return observations, reconciler(settings, state, clock).preview(observations)
+        return observations, make_reconciler(settings, state, clock).preview(observations)
     finally:
         close(backends)
 
 
-def clock_of(state: State) -> LoopClock:
+def make_clock(state: State) -> LoopClock:
     """Return the clock that the next loop would have."""
     try:
         return LoopClock(state.memory.read())
@@ -54,7 +54,7 @@ def clock_of(state: State) -> LoopClock:
         return LoopClock()
 
 
-def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
+def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
     """Return a Reconciler without pools to act in; it writes as the loop of that ``epoch``."""
     return Reconciler(
         clock=clock,

@@ -79,8 +79,8 @@ def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
         yield _return(sources, return_request)
     elif slot := sources.slot(id_):
         yield from _machine(sources, slot)
-    elif subject.kind is Kind.MACHINE and (when := _orphan_deletion(sources, id_)):
-        yield f"It belongs to no known request, so it is deleted as an orphan {when}."
+    elif subject.kind is Kind.MACHINE and (deletion_time := _orphan_deletion(sources, id_)):
+        yield f"It belongs to no known request, so it is deleted as an orphan {deletion_time}."
     elif sources.has_memory:
         yield "It has left the state files; only the journal still contains it."
     if silence := sources.silence_message():

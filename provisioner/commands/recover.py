@@ -37,10 +37,10 @@ def run(options: argparse.Namespace) -> int:
     state = state_directory(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
-    news = recovery.pools_of_unknown(plan, observations)
-    waits = released(memory, _pool_status(options, state), script_calls(state), time.time(), news)
-    waits["release_asked"] = state.recovery_asked()
-    document = recovery_document(plan, observations, waits)
+    unknown_by_pool = recovery.pools_of_unknown(plan, observations)
+    release_effects = released(memory, _pool_status(options, state), script_calls(state), time.time(), unknown_by_pool)
+    release_effects["release_asked"] = state.recovery_asked()
+    document = recovery_document(plan, observations, release_effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
@@ -87,7 +87,9 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
     return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
-def recovery_document(plan: Recovery, observations: Mapping[str, Observation], waits: Document) -> dict[str, Any]:
+def recovery_document(
+    plan: Recovery, observations: Mapping[str, Observation], release_effects: Document
+) -> dict[str, Any]:
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why a file is unreadable, by kind.
@@ -109,7 +111,7 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], w
         "writes": [*(["intent"] if intent else []), *plan.unreadable],
         "unknown": list(plan.unknown),
         "unseen": [pool for pool, seen in observations.items() if isinstance(seen, ObservationFailed)],
-        **waits,
+        **release_effects,
     }
 
 

@@ -116,7 +116,7 @@ def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
     return pair if pair and _is_secrets_name("\n".join(around)) else None
 
 
-def without(values: Collection[str]) -> Callable[[str], str]:
+def make_remover(values: Collection[str]) -> Callable[[str], str]:
     """Return a function that removes these values from a text, also in their JSON and Python notation."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
     longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from provisioner.commands.plan import clock_of, reconciler
+from provisioner.commands.plan import make_clock, make_reconciler
 from provisioner.commands.shared_options import FINE, Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.definitions import Settings
@@ -59,7 +59,7 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
     try:
         memory = state.memory.read()
         epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
-        left = reconciler(settings, state, clock_of(state), epoch).trim(dry_run=dry_run)
+        left = make_reconciler(settings, state, make_clock(state), epoch).trim(dry_run=dry_run)
         if not dry_run:
             lock.sign_off()
         return left

@@ -19,12 +19,12 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """A label value that Kubernetes accepts. Ids and names become label values of the pods."""
 
 
-def _placed(written: object, info: ValidationInfo) -> object:
+def _resolve_path(written: object, info: ValidationInfo) -> object:
     """Return the path relative to the configuration's directory, if the validation has a context that names it."""
     return info.context.beside(written) if info.context else written
 
 
-def _nameable(path: Path) -> Path:
+def _check_path(path: Path) -> Path:
     """Return the path. Raises ValueError for an empty path, which Python reads as ".", and for a path with a NUL."""
     if path == Path() or "\0" in str(path):
         raise ValueError("no file has this path")
@@ -54,7 +54,9 @@ PlaceName = Annotated[
     StringConstraints(pattern=r"^[a-z]([-a-z0-9.:]*[a-z0-9])?$"),
     Expects("lower-case letters, digits and '-', beginning with a letter"),
 ]
-File = Annotated[Path, Field(strict=False), BeforeValidator(_placed), AfterValidator(_nameable), Expects("a path")]
+File = Annotated[
+    Path, Field(strict=False), BeforeValidator(_resolve_path), AfterValidator(_check_path), Expects("a path")
+]
 OptionalFile = File | None
 Endpoint = Annotated[
     str | None,

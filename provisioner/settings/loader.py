@@ -75,15 +75,17 @@ class _Reader:
     def settings(self) -> Settings | None:
         """Return the settings, or None. They are valid only if ``problems`` is empty afterwards."""
         pools = self.written_pools()
-        made = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
+        pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
-            self.complain("pools", f"none; name one here, or give a template {fields}")
+            self.add_problem("pools", f"none; name one here, or give a template {fields}")
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
         settings, problems = validate(
             Settings,
-            {name: value for name, value in of_hf.items() if value} | self.written(made) | {"pools": pools},
+            {name: value for name, value in of_hf.items() if value}
+            | self.written(pools_by_template)
+            | {"pools": pools},
             str(self.path),
             "",
             self.around,
@@ -97,9 +99,9 @@ class _Reader:
         self.check_adopted(settings)
         limits = {}
         for one in self.provider.templates:
-            most = None if one.max_number == templates.UNLIMITED else one.max_number
+            max_machines = None if one.max_number == templates.UNLIMITED else one.max_number
             own = settings.templates.get(one.id, TemplateSettings())
-            limits[one.id] = own.limits(one.id, made[one.id], most)
+            limits[one.id] = own.limits(one.id, pools_by_template[one.id], max_machines)
         return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
@@ -108,22 +110,22 @@ class _Reader:
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
                 wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
-                self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
+                self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:
         """Report a section whose setting ``low`` is above ``high``, with defaults. Other mistakes are left to
         validation."""
         body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
         body |= written if isinstance(written := self.document.get(name), dict) else {}
-        least, most = body[low], body[high]
-        if isinstance(least, (int, float)) and isinstance(most, (int, float)) and 0 < most < least:
-            self.complain(join(name, low), expected(f"at most {high} ({most:g})", least))
+        lower, upper = body[low], body[high]
+        if isinstance(lower, (int, float)) and isinstance(upper, (int, float)) and 0 < upper < lower:
+            self.add_problem(join(name, low), expected(f"at most {high} ({upper:g})", lower))
 
-    def complain(self, where: str, text: str) -> None:
+    def add_problem(self, where: str, text: str) -> None:
         """Record a mistake in provisioner.yaml."""
         self.problems.append(Problem(str(self.path), where, text))
 
-    def complain_of_template(self, template: templates.Template, name: str, text: str) -> None:
+    def add_template_problem(self, template: templates.Template, name: str, text: str) -> None:
         """Record a mistake in a field of HF's templates file."""
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
 
@@ -135,44 +137,44 @@ class _Reader:
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
             for name in of_templates:
                 if name not in ids:
-                    self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+                    self.add_problem(join("templates", name), "no such template" + suggestion(str(name), ids))
         else:
-            self.complain("templates", expected("a mapping of templates", of_templates))
+            self.add_problem("templates", expected("a mapping of templates", of_templates))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")
         if isinstance(server, dict) and (server.get("tls_cert") is None) != (server.get("tls_key") is None):
-            self.complain("server", "tls_cert and tls_key need one another: name both, or neither")
+            self.add_problem("server", "tls_cert and tls_key need one another: name both, or neither")
         return body
 
     def written_pools(self) -> dict[str, Pool]:
         """Return the valid pools of the file."""
         bodies = self.document.get("pools") or {}
         if not isinstance(bodies, dict):
-            self.complain("pools", expected("a mapping of pools", bodies))
+            self.add_problem("pools", expected("a mapping of pools", bodies))
             return {}
         for name in bodies:
             if not isinstance(name, str):
-                self.complain(join("pools", name), expected(words_of(Pool, "name"), name))
+                self.add_problem(join("pools", name), expected(words_of(Pool, "name"), name))
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
-        right = {pool.name: pool for pool in pools if pool is not None}
+        valid_pools = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
-        for name, pool in right.items():  # two pools with the same place would count each other's machines
+        for name, pool in valid_pools.items():  # two pools with the same place would count each other's machines
             if first.setdefault(pool.identity, name) != name:
-                self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
-        return right
+                self.add_problem(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
+        return valid_pools
 
     def written_pool(self, name: str, body: object) -> Pool | None:
         """Return a pool of the file; None if its settings are wrong."""
         where = join("pools", name)
         if not isinstance(body, dict):
-            self.complain(where, expected("a mapping of settings", body))
+            self.add_problem(where, expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
         if kind not in registry.names():
             words = " or ".join(registry.names())
             wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
-            self.complain(join(where, "kind"), wrong)
+            self.add_problem(join(where, "kind"), wrong)
             return None
         pool, problems = self.pool(name, kind, body)
         self.problems += [Problem(str(self.path), join(where, problem.where), problem.text) for problem in problems]
@@ -188,19 +190,19 @@ class _Reader:
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """Return the pools that make a template's machines; add its implicit pool to ``pools`` if it has one."""
-        names = template.pools or self.implicit(template, pools)
+        names = template.pools or self.implicit_pool(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
         for name in template.pools:
             if name not in written and isinstance(bodies, dict):
                 text = f"unknown pool {name!r}" + suggestion(name, written, many=True)
-                self.complain_of_template(template, "pools", text)
+                self.add_template_problem(template, "pools", text)
         texts = [pools[name].template_problem(template.id) for name in names if name in pools]
         for text in dict.fromkeys(filter(None, texts)):
-            self.complain_of_template(template, "templateId", text)
+            self.add_template_problem(template, "templateId", text)
         return tuple(names)
 
-    def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
+    def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """Return the pool that the fields of Google's connector describe.
 
         If one of ``pools`` has the same place, its name is returned; otherwise the new pool is added to ``pools``.
@@ -209,13 +211,13 @@ class _Reader:
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
             words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])
-            self.complain_of_template(template, "pools", f"expected {words}")
+            self.add_template_problem(template, "pools", f"expected {words}")
             return ()
         [(kind, body)] = named
         pool, problems = self.pool(template.id, kind.name, body)
         called = {"name": "templateId", **kind.template_fields}
         for problem in problems:
-            self.complain_of_template(template, called.get(problem.where, problem.where), problem.text)
+            self.add_template_problem(template, called.get(problem.where, problem.where), problem.text)
         if pool is None:
             return ()
         same = next((other.name for other in pools.values() if other.identity == pool.identity), None)

@@ -43,13 +43,17 @@ def page(kinds: Iterable[Kind[Any]]) -> str:
     parts += _part("`pools`: what every pool has", Pool, (*NOT_WRITTEN, "kind"))
     for kind in kinds:
         own = kind.pool.model_fields
-        same = {name for name, field in Pool.model_fields.items() if _said(field) == _said(own[name])}
+        same = {
+            name
+            for name, field in Pool.model_fields.items()
+            if _get_default_and_text(field) == _get_default_and_text(own[name])
+        }
         parts += _part(f"`pools`: kind `{kind.name}`", kind.pool, same)
     parts += _part("`templates`", TemplateSettings)
     return "\n".join(parts) + "\n"
 
 
-def _said(field: FieldInfo) -> tuple[object, ...]:
+def _get_default_and_text(field: FieldInfo) -> tuple[object, ...]:
     return (field.default, field.description)
 
 
@@ -89,9 +93,9 @@ def schema(kinds: Sequence[Kind[Any]]) -> Json:
     """Return the JSON schema of provisioner.yaml. Settings that HF's files or the environment may give are optional."""
     models: list[type[Section]] = [*SECTIONS.values(), TemplateSettings, *(kind.pool for kind in kinds)]
     root = _object(Settings)
-    root["properties"] |= {name: _or_nothing(_reference(model)) for name, model in SECTIONS.items()}
-    root["properties"]["pools"] = _named(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
-    root["properties"]["templates"] = _or_nothing(_named(_reference(TemplateSettings)))
+    root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
+    root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
+    root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
     return {
         "$schema": DIALECT,
         "title": "provisioner.yaml",
@@ -135,10 +139,10 @@ def _reference(model: type[Section]) -> Json:
     return {"$ref": f"#/$defs/{model.__name__}"}
 
 
-def _or_nothing(value: Json) -> Json:
+def _or_null(value: Json) -> Json:
     """Return a schema that also accepts YAML's empty value, which stands for an absent section."""
     return {"anyOf": [value, {"type": "null"}]}
 
 
-def _named(value: Json) -> Json:
+def _mapping_of(value: Json) -> Json:
     return {"type": "object", "additionalProperties": value}

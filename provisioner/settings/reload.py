@@ -32,16 +32,16 @@ class Configuration:
         self._environment = environment
         self.refused = ""
         """Reason why the content of the files is not in force; empty if it is in force."""
-        self._signature = self._sign()
+        self._signature = self._get_signature()
         self.settings = self._started = load(path, environment)
         self.limits = self.settings.limits()
         """Limits in force."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """Return the limits in force, from the changed files if their content is valid."""
-        if (now := self._sign()) == self._signature:
+        if (new_signature := self._get_signature()) == self._signature:
             return limits
-        self._signature = now
+        self._signature = new_signature
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
@@ -52,8 +52,8 @@ class Configuration:
             return limits
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
-        if waiting := self._waiting(settings):
-            log.warning("New settings take effect only after a restart", extra={"settings": ", ".join(waiting)})
+        if ignored := self._changed_start_settings(settings):
+            log.warning("New settings take effect only after a restart", extra={"settings": ", ".join(ignored)})
         return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
@@ -69,7 +69,7 @@ class Configuration:
             if has_machines and record.template not in new.template_limits:
                 raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 
-    def _waiting(self, new: Settings) -> list[str]:
+    def _changed_start_settings(self, new: Settings) -> list[str]:
         """Return the settings that changed since the start and take effect only with the next start."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
@@ -80,7 +80,7 @@ class Configuration:
             if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
-    def _sign(self) -> object:
+    def _get_signature(self) -> object:
         """Return a value that changes whenever one of the directory's JSON or YAML files changes.
 
         State files are left out, because they change all the time. A directory that cannot be read has an empty

@@ -17,8 +17,16 @@ from provisioner.settings.definitions import Settings
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """Return a line for each doubtful setting. Raises OSError or ValueError for a file that has changed."""
-    of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
-    return [*_idle(settings), *_missing(settings), *_unpriced(settings), *_open(settings), *of_templates]
+    of_templates = [
+        line for template in templates for line in (*_slot_warnings(template), *_size_warnings(settings, template))
+    ]
+    return [
+        *_unused_pool_warnings(settings),
+        *_missing_file_warnings(settings),
+        *_price_warnings(settings),
+        *_server_warnings(settings),
+        *of_templates,
+    ]
 
 
 def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
@@ -29,11 +37,11 @@ def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mappin
         if (limits := settings.template_limits.get(template.id))
         for name in limits.pools
         if name in sizes
-        for line in _promises(template, name, sizes[name])
+        for line in _promise_warnings(template, name, sizes[name])
     ]
 
 
-def _open(settings: Settings) -> Iterator[str]:
+def _server_warnings(settings: Settings) -> Iterator[str]:
     """Warn of a server that more readers can reach than intended, or that cannot serve at all."""
     server = settings.server
     for name in ("token_file", "tls_cert", "tls_key"):
@@ -57,14 +65,14 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
-def _idle(settings: Settings) -> Iterator[str]:
+def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
     """Warn of each pool that no template names, because such a pool makes no machine."""
     used = {name for limits in settings.template_limits.values() for name in limits.pools}
     for name in (name for name in settings.pools if name not in used):
         yield f"pools.{name}: no template uses it; name it in a template's 'pools', or leave it out"
 
 
-def _missing(settings: Settings) -> Iterator[str]:
+def _missing_file_warnings(settings: Settings) -> Iterator[str]:
     """Warn of each missing file that a pool names. KUBECONFIG may name several files.
 
     A missing pod spec is an error, and is reported when the configuration is read.
@@ -75,7 +83,7 @@ def _missing(settings: Settings) -> Iterator[str]:
                 yield f"pools.{name}.{setting}: no such file: '{value}'"
 
 
-def _unpriced(settings: Settings) -> Iterator[str]:
+def _price_warnings(settings: Settings) -> Iterator[str]:
     """Warn of templates without a price, because a budget counts their machines as 0."""
     if settings.budget.per_hour is None and settings.budget.per_month is None:
         return
@@ -88,9 +96,9 @@ def _unpriced(settings: Settings) -> Iterator[str]:
             )
 
 
-def _slots(template: Template) -> Iterator[str]:
+def _slot_warnings(template: Template) -> Iterator[str]:
     """Warn if ncores and ncpus are both above 1: Symphony counts ncores x ncpus slots (docs/hostfactory.md, slots)."""
-    ncores, ncpus = _number(template, "ncores"), _number(template, "ncpus")
+    ncores, ncpus = _attribute_number(template, "ncores"), _attribute_number(template, "ncpus")
     if ncores > 1 and ncpus > 1:
         yield (
             f"template {template.id}: ncores {ncores:g} and ncpus {ncpus:g} are both above 1; "
@@ -98,22 +106,22 @@ def _slots(template: Template) -> Iterator[str]:
         )
 
 
-def _sizes(settings: Settings, template: Template) -> Iterator[str]:
+def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
     """Warn if a template promises larger hosts than its machines, because such a host gets too much work."""
     limits = settings.template_limits.get(template.id)
     for name in limits.pools if limits else ():
         pool = settings.pools.get(name)
         size = registry.kind(pool.kind).size(pool, template.id) if pool else None
         if size is not None:
-            yield from _promises(template, name, size)
+            yield from _promise_warnings(template, name, size)
 
 
-def _promises(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
+def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
     """Yield a line for each resource that a template promises and its machines in a pool lack."""
-    cores = _number(template, "ncores") * _number(template, "ncpus")
+    cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
     for attribute, promised, actual, unit in (
         ("ncores x ncpus", cores, size.cores, "cores"),
-        ("nram", _number(template, "nram"), size.megabytes, "MB"),
+        ("nram", _attribute_number(template, "nram"), size.megabytes, "MB"),
     ):
         if promised > actual:
             yield (
@@ -122,5 +130,5 @@ def _promises(template: Template, pool: str, size: MachineSize) -> Iterator[str]
             )
 
 
-def _number(template: Template, attribute: str) -> float:
+def _attribute_number(template: Template, attribute: str) -> float:
     return float(template.attributes[attribute][1])

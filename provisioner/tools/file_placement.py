@@ -78,20 +78,20 @@ def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
     Raises OSError before any file is replaced, and StateUnwritable.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):
-        _make(directory)
+        _make_directory(directory)
     for change in due:
-        _may_replace(change.path)
+        _check_owner(change.path)
     kept = conf / KEPT / moment
     replaced = [(change, change.before) for change in due if change.before is not None]
     for change, before in replaced:
-        _place(kept / change.path.relative_to(conf), before, change.mode_before)
+        _write_file(kept / change.path.relative_to(conf), before, change.mode_before)
     for change in due:
-        _place(change.path, change.content, change.mode)
+        _write_file(change.path, change.content, change.mode)
     return kept if replaced else None
 
 
-def _place(path: Path, content: bytes, mode: int) -> None:
-    _make(path.parent)
+def _write_file(path: Path, content: bytes, mode: int) -> None:
+    _make_directory(path.parent)
     real = path.resolve()
     owner = (real if real.exists() else real.parent).stat()
     atomic.replace(str(real), content, mode=mode)
@@ -99,10 +99,10 @@ def _place(path: Path, content: bytes, mode: int) -> None:
         os.chown(real, owner.st_uid, owner.st_gid)
 
 
-def _make(directory: Path) -> None:
+def _make_directory(directory: Path) -> None:
     """Create a directory with the owner and mode of its parent. Raises OSError if the directory is not writable."""
     if not directory.is_dir():
-        _make(directory.parent)
+        _make_directory(directory.parent)
         above = directory.parent.stat()
         directory.mkdir()
         directory.chmod(stat.S_IMODE(above.st_mode) & NEW_DIRECTORY_MODE)
@@ -112,7 +112,7 @@ def _make(directory: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
 
 
-def _may_replace(path: Path) -> None:
+def _check_owner(path: Path) -> None:
     """Check that replacing the file would not change its owner. Raises PermissionError if it would."""
     real = os.path.realpath(path)
     if os.path.exists(real) and os.geteuid() not in (0, owner := os.stat(real).st_uid):

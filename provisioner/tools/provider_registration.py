@@ -62,7 +62,7 @@ def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
     problems: list[Problem] = []
     for present in _read(path, "requestors")["requestors"]:
         if (name := present["name"]) in settings.requestors:
-            joined = _joined(present, entries[name], settings)
+            joined = _merge_requestor(present, entries[name], settings)
             problems += _other_mode(path, present, joined, settings.instance)
             entries[name] = joined
     if problems:
@@ -98,10 +98,10 @@ def without_requestor(path: Path, instance: str) -> JsonObject:
 def registration_text(path: Path, document: JsonObject) -> str:
     """Return the text of a registration file, with the indentation and list layout of the file at ``path``."""
     before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
-    return _Style.of(before).written(document, 0) + "\n"
+    return _Style.from_text(before).written(document, 0) + "\n"
 
 
-def _text(value: object) -> str:
+def _json_text(value: object) -> str:
     """Return the JSON of a value on one line. Letters stay unescaped; surrogates, which UTF-8 lacks, are escaped."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
@@ -119,7 +119,7 @@ class _Style(NamedTuple):
     """The text between a comma and the next value on the same line."""
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def from_text(cls, text: str) -> Self:
         """Return the layout of a text; for an empty text the layout of Python's ``json`` with two spaces."""
         bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # text in quotes is not layout
         indent, colon = re.search(r'\n([ \t]+)""', bare), re.search(r'""([ \t]*:[ \t]*)\S', bare)
@@ -134,11 +134,11 @@ class _Style(NamedTuple):
     def written(self, value: object, depth: int) -> str:
         """Return the text of a value at that depth."""
         if not isinstance(value, (dict, list)) or not value:
-            return _text(value)
+            return _json_text(value)
         parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
         inner, end = "\n" + self.indent * (depth + 1), "\n" + self.indent * depth
         if isinstance(value, dict):
-            pairs = [f"{_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
+            pairs = [f"{_json_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
             return f"{{{inner}{f',{inner}'.join(pairs)}{end}}}"
         objects = any(isinstance(part, (dict, list)) for part in value)
         if self.hugging if objects else self.inline:
@@ -165,7 +165,7 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
         yield Problem(str(path), where, f"{text}, which other providers use; give the settings file that mode")
 
 
-def _given(requestor: Requestor) -> JsonObject:
+def _get_given_keys(requestor: Requestor) -> JsonObject:
     """Return the keys of a requestor that the settings file sets."""
     enabled = None if requestor.enabled is None else int(requestor.enabled)
     named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
@@ -185,10 +185,10 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
     own: JsonObject = {"providers": [settings.instance], "requestMode": "POLL"}
     if requestor.mode in (None, "POLL"):
         own = {**symphony, **own, "resourceRequestParameters": parameters}
-    return {"name": name, "enabled": 1, **own, **_given(requestor)}
+    return {"name": name, "enabled": 1, **own, **_get_given_keys(requestor)}
 
 
-def _joined(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
+def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
     """Return an existing requestor with our provider and all keys that the settings file sets.
 
     A requestor without providers is enabled, because ``without_requestor`` disabled it. Any other requestor stays
@@ -198,7 +198,7 @@ def _joined(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -
         entry = {**entry, **new, **entry, "enabled": 1}  # the keys of the entry keep their places
     providers = entry.get("providers", [])
     joined = {**entry, "providers": providers if settings.instance in providers else [*providers, settings.instance]}
-    given = _given(settings.requestors[entry["name"]])
+    given = _get_given_keys(settings.requestors[entry["name"]])
     return {**joined, "requestMode": joined.get("requestMode", new["requestMode"]), **given}
 
 
@@ -210,13 +210,13 @@ def _read(path: Path, key: str) -> JsonObject:
         document = read_json(str(path))
     except TemplatesError as error:
         raise ConfigError([Problem(error.path, "", error.reason)]) from error
-    problems = [Problem(str(path), where, text) for where, text in _misshapen(document, key)]
+    problems = [Problem(str(path), where, text) for where, text in _find_structure_problems(document, key)]
     if problems or not isinstance(document, dict):
         raise ConfigError(problems)
     return document
 
 
-def _misshapen(document: object, key: str) -> Iterator[tuple[str, str]]:
+def _find_structure_problems(document: object, key: str) -> Iterator[tuple[str, str]]:
     """Yield the path of each part of a document with a wrong structure, and the message about it."""
     if not isinstance(document, dict):
         yield "", expected("an object", document)

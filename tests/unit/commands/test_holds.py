@@ -86,7 +86,7 @@ def test_a_hold_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert f"already, by {ME} since " in text
-    assert "Nothing was changed." in text
+    assert "No hold was changed." in text
 
 
 @pytest.mark.parametrize("arguments", [["drain", "a"], ["cancel", REQUEST], ["stop-all"]], ids=lambda one: str(one[0]))
@@ -160,10 +160,10 @@ def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     assert (code, [kind for kind, *_ in held(state)]) == (0, ["pause", "stop-all"])
     assert text.startswith("Pool a goes on.")
     assert {(hold.who, hold.reason) for hold in state.holds.read().released} == {(ME, "well again")}
-    assert called(capsys, "resume", "a") == (0, "There is no hold on pool a. Nothing was changed.")
+    assert called(capsys, "resume", "a") == (0, "There is no hold on pool a. No hold was changed.")
     assert called(capsys, "start-all")[0] == 0
     assert held(state) == [("pause", "b", ME, "")]
-    assert called(capsys, "start-all") == (0, "There is no hold on everything. Nothing was changed.")
+    assert called(capsys, "start-all") == (0, "There is no hold on everything. No hold was changed.")
     assert "The pool stays paused until `paused` is removed from provisioner.yaml." in called(capsys, "resume", "b")[1]
     os.unlink(state.heartbeat.path)
     code, text = called(capsys, "stop-all", "--reason", "x")
