@@ -1,26 +1,26 @@
 #!/bin/sh
-# Installs the bundle that it lies in, without any network. Versions lie side by side in PREFIX/versions; the link
-# PREFIX/current is switched in one step, so whoever kills this leaves the old version or the new one, and a rerun goes on.
+# Installs the bundle in which it lies, without any network. Versions lie side by side in PREFIX/versions. The link
+# PREFIX/current is switched in one step, so a kill leaves the old version or the new one, and a rerun goes on.
 set -eu
 umask 022
-unset LD_LIBRARY_PATH PYTHONPATH PYTHONHOME # as EGO's profile exports them, which root may have read
+unset LD_LIBRARY_PATH PYTHONPATH PYTHONHOME # EGO's profile exports them, and root may have sourced it
 
 usage='usage: install.sh [install | upgrade | rollback | uninstall | status] [OPTIONS]
-  install     make this bundle'"'"'s version the one that runs; the one before it is kept (default)
-  upgrade     the same for what is installed already: the scripts alone stay alone
-  rollback    go back to the version before; once more: forward again
+  install     install and activate this bundle'"'"'s version; the previous version is kept (default)
+  upgrade     the same with the options of the installed version, for example --scripts-only
+  rollback    go back to the previous version; once more: forward again
   uninstall   remove all versions; state, logs, configuration and users stay
-  status      what is installed
-  --prefix DIR      where (/opt/provisioner)
-  --root DIR        put everything below DIR, as for a package: nothing of this host is touched
-  --hf-user USER    whom HostFactory runs scripts as (as installed, else egoadmin); becomes a member of group hostfactory
-  --python PYTHON   which Python runs it, 3.11 or newer (as installed, else the newest of the PATH with wheels in the bundle)
-  --scripts-only    what the scripts need, and no loop: no service either; one that is there is stopped and removed
-  --dry-run         say what would be done
+  status      show the installed versions
+  --prefix DIR      directory of the installation (/opt/provisioner)
+  --root DIR        put all files below DIR, as for a package: this host is not changed
+  --hf-user USER    HostFactory'"'"'s user (as installed, else egoadmin); becomes a member of group hostfactory
+  --python PYTHON   Python to use, 3.11 or newer (as installed, else the newest of the PATH with wheels in the bundle)
+  --scripts-only    only the scripts, without loop and service; an existing service is stopped and removed
+  --dry-run         print the changes without making them
 Exit codes: 0 done, 1 not done (the last line says why), 2 wrong usage.'
 
 say() { printf '%s\n' "$*"; }
-tell() { [ -n "$dry" ] || say "$@"; } # what was done
+report() { [ -n "$dry" ] || say "$@"; } # a change that was made
 fail() {
   printf 'install.sh: %s\n' "$*" >&2
   exit 1
@@ -63,17 +63,17 @@ bundle=$(cd -- "$(dirname -- "$0")" && pwd)
 base=$root$prefix
 versions=$base/versions
 
-# --- who may change it ------------------------------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------------------------------------
 
 me=$(id -u)
-private=4294967295 # the group that has the name of the caller and no other member, as useradd makes it; else one that cannot be
+private=4294967295 # the group with the caller's name and no other member, as useradd makes it; else an impossible number
 [ "$me" = 0 ] || [ "$(getent group "$(id -g)" | cut -d: -f1,4)" != "$(id -un 2>/dev/null):" ] || private=$(id -g)
 
-loose() { # PATH [OPTION ...]: the first entry there that users other than root and the caller own or may write
+loose() { # PATH [OPTION ...]: the first entry below it that users other than root and the caller own or may write
   find "$@" '(' ! -uid 0 ! -uid "$me" -o ! -type l '(' -perm /002 -o -perm /020 ! -gid "$private" ')' ')' -print -quit
 }
 
-refuse_others() { # DIRECTORY [OPTION ...]: unless root and the caller alone may change it, all in it, and the way and links to it
+refuse_others() { # DIRECTORY [OPTION ...]: fail if other users may change it, its content, or the path and links to it
   at=/ rest=$1 links=0
   shift
   while :; do
@@ -85,7 +85,7 @@ refuse_others() { # DIRECTORY [OPTION ...]: unless root and the caller alone may
     elif [ ! -e "$next" ] && [ ! -L "$next" ]; then
       found=$(loose "$at" -maxdepth 0)
       rest=''
-    else # in a sticky directory of root's, such as /tmp, others do not exchange what is there
+    else # in a sticky directory of root's, such as /tmp, other users cannot replace its entries
       found=$(loose "$at" -maxdepth 0 ! '(' -uid 0 -perm -1000 ')')
       [ -n "$found" ] || [ ! -L "$next" ] || found=$(loose "$next" -maxdepth 0)
     fi
@@ -108,34 +108,34 @@ refuse_others() { # DIRECTORY [OPTION ...]: unless root and the caller alone may
   done
 }
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- installed versions -----------------------------------------------------------------------------------------------
 
-whole() { # NAME, if that version is there, and no link
+whole() { # NAME: print it if that version is complete and no link
   [ -f "$versions/$1/installed" ] && [ ! -L "$versions/$1" ] && [ ! -L "$versions/$1/installed" ] && echo "$1"
 }
 
-target() { # of a link to versions/NAME: NAME, if that version is whole
+target() { # LINK to versions/NAME: print NAME if that version is complete
   name=$(readlink -- "$base/$1" 2>/dev/null) && whole "${name##*/}"
 }
 
-others() { # whole versions other than the one that runs
+others() { # print the complete versions except the active one
   for each in "$versions"/*; do
     [ "${each##*/}" = "$current" ] || whole "${each##*/}" || :
   done
 }
 
-before() { # the version to go back to: the linked one, or the only other one where a kill came between two links
+before() { # print the version for a rollback: the linked one, or the only other one after a kill between two links
   name=$(target previous) && [ "$name" != "$current" ] && echo "$name" && return
   [ "$(others | wc -l)" != 1 ] || others
 }
 
-fact() { sed -n "s/^$2: //p" "$versions/$1/installed"; } # VERSION NAME
+fact() { sed -n "s/^$2: //p" "$versions/$1/installed"; } # VERSION NAME: a value recorded at its installation
 
-settle() { # VERSION, or none: what no option has named is as that one was installed
+settle() { # VERSION, or empty: take missing options from its installation
   if [ -n "$1" ]; then
     : "${locks:=$(fact "$1" for)}" "${hf_user:=$(fact "$1" hf-user)}"
     had=$(fact "$1" python)
-    [ ! -x "$had" ] || : "${python:=$had}" # else it is gone from this host
+    [ ! -x "$had" ] || : "${python:=$had}" # else that Python is gone from this host
   fi
   : "${locks:=loop}" "${hf_user:=egoadmin}"
 }
@@ -146,17 +146,17 @@ status() {
   say "$base: rollback goes to ${previous:-nothing: no other version is installed}"
 }
 
-# --- changing it ------------------------------------------------------------------------------------------------------
+# --- changes ----------------------------------------------------------------------------------------------------------
 
 run() { if [ -n "$dry" ]; then say "would run: $*"; else "$@"; fi; }
 
-switch() { # LINK TARGET, in one step
+switch() { # LINK TARGET: replace the link in one step
   [ -z "$dry" ] || { say "would link: $base/$1 to $2" && return; }
   ln -sfn -- "$2" "$base/$1.new"
   mv -fT -- "$base/$1.new" "$base/$1"
 }
 
-remove() { # a version; the mark goes first: what is half removed is not whole
+remove() { # VERSION: remove its mark first, so that a half removed version is not complete
   run rm -f -- "$1/installed"
   run rm -rf -- "$1"
 }
@@ -170,7 +170,7 @@ lock() {
   done
   exec 9>>"$base/.lock"
   flock -n 9 || fail "$base: another install.sh is at work: wait for it"
-  rm -rf -- "$versions"/.new-* "$base"/*.new "$base"/bin/*.new # of one that was killed
+  rm -rf -- "$versions"/.new-* "$base"/*.new "$base"/bin/*.new # rest of an install.sh that was killed
   for each in "$versions"/*; do # a link goes as a link
     [ -n "$(whole "${each##*/}")" ] || rm -rf -- "$each"
   done
@@ -203,17 +203,17 @@ find_python() {
     fail "the bundle is for $(cat "$bundle/MACHINE"), this is $(uname -m): make one there with make dist"
 }
 
-pip() { # run from its wheel: the environment has none, and this host need not have one
+pip() { # run pip from its wheel, because environment and host may lack it
   env -u PYTHONPATH -u PYTHONHOME HOME="$new" PIP_CONFIG_FILE=/dev/null "$new/bin/python" "$pip_wheel/pip" --isolated install \
     --quiet --disable-pip-version-check --no-cache-dir --no-compile --no-warn-script-location \
     --root-user-action ignore --no-index --find-links "$bundle/wheelhouse" "$@"
 }
 
-record() { # what a version was installed for
+record() { # print the options of an installation
   printf '%s: %s\n' for "$locks" hf-user "$hf_user" python "$python" bundle "$digest"
 }
 
-build() { # NAME: versions/NAME, whole or not at all
+build() { # NAME: make versions/NAME, completely or not at all
   new=$versions/.new-$1
   say "Installing version $1 in $prefix for Python $found ..."
   [ -z "$dry" ] || { say "would build: $versions/$1" && return; }
@@ -221,21 +221,21 @@ build() { # NAME: versions/NAME, whole or not at all
   "$python" -m venv --without-pip "$new" || fail "$python: makes no virtual environment: its module venv is missing"
   pip --require-hashes --requirement "$bundle/requirements/$locks.lock"
   pip --no-deps "hostfactory-provisioner==$version"
-  # It can be moved: nothing in it names the place where it was made. What else pip put into bin would.
+  # The environment must be movable, so pip's programs, which name its first place, are removed.
   find "$new/bin" ! -type d ! -name 'python*' -exec rm -f -- {} +
   sed -i '/^command = /d' "$new/pyvenv.cfg"
   cp -- "$bundle/provisioner" "$new/bin/provisioner"
   library=$(cd -- "$new" && echo lib/python*/site-packages)
   ln -s -- "$library/hf_scripts" "$new/hf_scripts"
-  cp -R -- "$bundle/share" "$bundle/vm" "$bundle/install.sh" "$new" # so that it goes back without any bundle
+  cp -R -- "$bundle/share" "$bundle/vm" "$bundle/install.sh" "$new" # so that a rollback needs no bundle
   "$new/bin/python" -m compileall -q -f -j 0 -s "$new" -p "$prefix/versions/$1" "$new/lib"
-  chmod -R u=rwX,go=rX -- "$new" # whatever umask unpacked the bundle
+  chmod -R u=rwX,go=rX -- "$new" # independent of the umask that unpacked the bundle
   record >"$new/installed"
   sync -f "$new" 2>/dev/null || sync
   mv -T -- "$new" "$versions/$1"
 }
 
-choose() { # the name of this version's directory: one that holds the same already, else a free one
+choose() { # set `name` to this version's directory: one with the same content, else a free one
   name=$version number=1
   while [ -e "$versions/$name" ]; do
     [ "$(cat "$versions/$name/installed")" != "$(record)" ] || break
@@ -243,20 +243,20 @@ choose() { # the name of this version's directory: one that holds the same alrea
   done
 }
 
-text() { # FILE: one of the system's, adapted to prefix and user
+text() { # FILE: print a system file, adapted to prefix and user
   sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$1"
 }
 
-put() { # FILE PLACE: ours
+put() { # FILE PLACE: write a file that install.sh owns
   say "  $root$2"
   [ -z "$dry" ] || return 0
   mkdir -p -- "$(dirname -- "$root$2")"
-  rm -rf -- "$root$2.new" # nothing is written through a link
+  rm -rf -- "$root$2.new" # so that it does not write through a link
   text "$1" >"$root$2.new"
   mv -fT -- "$root$2.new" "$root$2"
 }
 
-put_once() { # FILE PLACE: yours from then on
+put_once() { # FILE PLACE: write a file that the site owns from then on
   if [ ! -e "$root$2" ]; then
     put "$1" "$2"
   else
@@ -270,15 +270,15 @@ tmpfiles=/usr/lib/tmpfiles.d/provisioner.conf
 sysusers=/usr/lib/sysusers.d/provisioner.conf
 logrotate=/etc/logrotate.d/provisioner
 
-host() { # whether this host itself may be changed: by root, and not below another root
+host() { # true if this host itself may be changed: by root, without --root
   [ -z "$root" ] && [ "$(id -u)" = 0 ]
 }
 
-systemd() { # whether it runs here, and is ours to change
+systemd() { # true if it runs here and may be changed
   host && [ -d /run/systemd/system ]
 }
 
-drop_service() { # as it was put from the bundle or a version; what is yours of it stays
+drop_service() { # BUNDLE or VERSION: remove its service; files that the site changed stay
   for each in $ours; do
     [ -e "$root$units/$each" ] || continue
     ! systemd || run systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"
@@ -291,7 +291,7 @@ drop_service() { # as it was put from the bundle or a version; what is yours of 
   ! systemd || run systemctl daemon-reload
 }
 
-system_files() { # of the bundle, or of a version
+system_files() { # BUNDLE or VERSION: write its system files
   if [ -z "$root" ] && ! host; then
     say "Not root: no service, users and directories were made ($1/vm has their files)"
     return
@@ -312,16 +312,16 @@ system_files() { # of the bundle, or of a version
   ! systemd || run systemctl daemon-reload
 }
 
-join_group() { # not by sysusers.d: that makes a user who is missing, as one of a directory service is while that is away
+join_group() { # not by sysusers.d, which would make a user while the directory service is away
   host && [ $locks = loop ] || return 0
   id -Gn "$hf_user" | tr ' ' '\n' | grep -qx hostfactory || run gpasswd --add "$hf_user" hostfactory
 }
 
 next_step() {
-  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
+  [ $locks = scripts ] || report "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
 
-unlisted() { # files here that SHA256SUMS does not name: those it names are there three times
+unlisted() { # print files that SHA256SUMS does not name: names that occur only once
   { find . -type f ! -path ./SHA256SUMS -printf '%P\0' && cut -c67- SHA256SUMS SHA256SUMS | tr '\n' '\0'; } | sort -z | uniq -zu
 }
 
@@ -356,7 +356,7 @@ install() {
   done
   system_files "$bundle"
   join_group
-  tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
+  report "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
   next_step
 }
 
@@ -368,7 +368,7 @@ rollback() {
   system_files "$versions/$previous"
   switch current "versions/$previous"
   switch previous "versions/$current"
-  tell "Version $previous runs from now on, $current is kept"
+  report "Version $previous runs from now on, $current is kept"
   next_step
 }
 
@@ -377,11 +377,11 @@ uninstall() {
   settle "$current"
   lock
   if [ -n "$root" ] || host; then drop_service "$bundle"; fi
-  # Links first: whoever calls finds all or nothing.
+  # Links first, so that a caller finds all or none.
   run rm -rf -- "$base/hf_scripts" "$base/bin" "$base/share" "$base/current" "$base/previous" "$versions"
   run rm -f -- "$base/.lock"
   [ -n "$dry" ] || rmdir -- "$base" 2>/dev/null || say "$base: kept, as other files are in it"
-  tell "Uninstalled. State, logs, backups, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /var/backups/hostfactory, /etc/hostfactory"
+  report "Uninstalled. State, logs, backups, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /var/backups/hostfactory, /etc/hostfactory"
 }
 
 [ "$command" = status ] || refuse_others "$base"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the environment that runs the provisioner, and its SBOM: environment.sh TARGET SBOM
-# Everything comes from the locks, by hash. TARGET may be moved; $PYTHON (python3) has to stay where it is.
-# What pip reads from the environment (PIP_INDEX_URL, PIP_CERT, proxies) holds here, too.
+# All packages come from the locks, by hash. TARGET may be moved; $PYTHON (python3) has to stay in its place.
+# pip's environment variables (PIP_INDEX_URL, PIP_CERT, proxies) are used.
 set -eu
 [ $# = 2 ] || { echo 'usage: environment.sh TARGET SBOM' >&2; exit 2; }
 target=$(readlink -m -- "$1") sbom=$(readlink -m -- "$2")
@@ -9,7 +9,7 @@ source=$(cd -- "$(dirname -- "$0")/../.." && pwd)
 locks=$source/deploy/requirements
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Neither in a clone nor beside one: Python would find that one's metadata, and pip nothing to install.
+# The work directory is outside of the clone: there Python would find the clone's metadata, and pip would install nothing.
 cd "$work"
 unset PYTHONPATH PYTHONHOME
 
@@ -24,7 +24,7 @@ mkdir source
 build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels ./source
 install --no-deps --no-index --find-links wheels hostfactory-provisioner
 ln -s "$(cd "$target" && echo lib/python*/site-packages/hf_scripts)" "$target/hf_scripts" # as install.sh does
-# Compiled here, as nothing may be written where it runs; without times and in one order, so that each build is alike.
+# Compiled here, because the environment is read-only where it runs; without times and in one order, so that builds are equal.
 PYTHONHASHSEED=0 "$target/bin/python" -m compileall -q -f --invalidation-mode unchecked-hash "$target/lib"
 build/bin/cyclonedx-py environment --output-reproducible --output-format JSON --output-file "$sbom" \
   "$target/bin/python" 2>sbom.log || { cat sbom.log >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the image with buildah, podman or docker, whichever is there: image.sh [NAME]
-# Every time in it is SOURCE_DATE_EPOCH, by default that of the last commit.
-# From the environment: BUILDER, REGISTRY, BASE, PIP_INDEX_URL, PIP_CERT (the index's authorities, a file of this host),
+# Builds the image with buildah, podman or docker, the first that is installed: image.sh [NAME]
+# Every time in the image is SOURCE_DATE_EPOCH, by default the time of the last commit.
+# Environment: BUILDER, REGISTRY, BASE, PIP_INDEX_URL, PIP_CERT (the index's authorities, a file of this host),
 # PIP_TRUSTED_HOST, BUILD_OPTIONS (more options, in words).
 set -eu
 cd -- "$(dirname -- "$0")/../.."
@@ -21,7 +21,7 @@ set -- --file deploy/docker/Dockerfile --build-arg "SOURCE_DATE_EPOCH=$epoch" \
 [ -z "${REGISTRY:-}" ] || set -- "$@" --build-arg "REGISTRY=$REGISTRY"
 [ -z "${BASE:-}" ] || set -- "$@" --build-arg "BASE=$BASE"
 [ -z "${PIP_INDEX_URL:-}" ] || set -- "$@" --build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"
-# Of use to the build alone: nothing of it is in the image.
+# Only the build uses it; the image does not contain it.
 [ -z "${PIP_CERT:-}" ] || set -- "$@" --secret "id=ca,src=$PIP_CERT" --build-arg PIP_CERT=/run/secrets/ca
 [ -z "${PIP_TRUSTED_HOST:-}" ] || set -- "$@" --build-arg "PIP_TRUSTED_HOST=$PIP_TRUSTED_HOST"
 
@@ -29,8 +29,8 @@ set -- --file deploy/docker/Dockerfile --build-arg "SOURCE_DATE_EPOCH=$epoch" \
 case ${builder##*/} in
   docker) set -- buildx build "$@" --output "type=docker,name=$name,rewrite-timestamp=true" ${BUILD_OPTIONS:-} ;;
   *)
-    # Podman and buildah look for an ignore file by this name as docker does; the format is the one with a health check.
-    # One layer for all: podman would make one of each instruction, and so another image than buildah.
+    # Docker finds this ignore file by its name. Only the format docker has a health check.
+    # All is one layer, because podman would make a layer per instruction, and so another image than buildah.
     set -- build "$@" --ignorefile deploy/docker/Dockerfile.dockerignore --format docker --timestamp "$epoch" \
       --layers=false --tag "$name" ${BUILD_OPTIONS:-}
     ;;

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes the Google side by gcloud: what deploy/terraform makes, for those who have no Terraform. By default it only prints
-# the commands; --apply runs those whose result is not there yet, and may be repeated; --destroy takes all away again.
-# What each thing is for: docs/deploy-google.md.
+# Makes by gcloud the Google resources that deploy/terraform makes, for sites without Terraform. By default it only prints the
+# commands. --apply runs those whose result is missing, and may be repeated; --destroy deletes all again.
+# docs/deploy-google.md says why each resource is needed.
 set -euo pipefail
 
 usage() {
@@ -9,7 +9,7 @@ usage() {
 Usage: setup.sh --project ID --region REGION [options]
 
   --apply                  run the commands; without it they are only printed
-  --destroy                take away what was made, in the reverse order (with --apply; what stays: docs/deploy-google.md)
+  --destroy                delete all that was made, in the reverse order (with --apply; docs/deploy-google.md lists what stays)
   --prefix NAME            first part of the names of machines and of all that is made (hf)
   --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
   --account NAME           the loop's Google service account (hostfactory-provisioner; with another prefix PREFIX-loop)
@@ -18,10 +18,10 @@ Usage: setup.sh --project ID --region REGION [options]
   --cluster KIND           standard, autopilot or none (standard)
   --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
-  --maintenance WINDOW     when Google may upgrade it, as START/END/RECURRENCE (at any hour):
+  --maintenance WINDOW     hours in which Google may upgrade it, as START/END/RECURRENCE (any hour):
                            '2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU'
   --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
-  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns; or none: the
+  --endpoint KIND          address by which a loop on HostFactory's host reaches it: public, private, dns; or none: the
                            loop is a pod of the cluster (public)
 
   --pod-image IMAGE        with --settings: pools of pods of this image, on demand and Spot
@@ -35,16 +35,16 @@ Usage: setup.sh --project ID --region REGION [options]
   --disk-size GB           size of their boot disks (50)
   --image-project ID       project of their image (the project itself)
   --image-family NAME      family of their image (symphony-compute)
-  --startup-script FILE    what makes an instance join Symphony
+  --startup-script FILE    script by which an instance joins Symphony
   --metadata KEY=VALUE     an attribute of the groups' instances, for that script; may be repeated
-  --metadata-from-file KEY=FILE  one whose value is in a file; may be repeated
+  --metadata-from-file KEY=FILE  an attribute with the content of a file; may be repeated
 
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
   --secret NAME            an empty secret that the loop's pod may mount (component secret-csi); may be repeated
-  --credentials FILE       with --settings: the federation's configuration on the loop's host by which all pools log in, where the
+  --credentials FILE       with --settings: the federation's configuration on the loop's host by which all pools log in, if the
                            machine's own account does not (docs/deploy-banks.md)
-  --settings FILE          write HostFactory's settings for groups and pods there, and what they name beside it, for
+  --settings FILE          write HostFactory's settings for groups and pods there, and the files that they name beside it, for
                            `provisioner render-hf` (with --apply)
 TEXT
 }
@@ -144,7 +144,7 @@ nodes=$prefix-nodes@$project.iam.gserviceaccount.com
 machines=$prefix-machines@$project.iam.gserviceaccount.com
 machines_role=${prefix//-/_}_provisioner
 events_role=${machines_role}_events cluster_role=${machines_role}_cluster
-labels=app=hostfactory instance=gcpinst # of HostFactory
+labels=app=hostfactory instance=gcpinst # HostFactory's instance
 in_project=(--project="$project")
 ca_file='cluster-ca.crt' # beside provisioner.yaml
 nodes_range=10.60.0.0/20 machines_range=10.62.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
@@ -153,14 +153,14 @@ api_ranges=$(IFS=, && echo "${ranges[*]-}${authorized[*]:+${ranges[*]:+,}${autho
 joined_metadata=$(IFS=, && echo "${metadata[*]}")
 joined_files=$(IFS=, && echo "${metadata_files[*]-}")
 
-# --- how a thing is made and taken away -------------------------------------------------------------------------------
+# --- making and deleting one resource ---------------------------------------------------------------------------------
 
-undo=() # what takes all away, in the order in which it was made
+undo=() # commands that delete all, in the order in which it was made
 
 flags_file=''
 trap 'rm -f "$flags_file"' EXIT
 
-run() { # a word --flags-file={…} stands for a file that says so
+run() { # run or print a command; a word --flags-file={…} stands for a file with that content
     local word quoted line='' words=()
     for word; do
         printf -v quoted %q "$word"
@@ -174,19 +174,19 @@ run() { # a word --flags-file={…} stands for a file that says so
     if [ -n "$apply" ]; then "${words[@]}"; fi
 }
 
-# What gcloud says where a thing, or a binding, is not there. Whatever else goes wrong says nothing about that.
+# gcloud's words for a resource or a binding that does not exist. Any other error leaves that open.
 absent='NOT_FOUND|code=404|HTTPError 404|was not found|[Pp]olicy binding.* not found'
 
-stop() { # [WORDS of gcloud that have not been shown yet]
+stop() { # [gcloud's output that has not been shown yet]
     [ $# = 0 ] || echo "$1" >&2
-    echo "setup.sh: gcloud failed, and nothing more was done. Mend what it says (an expired login: gcloud auth login)," \
-        "and run the same again: what was done stays." >&2
+    echo "setup.sh: gcloud failed, and the script has stopped. Fix the error (an expired login: gcloud auth login)," \
+        "and run the same again: existing resources stay." >&2
     exit 1
 }
 
-export CLOUDSDK_CORE_DISABLE_PROMPTS=1 # what gcloud asks while it looks for something, nobody would see
+export CLOUDSDK_CORE_DISABLE_PROMPTS=1 # its questions would not be visible
 
-there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing is asked
+there() { # GROUP NAME [WHERE…]: true if gcloud finds it; false without --apply
     local group=() said
     [ -n "$apply" ] || return 1
     read -ra group <<<"$1" && shift
@@ -195,12 +195,12 @@ there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing 
     return 1
 }
 
-later() { # what --destroy does in its turn
+later() { # COMMAND…: remember a command of --destroy
     local line
     printf -v line '%q ' "$@" && undo+=("$line")
 }
 
-take() { # GROUP NAME [WHERE…]
+take() { # GROUP NAME [WHERE…]: delete it if it exists
     local group=()
     if [ -z "$apply" ] || there "$@"; then
         read -ra group <<<"$1" && shift
@@ -208,7 +208,7 @@ take() { # GROUP NAME [WHERE…]
     fi
 }
 
-# thing GROUP NAME [WHERE…] -- [OPTIONS…]: made unless it is there.
+# thing GROUP NAME [WHERE…] -- [OPTIONS…]: make it unless it exists.
 thing() {
     local group=() which=()
     while [ "$1" != -- ]; do which+=("$1") && shift; done
@@ -221,7 +221,7 @@ thing() {
     fi
 }
 
-account() { # NAME TITLE: it is made by its name, and found by its address
+account() { # NAME TITLE: make a service account; gcloud finds it by its address
     local address=$1@$project.iam.gserviceaccount.com
     if [ -n "$destroy" ]; then
         later take 'iam service-accounts' "$address"
@@ -230,7 +230,7 @@ account() { # NAME TITLE: it is made by its name, and found by its address
     fi
 }
 
-# bind MEMBER ROLE GROUP NAME: one that is bound already stays so. What is bound to a thing goes with it.
+# bind MEMBER ROLE GROUP NAME: add a binding to a resource; an existing one stays. It is deleted with the resource.
 bind() {
     local group=()
     read -ra group <<<"$3"
@@ -238,7 +238,7 @@ bind() {
         run gcloud "${group[@]}" add-iam-policy-binding "$4" --member="$1" --role="$2" "${in_project[@]}"
 }
 
-grant() { # MEMBER ROLE: in the project
+grant() { # MEMBER ROLE: add a binding in the project
     if [ -n "$destroy" ]; then
         later revoke "$1" "$2"
     else
@@ -259,7 +259,7 @@ role() { # ID FILE
     if [ -n "$destroy" ]; then
         later take_role "$1"
     elif there 'iam roles' "$1"; then
-        # A deleted role is kept for weeks, during which its name cannot be given again.
+        # A deleted role is kept for weeks, during which its name cannot be used again.
         if is_deleted "$1"; then run gcloud iam roles undelete "$1" "${in_project[@]}"; fi
         run gcloud iam roles update "$1" --file="$2" "${in_project[@]}" --quiet
     else
@@ -276,7 +276,7 @@ take_role() {
     take 'iam roles' "$1"
 }
 
-# --- what is made -----------------------------------------------------------------------------------------------------
+# --- the resources -----------------------------------------------------------------------------------------------------
 
 make_apis() {
     local apis=(cloudresourcemanager compute iam logging monitoring)
@@ -287,7 +287,7 @@ make_apis() {
     [ -n "$destroy" ] || run gcloud services enable "${apis[@]/%/.googleapis.com}" "${in_project[@]}"
 }
 
-find_project() { # before anything is taken for absent: the project is there, and gcloud is logged in
+find_project() { # check project and login first, so that an error is not taken for an absent resource
     number=PROJECT_NUMBER
     [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)') || stop
 }
@@ -299,7 +299,7 @@ make_accounts() {
 }
 
 make_rights() {
-    # Groups make their instances as this agent of Google's, and GKE its nodes. Its role stays: others of the project may need it.
+    # Google's agent makes the instances of groups and GKE's nodes. Its role stays, because others of the project may need it.
     local agent=serviceAccount:$number@cloudservices.gserviceaccount.com
     [ -n "$destroy" ] || { [ "$cluster" = none ] && [ ${#groups[@]} = 0 ]; } || grant "$agent" roles/compute.instanceAdmin.v1
     if [ "$cluster" != none ]; then
@@ -323,7 +323,7 @@ make_network() {
     thing 'compute networks' "$prefix" -- --subnet-mode=custom
     thing 'compute networks subnets' "$prefix" --region="$region" -- --network="$prefix" --range="$nodes_range" \
         --secondary-range="pods=$pods_range,services=$services_range" --enable-private-ip-google-access
-    [ ${#groups[@]} = 0 ] || # by whose range they are told from the nodes, which may mount the share
+    [ ${#groups[@]} = 0 ] || # a range of their own, because only the nodes may mount the share
         thing 'compute networks subnets' "$prefix-machines" --region="$region" -- --network="$prefix" \
             --range="$machines_range" --enable-private-ip-google-access
     thing 'compute firewall-rules' "$prefix-symphony" -- --network="$prefix" --direction=INGRESS \
@@ -337,7 +337,7 @@ make_cluster() {
     [ -z "$api_ranges" ] || reach+=(--enable-master-authorized-networks --master-authorized-networks="$api_ranges")
     [ "$endpoint" != dns ] || reach+=(--enable-dns-access)
     if [ "$cluster" != none ] && [ -z "$destroy" ] && there 'container clusters' "$prefix" --region="$region"; then
-        # What a cluster is reached by may be asked for anew, and the add-on that mounts secrets; all else of it stays.
+        # Only endpoints, ranges and the add-on that mounts secrets of an existing cluster are changed.
         [ ${#reach[@]} = 0 ] ||
             run gcloud container clusters update "$prefix" --region="$region" "${reach[@]}" "${in_project[@]}"
         [ ${#secrets[@]} = 0 ] || [ "$(of_cluster secretManagerConfig.enabled)" = True ] ||
@@ -350,7 +350,7 @@ make_cluster() {
     case $cluster in
         autopilot) made_by=create-auto thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" ;;
         standard)
-            # Its first pool is the one for the loop and the cluster's own pods: never Spot.
+            # The first pool is for the loop and the cluster's own pods, so it is never Spot.
             thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" --enable-ip-alias \
                 --workload-pool="$project.svc.id.goog" --default-max-pods-per-node=32 --num-nodes=1 \
                 --machine-type=e2-standard-4 --enable-autoscaling --total-min-nodes=1 --total-max-nodes=3 \
@@ -359,7 +359,7 @@ make_cluster() {
     esac
 }
 
-make_window() { # by a line of its own, as create-auto has no option for it
+make_window() { # in a separate command, because create-auto has no option for it
     [ -z "$maintenance" ] || [ "$cluster" = none ] || [ -n "$destroy" ] ||
         run gcloud container clusters update "$prefix" --region="$region" --maintenance-window-start="$window_start" \
             --maintenance-window-end="$window_end" --maintenance-window-recurrence="$window_recurrence" "${in_project[@]}"
@@ -377,7 +377,7 @@ make_nodes() {
         --node-taints="$taint,cloud.google.com/gke-spot=true:NoSchedule"
 }
 
-make_registry() { # of the pods' image
+make_registry() { # for the pods' image
     [ "$cluster" = none ] || thing 'artifacts repositories' "$prefix" --location="$region" -- --repository-format=docker \
         --description="Images of HostFactory's machines" --labels="$labels"
 }
@@ -398,7 +398,7 @@ each_group() {
 
 make_template() { # name place spot
     local kind=(--provisioning-model=STANDARD --maintenance-policy=MIGRATE)
-    # A preempted instance stays to be seen, and is deleted by the loop.
+    # A preempted instance is stopped, so that the loop observes it; the loop deletes it.
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
@@ -415,7 +415,7 @@ make_group() { # name place spot
         where=(--region="$2")
         regional=(--instance-redistribution-type=none --target-distribution-shape=any)
     }
-    # The loop makes and deletes the instances; the group has no autoscaler, repairs nothing and updates nothing.
+    # The loop makes and deletes the instances; the group has no autoscaler, no repair and no update.
     thing 'compute instance-groups managed' "$prefix-$1" "${where[@]}" -- --template="$prefix-$1" --size=0 \
         --base-instance-name="$prefix-$1" --default-action-on-vm-failure=do-nothing \
         --update-policy-type=opportunistic --update-policy-minimal-action=replace \
@@ -456,7 +456,7 @@ export_to() { # squash mode, ranges
     printf '{"access-mode": "READ_WRITE", "squash-mode": "%s", "ip-ranges": ["%s"]}' "$1" "${2//,/$between}"
 }
 
-make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes, but as root those hosts alone
+make_share() { # for nodes and Symphony's hosts: each may write as any user, but only those hosts as root
     local options
     options=$(export_to NO_ROOT_SQUASH "${joined_ranges:-$nodes_range}")
     [ -z "$joined_ranges" ] || options+=", $(export_to ROOT_SQUASH "$nodes_range")"
@@ -503,7 +503,7 @@ show_settings() {
     [ -z "$settings" ] || write_settings "$cpus" "$memory" "$api"
 }
 
-write_settings() { # cpus memory api: the file, and beside it what its pools of pods name
+write_settings() { # cpus memory api: the settings, and beside them the files that the pools of pods name
     local beside
     beside=$(dirname "$settings")
     settings_of "$@" >"$settings"
@@ -514,7 +514,7 @@ write_settings() { # cpus memory api: the file, and beside it what its pools of 
     ! has_authority || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
 }
 
-has_authority() { # whether its address needs a certificate authority of the cluster's own
+has_authority() { # true if the address needs the cluster's own certificate authority
     [[ $endpoint =~ ^(public|private)$ ]]
 }
 
@@ -577,7 +577,7 @@ show_pods() { # name api
     echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml$cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
 }
 
-pod_spec() { # name: what Terraform makes of the same (deploy/terraform/modules/settings)
+pod_spec() { # name: the same spec as Terraform's (deploy/terraform/modules/settings)
     local key keys=() pair grace=30
     [ "$cluster" = autopilot ] || keys+=(hostfactory/machines)
     [ "$1" = pods ] || keys+=(cloud.google.com/gke-spot) grace=15

@@ -1,29 +1,29 @@
 # shellcheck shell=bash
-# What a machine does to join EGO and to leave it: read by the pod's entry point and by the group's start-up script.
-# HostFactory knows the machine by the name of its pod or instance; EGO must know it by the same.
+# Functions by which a machine joins and leaves EGO, for the pod's entry point and the group's start-up script.
+# HostFactory has the machine under the name of its pod or instance; EGO must have it under the same name.
 
 : "${HF_EGO_MASTER:=}"              # host that the machine joins; no default
-: "${HF_EGO_MASTER_ADDRESS:=}"      # its address, written into hosts files where DNS does not have the name
+: "${HF_EGO_MASTER_ADDRESS:=}"      # its address, written into hosts files if DNS does not have the name
 : "${HF_EGO_ATTRIBUTES:=}"          # resource attributes of this machine, such as [resourcemap gcp*cloudprovider]
-: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told: a pod's host name, an instance's name
-: "${HF_MACHINE_DOMAIN:=}"          # appended where HostFactory's host names have a domain
-: "${HF_MACHINE_ADDRESS:=}"         # of a name that nobody knows; default: the host's first
-: "${HF_READY_FILE:=/run/hf/ready}" # is there while the machine is in EGO
+: "${HF_MACHINE_NAME:=}"            # the name reported to HostFactory: a pod's host name, an instance's name
+: "${HF_MACHINE_DOMAIN:=}"          # appended if HostFactory's host names have a domain
+: "${HF_MACHINE_ADDRESS:=}"         # for a name that does not resolve; default: the host's first address
+: "${HF_READY_FILE:=/run/hf/ready}" # exists while the machine is in EGO
 : "${HF_HOSTS_FILE:=/etc/hosts}"
-: "${HF_EGO_PROFILE:=/opt/ibm/spectrumcomputing/profile.platform}" # read where it is there: EGO's PATH and environment
-: "${HF_EGO_ADMIN=egoadmin}"        # who joins where this is root, if there is such a user: EGO's administrator
+: "${HF_EGO_PROFILE:=/opt/ibm/spectrumcomputing/profile.platform}" # read if it exists: EGO's PATH and environment
+: "${HF_EGO_ADMIN=egoadmin}"        # EGO's administrator, who joins if this is root and the user exists
 : "${HF_EGO_USER:=}"                # EGO's account that closes this host as it leaves: a cluster administrator
-: "${HF_EGO_PASSWORD_FILE:=}"       # holds its password, and is read when the host leaves
-: "${HF_JOIN_SECONDS:=200}"         # with the boot before it, below the pool's early_loss_seconds (300)
-: "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
+: "${HF_EGO_PASSWORD_FILE:=}"       # file with its password, read when the host leaves
+: "${HF_JOIN_SECONDS:=200}"         # together with the boot, below the pool's early_loss_seconds (300)
+: "${HF_LEAVE_SECONDS:=12}"         # two more are needed: a Spot node gives its pods 15 s, a Spot VM has 30 s
 : "${HF_POLL_SECONDS:=5}"
-: "${HF_WATCH_SECONDS:=60}"         # between two observations whether EGO still has a pod; each asks for EGO's whole list
+: "${HF_WATCH_SECONDS:=60}"         # between two checks that EGO still has a pod; each reads EGO's whole list
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
-: "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
+: "${HF_SYSTEMD:=/run/systemd/system}" # exists if systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
-# It uses unset variables and programs that fail: no option of the shell makes that the end of the script. A shell that only
-# waits for one that needs EGO does without (hf_later).
+# The profile uses unset variables and programs that fail, so the shell's options are off while it is read. A shell that only
+# waits for another shell does not read it (hf_later).
 if [ -z "${hf_later:-}" ] && [ -r "$HF_EGO_PROFILE" ]; then
     hf_options=()
     for hf_option in errexit nounset pipefail; do
@@ -31,23 +31,23 @@ if [ -z "${hf_later:-}" ] && [ -r "$HF_EGO_PROFILE" ]; then
         set +o "$hf_option"
     done
     # shellcheck source=/dev/null
-    . "$HF_EGO_PROFILE" || : # behind which a profile's own `set -e` ends nothing either
+    . "$HF_EGO_PROFILE" || : # the `||` also keeps a profile's own `set -e` from ending the script
     set "${hf_options[@]}"
 fi
-# Its libraries are for EGO's programs alone: older than the system's, they can break curl, getent or runuser.
+# EGO's libraries are for EGO's programs alone: they are older than the system's and can break curl, getent or runuser.
 ego_libraries=()
 [ -z "${LD_LIBRARY_PATH:-}" ] || ego_libraries=(env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH")
 if [ -n "${hf_later:-}" ]; then export -n LD_LIBRARY_PATH; else unset LD_LIBRARY_PATH; fi
 ego_conf=${EGO_CONFDIR:-${EGO_TOP:+$EGO_TOP/kernel/conf}} # where EGO's ego.conf and hosts are; empty if unknown
 
-# A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
+# A start-up script's log is a pipe whose reader ends at a shutdown: then a line is lost, and the script goes on.
 trap : PIPE
 
 say() {
     printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
 }
 
-# Seconds since the boot: a host that has just begun may set its clock.
+# now: the seconds since the boot, because a host that has just booted may set its clock.
 now() {
     local uptime
     IFS=. read -r uptime _ </proc/uptime
@@ -60,9 +60,9 @@ metadata() {
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
 }
 
-# told_secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is no argument:
-# all users of a machine see those.
-told_secret() {
+# read_secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is not passed as an
+# argument, because all users of a machine can read arguments.
+read_secret() {
     local token value
     token=$(metadata instance/service-accounts/default/token) || return
     token=$(sed -nE 's/.*"access_token" *: *"([^"]+)".*/\1/p' <<<"$token")
@@ -71,24 +71,24 @@ told_secret() {
     sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' <<<"$value" | base64 -d
 }
 
-# secret NAME: the same, asked again for half a minute unless it is refused: the network may not be up yet.
+# secret NAME: the same, tried for half a minute unless it is refused, because the network may not be up yet.
 secret() {
     local ends=$(($(now) + 30)) why before=
-    until { why=$(told_secret "$1" 2>&1 >&3); } 3>&1; do
+    until { why=$(read_secret "$1" 2>&1 >&3); } 3>&1; do
         why=$(first_line "$why")
-        [ "${why//[0-9]/}" = "$before" ] || say "$1 is not told: $why"
+        [ "${why//[0-9]/}" = "$before" ] || say "$1 cannot be read: $why"
         if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$(now)" -ge "$ends" ]; then return 1; fi
-        before=${why//[0-9]/} # but for its times
+        before=${why//[0-9]/} # without its times
         sleep "$HF_POLL_SECONDS"
     done
 }
 
-# The name under which EGO has to know this machine.
+# machine_name: the name under which EGO has to have this machine.
 machine_name() {
     printf '%s%s\n' "$HF_MACHINE_NAME" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
 }
 
-# in_time SECONDS COMMAND...: no daemon holds us up for longer; a second is the least.
+# in_time SECONDS COMMAND...: run it for at most so long; a second is the least.
 in_time() {
     local seconds=$(($1 > 1 ? $1 : 1))
     shift
@@ -100,8 +100,8 @@ ego() {
     in_time "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
-# end_all PID: ends a process and all that it runs, as far as the kernel lists that. A stopped one begins no more children
-# while they are read.
+# end_all PID: end a process and all its children that the kernel lists. The process is stopped first, so that it starts no
+# more children while they are read.
 end_all() {
     local each children=()
     kill -STOP "$1"
@@ -110,14 +110,14 @@ end_all() {
     kill -KILL "$1"
 } 2>/dev/null
 
-# attended COMMAND...: runs it in a child, and ends the child once a signal has come, as `must_end` says then. This shell only
-# waits: one with a trap may lose a signal that comes while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
-# Before the child has a number the trap cannot end it, and before `wait` a signal interrupts no wait: each case is covered.
+# attended COMMAND...: run it in a child, and end the child once a signal has come; then `must_end` is set. This shell only
+# waits: a shell with a trap may lose a signal while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
+# Two more cases are covered: a signal before the child has a number, and a signal before `wait`.
 must_end=
 attended() {
     local child='' code=0
     trap 'must_end=yes; [ -z "$child" ] || end_all "$child"' TERM INT
-    { trap : PIPE; "$@"; } & # a child has the traps of its parent no more
+    { trap : PIPE; "$@"; } & # a child does not inherit the traps of its parent
     child=$!
     [ -z "$must_end" ] || end_all "$child"
     wait "$child" 2>/dev/null || code=$?
@@ -130,7 +130,7 @@ resolves() {
     in_time 10 getent hosts "$1" >/dev/null
 }
 
-# address_in FILE NAME: the address of the first line of a hosts file that has the name; empty without such a line.
+# address_in FILE NAME: the address of the first line of a hosts file with that name; empty without such a line.
 address_in() {
     local address names
     while read -r address names || [ -n "$address" ]; do
@@ -139,8 +139,8 @@ address_in() {
     done 2>/dev/null <"$1"
 }
 
-# write_host FILE ADDRESS NAME: a line of a hosts file for the name, unless the file has it; above a line with another
-# address, as the first one counts. False if the file cannot be written.
+# write_host FILE ADDRESS NAME: write a line for the name into a hosts file, unless the file has it; above a line with another
+# address, because the first line counts. False if the file cannot be written.
 write_host() {
     local line="$2 $3" before unended='' others
     [ "${3%%.*}" = "$3" ] || line="$line ${3%%.*}"
@@ -155,7 +155,7 @@ write_host() {
     fi 2>/dev/null
 }
 
-# know_own_name NAME ADDRESS: EGO looks its own host up; what neither hosts file nor DNS knows goes into the hosts file.
+# know_own_name NAME ADDRESS: write this host's name into the hosts file unless it resolves, because EGO resolves its own host.
 know_own_name() {
     resolves "$1" && return
     [ -n "$2" ] || { say "EGO will not find $1: it does not resolve, and this host has no address to write down"; return; }
@@ -163,7 +163,7 @@ know_own_name() {
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
 }
 
-# know_master: the hosts files of system and EGO get HF_EGO_MASTER_ADDRESS, if that is set.
+# know_master: write HF_EGO_MASTER_ADDRESS, if it is set, into the hosts files of system and EGO.
 know_master() {
     local file
     [ -n "$HF_EGO_MASTER_ADDRESS" ] || return 0
@@ -173,15 +173,15 @@ know_master() {
     done
 }
 
-# first_line TEXT: of what a program said, for the log.
+# first_line TEXT: the first line of a program's output, for the log.
 first_line() {
     local text=${1#"${1%%[![:space:]]*}"}
     text=${text%%$'\n'*}
     printf '%s\n' "${text:0:200}"
 }
 
-# listed NAME: `ok` where EGO has it as a host that takes work, else why not. The long list does not cut names; it begins
-# with name and status, below a line of titles.
+# listed NAME: `ok` if EGO has it as a host that takes work, else the reason. The long list does not cut names; its lines
+# begin with name and status, below a line of titles.
 listed() {
     local said code=0 status other short=${1%%.*}
     said=$(ego 10 egosh resource list -l 2>&1) || code=$?
@@ -201,14 +201,14 @@ listed() {
     fi
 }
 
-# as_admin SECONDS PROGRAM...: EGO wants its administrator for this, and a start-up script is root.
+# as_admin SECONDS PROGRAM...: run a program as EGO's administrator, whom EGO requires; a start-up script is root.
 as_admin() {
     local change=()
     if [ "$(id -u)" = 0 ] && id -u "$HF_EGO_ADMIN" >/dev/null 2>&1; then change=(runuser -u "$HF_EGO_ADMIN" --); fi
     "${change[@]}" timeout --kill-after=1 "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
-# joined NAME: EGO lists this machine as one that takes work; why not is said when that changes.
+# joined NAME: true if EGO lists this machine as a host that takes work; otherwise log the reason when it changes.
 found=
 joined() {
     local before=$found
@@ -217,25 +217,25 @@ joined() {
     [ "$found" = ok ]
 }
 
-# gone: EGO, when it was last asked, did not have this machine or did not reach it. Where nobody answered it is not known, and
-# one that somebody has closed works on.
+# gone: true if EGO's last answer lacked this machine or called it unavail. It is false if EGO did not answer, and for a host
+# that an operator has closed, which works on.
 gone() {
     [[ $found = "EGO does not have "* || $found = *" says that it is unavail" ]]
 }
 
-# at_most SECONDS ENDS: the seconds that are left until then, no more than that, and one at least.
+# at_most SECONDS ENDS: the seconds left until ENDS, at most SECONDS, and at least one.
 at_most() {
     local left=$(($2 - $(now)))
     echo $((left < 1 ? 1 : left < $1 ? left : $1))
 }
 
-# into FILE COMMAND...: what it writes goes there.
+# into FILE COMMAND...: run it with its output in FILE.
 into() {
     "${@:2}" >"$1" 2>&1
 }
 
-# attempt TITLE COMMAND...: a step of joining. Daemons may keep the output they begin with; of a pipe, who reads the log would
-# wait for their end. Why it failed is said when that changes.
+# attempt TITLE COMMAND...: run a step of joining, and log why it failed when that changes. The output goes to a file, because
+# daemons may keep it open, and the reader of a pipe would wait for their end.
 refused=
 attempt() {
     local file=$HF_READY_FILE.start code=0 before=$refused
@@ -247,7 +247,7 @@ attempt() {
     return "$code"
 }
 
-# not_root: why EGO may refuse to start or end its daemons: by default, root alone may. Empty where this is root.
+# not_root: the reason why EGO may refuse to start or end its daemons: by default only root may. Empty if this is root.
 not_root() {
     [ "$(id -u)" != 0 ] || return 0
     if grep -qsE '^NoNewPrivs:[[:space:]]*1$' /proc/self/status; then
@@ -257,7 +257,7 @@ not_root() {
     fi
 }
 
-# add_attributes SECONDS: before EGO starts, as it reads them then; not again where a boot before has done so.
+# add_attributes SECONDS: set them before EGO starts and reads them, unless an earlier boot has done so.
 add_attributes() {
     [ -n "$HF_EGO_ATTRIBUTES" ] && [[ $(ego_setting EGO_LOCAL_RESOURCES) != *"$HF_EGO_ATTRIBUTES"* ]] || return 0
     attempt "egoconfig addresourceattr \"$HF_EGO_ATTRIBUTES\"" as_admin "$1" egoconfig addresourceattr "$HF_EGO_ATTRIBUTES"
@@ -268,7 +268,7 @@ ego_setting() {
     sed -nE "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*\"?([^\"#]*)\"?.*/\1/p" "$ego_conf/ego.conf" 2>/dev/null | tail -n 1
 }
 
-# longest TIMES: the seconds of the longest of some times, such as 60, 10,60 or 10m; false for another form.
+# longest TIMES: the longest of some times in seconds, such as 60, 10,60 or 10m; false for another form.
 longest() {
     local each most=0
     for each in ${1//,/ }; do
@@ -280,7 +280,7 @@ longest() {
     echo "$most"
 }
 
-# check_image: what of the image may keep this machine out of EGO is in the log, also if it joins in the end.
+# check_image: log each fault of the image that may keep this machine out of EGO, even if it joins in the end.
 check_image() {
     local kernel wait seconds
     IFS= read -r kernel </proc/sys/kernel/osrelease
@@ -294,7 +294,7 @@ check_image() {
             "$((seconds + 60)), or lower EGO_DYNAMIC_HOST_WAIT_TIME in $ego_conf/ego.conf"
 }
 
-# fit_to_join: false where a setting would let EGO have this machine and nobody hear of it, or have it as another.
+# fit_to_join: false if a setting is wrong with which EGO would have this machine unnoticed or under another name.
 fit_to_join() {
     local setting one='\[resource [A-Za-z_][A-Za-z0-9_]*\]|\[resourcemap [^][*]+\*[A-Za-z_][A-Za-z0-9_]*\]'
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
@@ -312,7 +312,7 @@ fit_to_join() {
     return 1
 }
 
-# join NAME: true once EGO has it; false when time is up. A refused step is tried again.
+# join NAME: true once EGO has the machine; false if the time is over. A refused step is tried again.
 join() {
     local ends step=0
     fit_to_join || return
@@ -344,8 +344,8 @@ no_password() {
     echo "HF_EGO_USER is $HF_EGO_USER, and HF_EGO_PASSWORD_FILE (${HF_EGO_PASSWORD_FILE:-not set}) has none to read"
 }
 
-# log_on SECONDS: as HF_EGO_USER; egosh takes a password as an argument, or from a terminal. Where it says the password
-# again, we do not.
+# log_on SECONDS: log HF_EGO_USER on. egosh takes a password only as an argument or from a terminal. If its output has the
+# password, the log does not.
 log_on() {
     local said password code=0
     has_password || { no_password; return 1; }
@@ -360,22 +360,22 @@ log_on() {
     return "$code"
 }
 
-# drain NAME: EGO gives it no new work. It obeys an administrator alone, who is logged on for as long as it takes.
+# drain NAME: let EGO give it no new work. EGO accepts this only from an administrator, who is logged on meanwhile.
 drain() {
     local ends=$(($(now) + HF_LEAVE_SECONDS / 2)) said=
     if [ -n "$HF_EGO_USER" ]; then
         said=$(log_on $((HF_LEAVE_SECONDS / 4))) || { say "$1 leaves undrained: $said"; return; }
     else
-        said=": HF_EGO_USER names nobody to log on"
+        said=": HF_EGO_USER is not set, so no account is logged on"
     fi
     ego $((ends - $(now))) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
     [ -z "$HF_EGO_USER" ] || ego 1 egosh user logoff >/dev/null || say "EGO does not log $HF_EGO_USER off"
 }
 
-# leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
+# leave NAME: drain, then end the daemons, within HF_LEAVE_SECONDS and two more, whatever EGO answers.
 leave() {
     local ends=$(($(now) + HF_LEAVE_SECONDS)) code=0
-    trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
+    trap '' PIPE # also for egosh, which would end at its first unread output
     rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
     drain "$1"
     ego $((ends - $(now))) egosh ego shutdown -f || code=1
@@ -383,8 +383,8 @@ leave() {
     return "$code"
 }
 
-# leave_once NAME: of an instance's scripts, the first to hear of its end leaves, if it has joined; the others stay until then,
-# as an instance ends with its shutdown script.
+# leave_once NAME: leave EGO in the first of an instance's scripts that detects its end, if it has joined. The other scripts wait
+# until that is done, because an instance ends with its shutdown script.
 leave_once() {
     local ends=$(($(now) + HF_LEAVE_SECONDS + 2)) code=0
     if mv "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null; then
@@ -396,8 +396,8 @@ leave_once() {
     return "$code"
 }
 
-# True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say. Each question names what
-# the last answer was, so that a change between two of them is not waited for; an answer without an ETag may come at once.
+# preempted: wait until Compute Engine announces the end of this Spot machine; false if the server fails. Each call names the
+# last answer's ETag, so that a change between two calls is not missed; without an ETag the server may answer at once.
 preempted() {
     local said named etag=NONE
     while said=$(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include); do
@@ -408,10 +408,10 @@ preempted() {
     return 1
 }
 
-# stay NAME: for as long as an instance lives, as somebody has to hear of its end; then it leaves.
+# stay NAME: wait for the end of the instance, then leave EGO.
 stay() {
     attended until_preempted || true
-    if [ -n "$must_end" ]; then say "told to end"; else say "is preempted"; fi
+    if [ -n "$must_end" ]; then say "received a signal to end"; else say "is preempted"; fi
     leave_once "$1"
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the locks beside it, from setup.cfg and build.in: lock.sh UV [--upgrade]. Versions stay unless --upgrade is given.
+# Writes the locks in this directory, from setup.cfg and build.in: lock.sh UV [--upgrade]. Versions stay unless --upgrade is given.
 set -eu
 uv=$1
 shift

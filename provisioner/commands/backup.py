@@ -92,7 +92,7 @@ def _source(file: Path) -> tuple[str, bytes]:
 def _restored_message(dump: Dump, done: Restored) -> str:
     lines = [
         f"Restored the state of provider instance {dump.manifest.instance} as it was at {dump.manifest.time}: "
-        f"{done.requests} requests, {done.returns} returns, {done.told} final answers to HostFactory."
+        f"{done.requests} requests, {done.returns} returns, {done.reported} final answers to HostFactory."
     ]
     if done.kept:
         lines.append(f"The files that were there before: {done.kept}")

@@ -1,1 +1,1 @@
-"""Files of any kind: only regular ones are opened; whose they are; YAML as people write it."""
+"""Regular files opened safely, file owners, and YAML files that operators write."""

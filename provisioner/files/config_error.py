@@ -1,4 +1,4 @@
-"""What is wrong in a file that an operator writes, and a configuration that cannot be used, as an error."""
+"""The mistakes in a file that an operator writes, and the error for a configuration that cannot be used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """One mistake: the file, the setting's path within it (may be empty), and the text.
+    """A mistake: the file, the setting's path within it (may be empty), and the text.
 
-    The scripts import this at every call: hence no dataclass.
+    A NamedTuple, because the scripts import this module at every call and a dataclass takes longer to import.
     """
 
     file: str
@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; ``problems`` holds every mistake found, its text lists them by file."""
+    """A configuration that cannot be used. ``problems`` holds every mistake; the error's text lists them by file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

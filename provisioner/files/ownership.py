@@ -1,4 +1,4 @@
-"""Whose files are, and who we are, in words that ``chown`` and ``chmod`` understand."""
+"""Owners of files and the user of this process, by the names that ``chown`` and ``chmod`` take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pwd
 
 
 def user_name(uid: int) -> str:
-    """A user's name; the number of one without a name."""
+    """Return a user's name, or the uid as text if that user has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -16,15 +16,18 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """A group's name; the number of one without a name."""
+    """Return a group's name, or the gid as text if that group has no name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
 
 
-def why_denied(path: str) -> str:
-    """What a person needs to know to fix a refused access: whose the file, or what leads to it, is; who we are."""
+def denied_message(path: str) -> str:
+    """Return the facts that an operator needs to fix a refused access: the file's owner and mode, and our user.
+
+    If the file cannot be reached, the facts are those of the nearest directory above it that can.
+    """
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):
         place = os.path.dirname(place)

@@ -1,6 +1,6 @@
-"""Opens and reads regular files alone: a FIFO or a device may keep a process waiting for ever.
+"""Open and read regular files only, because a FIFO or a device may block a process for ever.
 
-The scripts import this module at each call: it imports nothing that costs time.
+The scripts import this module at each call, so it imports nothing that costs time.
 """
 
 from __future__ import annotations
@@ -12,32 +12,35 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 
 LOG_MODE = 0o640
-"""Mode of a file that is created for people: the scripts' log, a trace."""
+"""Mode of a file that operators read: the scripts' log, a trace."""
 
 
 ASIDE_SUFFIX = ".new"
-"""Ends the name of a file that is written aside, beside the file whose place it takes."""
+"""Suffix of a file that is written aside: beside the file that it will replace."""
 
 CHANGES = 3
-"""How often a file is opened and its names are counted while a writer of ours may give or remove one."""
+"""Number of times that a file is opened and its names are counted.
+
+A writer of ours may add or remove a name meanwhile.
+"""
 
 READS_LINKED = ContextVar("reads_linked", default=False)
-"""True while ``read_own`` reads a file that has other names, too: copies of a directory may share their files."""
+"""True while ``read_own`` accepts a file that has other names, because copies of a directory may share their files."""
 
 
 class NoFileError(OSError):
-    """The path is a link, or no regular file; ``strerror`` says which."""
+    """The path is a link, or is not a regular file; ``strerror`` says which."""
 
 
 LINK, HARD_LINK, IRREGULAR = "is a symbolic link", "has another name (a hard link)", "is no regular file"
 
 
 def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """Open a regular file. Raises OSError, also for a FIFO or a device: those may keep a process waiting for ever."""
+    """Open a regular file. Raises OSError, also for a FIFO or a device, because either may block a process for ever."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads
+        if error.errno == errno.ENXIO:  # a FIFO without a reader
             raise NoFileError(errno.EINVAL, IRREGULAR) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -47,8 +50,11 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
-    for _ in range(CHANGES):  # opened anew each time: NFS brings the link count at the open
+    """Open a file that only we make, as ``open_regular`` does.
+
+    Refuse a link, because it leads to another program's file.
+    """
+    for _ in range(CHANGES):  # opened anew each time, because an NFS client gets the link count when it opens a file
         with ExitStack() as opened:
             opened.callback(os.close, descriptor := _open_unfollowed(path, flags, mode))
             if not _has_foreign_name(path, descriptor):
@@ -67,12 +73,13 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 
 def _has_foreign_name(path: str, descriptor: int) -> bool:
-    """True if the open file has a name that no writer of ours gave it.
+    """Return True if the open file has a name that no writer of ours gave it.
 
-    A file that is made only if there is none has two names for an instant, and keeps both if its writer is killed.
+    A file that is created only if it does not exist has two names for an instant. It keeps both if its writer is
+    killed.
     """
     directory, name = os.path.split(path)
-    facts = os.fstat(descriptor)  # before the names: one that is removed meanwhile makes another turn
+    facts = os.fstat(descriptor)  # before the names, so that a name removed meanwhile only leads to another try
     if facts.st_nlink <= 1:
         return False
     with os.scandir(directory or ".") as entries:
@@ -81,31 +88,34 @@ def _has_foreign_name(path: str, descriptor: int) -> bool:
 
 
 def is_aside(entry: str, name: str) -> bool:
-    """True for the name of a file that is written aside to take the place of ``name`` beside it."""
+    """Return True if ``entry`` names a file that is written aside to replace ``name`` in the same directory."""
     return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
 def refusal_message(path: str) -> str:
-    """Why ``open_own`` refuses what is in the place of a file of ours; empty if it does not."""
+    """Return the reason why ``open_own`` refuses the file at ``path``; empty if it does not refuse the file."""
     try:
         os.close(open_own(path, os.O_RDONLY))
-    except OSError as error:  # others say that it is missing, or another user's
+    except OSError as error:  # other errors mean that the file is missing or belongs to another user
         return str(error.strerror) if isinstance(error, NoFileError) else ""
     return ""
 
 
 def read_regular(path: str, *, most: int | None = None) -> bytes:
-    """The content of a regular file, read from one inode; OSError as ``open_regular``, or for over ``most`` bytes."""
-    return _content(open_regular(path, os.O_RDONLY), most)
+    """Return the content of a regular file, read from one inode.
+
+    Raises OSError as ``open_regular``, and for a file of more than ``most`` bytes.
+    """
+    return _read_and_close(open_regular(path, os.O_RDONLY), most)
 
 
 def read_own(path: str) -> bytes:
-    """The content of a file that only we make. Raises OSError as ``open_own``."""
+    """Return the content of a file that only we make. Raises OSError as ``open_own``."""
     opened = _open_unfollowed if READS_LINKED.get() else open_own
-    return _content(opened(path, os.O_RDONLY), None)
+    return _read_and_close(opened(path, os.O_RDONLY), None)
 
 
-def _content(descriptor: int, most: int | None) -> bytes:
+def _read_and_close(descriptor: int, most: int | None) -> bytes:
     try:
         if most is not None and os.fstat(descriptor).st_size > most:
             raise OSError(errno.EFBIG, f"has more than {most} bytes")
@@ -115,7 +125,7 @@ def _content(descriptor: int, most: int | None) -> bytes:
 
 
 def read_descriptor(descriptor: int) -> bytes:
-    """All that is left to read. Raises OSError."""
+    """Return all content that is left to read. Raises OSError."""
     blocks = []
     while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
         blocks.append(block)

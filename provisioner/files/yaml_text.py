@@ -1,7 +1,7 @@
-"""A YAML text that a person wrote, read strictly and safely. No clock, no logger.
+"""YAML texts that operators write, read strictly and safely. No clock, no logger.
 
-Strictly: a key given twice is a mistake, not a choice; safely: any text is a document or a YAMLError within moments,
-also one nested beyond Python's stack, and one whose aliases stand for a billion values.
+Strictly: a key that is given twice is a mistake. Safely: any text gives a document or a YAMLError within moments, even
+if it is nested deeper than Python's stack, or if its aliases stand for a billion values.
 """
 
 from __future__ import annotations
@@ -17,30 +17,36 @@ from yaml.error import Mark, MarkedYAMLError
 from provisioner.files.safe_open import read_regular
 
 LARGEST = 256 * 1024
-"""Bytes of a file: a thousand pools take half as many. A larger one would stop the loop for many seconds."""
+"""Maximum size of a file in bytes: a thousand pools take half of it.
+
+A larger file would stop the loop for many seconds.
+"""
 
 DEEPEST = 60
-"""Levels of a document: a pod's manifest has twenty, Python's stack holds some hundred."""
+"""Maximum depth of a document in levels: a pod's manifest has twenty, and Python's stack holds some hundred."""
 
 MOST_VALUES = 20_000
-"""Values in a document whose aliases are written out: twenty for each of a thousand pools."""
+"""Maximum number of values in a document, with aliases written out: twenty for each of a thousand pools."""
 
 INTEGER_BITS = 64
-"""What JSON's readers, Kubernetes' among them, take as a whole number."""
+"""Maximum size of a whole number in bits, as JSON's readers accept it, Kubernetes among them."""
 
 KINDS = {"int": "whole number", "float": "number", "bool": "truth value", "timestamp": "date", "str": "text"}
-"""YAML's kinds of values in words; the others are words."""
+"""Plain names of YAML's kinds of values. A kind that is missing here has a plain name already."""
 
-TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to what holds it"
+TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to the value that contains it"
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file. Raises OSError, or ValueError for what is no UTF-8 or no path."""
+    """Return the text of a regular file.
+
+    Raises OSError, or ValueError if the file is not UTF-8 or the path is not valid.
+    """
     return read_regular(str(path), most=LARGEST).decode("utf-8-sig")
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """Why ``read_text`` failed, without the file's name, which stands before it anyway."""
+    """Return the reason why ``read_text`` failed, without the file's name, because callers put the name before it."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
         return f"line {line} is no UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
@@ -48,7 +54,7 @@ def reason_of(error: OSError | ValueError) -> str:
 
 
 def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
-    """The one document in a YAML text, and (path, reason) of each key that is given twice. Raises YAMLError alone."""
+    """Return the document in a YAML text, and (path, reason) of each key that is given twice. Raises only YAMLError."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -59,14 +65,14 @@ def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
         return loader.construct_document(node), repeated
     except RecursionError as error:
         raise _mistake(TOO_DEEP, loader.get_mark()) from error
-    except (ValueError, OverflowError) as error:  # an escape or a version beyond what Python's numbers take
+    except (ValueError, OverflowError) as error:  # an escape or a version with a number too large for Python
         raise _mistake(f"not a number that can be read: {error}", loader.get_mark()) from error
     finally:
         loader.dispose()
 
 
 def syntax_text(error: yaml.YAMLError) -> str:
-    """What the YAML parser stumbled over, and where, on one line."""
+    """Return the YAML parser's complaint, with its place, on one line."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
     reason = " ".join(reason.split())
@@ -74,19 +80,19 @@ def syntax_text(error: yaml.YAMLError) -> str:
 
 
 def join(*parts: object) -> str:
-    """A setting's path: the parts that are not empty, with dots between."""
+    """Return a setting's path: the parts that are not empty, joined by dots."""
     return ".".join(str(part) for part in parts if str(part))
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe one; what its constructors stumble over is said with its place, like any other mistake."""
+    """PyYAML's safe loader, which reports a value that cannot be constructed with its place, like any other mistake."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.rpartition(":")[2]
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, str):
-                value.encode()  # half a character, as "\ud800": it can neither be printed nor name a file
+                value.encode()  # fails for half a character ("\ud800"), which cannot be printed or name a file
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise _mistake(f"this is no {KINDS.get(kind, kind)}", node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
@@ -99,9 +105,10 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
 
 
 def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How many values a node stands for, aliases written out, and how many levels. Raises YAMLError for too many.
+    """Return the number of values that a node stands for, with aliases written out, and its number of levels.
 
-    ``measured``: those of the nodes that were measured before. What holds itself is deeper than any limit.
+    Raises YAMLError if either number is too high, also for a node that contains itself. ``measured`` holds the results
+    of the nodes that were measured before, by ``id``.
     """
     if id(node) not in measured:
         if level > DEEPEST:
@@ -123,7 +130,7 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated_keys(node: yaml.Node, where: str, visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Walks the document's nodes once each."""
+    """Find the keys that are given twice, visiting each node once."""
     if id(node) in visited:
         return
     visited.add(id(node))

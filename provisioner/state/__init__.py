@@ -1,2 +1,5 @@
-"""What lasts: intent, memory, answers, marks and locks. Only who opens it, and commands about files, know that it is
-files; nothing in here knows a cloud."""
+"""The state that outlives a process: intent, memory, answers, markers and locks.
+
+Only the code that opens the state, and commands about files, depend on the state being files. No module here depends on
+a cloud.
+"""

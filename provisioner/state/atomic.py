@@ -1,6 +1,6 @@
-"""Reading and replacing whole files in the state directory, with nothing that costs a script time to import.
+"""Reading and replacing whole files in the state directory, with imports that cost a script no time.
 
-A reader sees the old or the new content, never a mixture, and needs no lock; what was replaced survives a power cut.
+A reader sees the old or the new content, never a mixture, and needs no lock. A replaced file survives a power cut.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from provisioner.state.errors import (
 )
 
 FILE_MODE = 0o660
-"""The scripts and the loop may run as two users of one group, whatever their umask."""
+"""Mode of state files: the scripts and the loop may run as two users of one group, whatever their umask."""
 
 OPEN_AGAIN = 5
-"""How often a file is opened again before an older content (NFS caches) or ESTALE is believed."""
+"""Number of times that a file is opened again before an older content (NFS caches) or ESTALE is believed."""
 
 FIRST_PAUSE = 0.02
-"""Seconds before opening again; doubled each time, so that all tries together take 0.6 s."""
+"""Seconds before a file is opened again; doubled each time, so that all tries together take 0.6 s."""
 
 LEFTOVER_AGE = 600.0
-"""Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
+"""Age in seconds after which a file written aside has no writer any more, as replacing a file takes milliseconds."""
 
 
 def tries() -> Iterator[bool]:
-    """Yield for each look at a file that may be served from a cache, with pauses between: True for the last one."""
+    """Yield for each try to read a file that a cache may serve, with pauses between tries: True for the last try."""
     for turn in range(OPEN_AGAIN):
         yield False
         time.sleep(FIRST_PAUSE * 2**turn)
@@ -49,9 +49,9 @@ def tries() -> Iterator[bool]:
 
 
 def read_whole(path: str, advice: str) -> bytes:
-    """The content of one inode, without a lock. ``advice``: what a person does when it is missing or unreadable.
+    """Return the content of one inode, without a lock. Raises StateMissing or StateUnreadable.
 
-    Raises StateMissing or StateUnreadable.
+    ``advice``: the operator's next step if the file is missing or unreadable.
     """
     if (content := read_if_present(path, advice)) is None:
         raise missing(path, advice)
@@ -59,10 +59,10 @@ def read_whole(path: str, advice: str) -> bytes:
 
 
 def read_if_present(path: str, advice: str) -> bytes | None:
-    """As ``read_whole``; None if the file is missing.
+    """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    A file that was replaced on the server meanwhile (ESTALE) is opened again, and so is one with another name: a cache
-    may keep the name under which it was made.
+    A file that was replaced on the server meanwhile (ESTALE) is opened again. A file with a second name is opened
+    again, too, because a cache may keep the name under which the file was made.
     """
     for is_last in tries():
         try:
@@ -81,12 +81,12 @@ def read_if_present(path: str, advice: str) -> bytes | None:
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:
-    """The JSON document in ``content``. Raises StateUnreadable, which says where it does not parse."""
-    size, empty = len(content), not content.strip(b" \t\r\n\0")
+    """Return the JSON document in ``content``. Raises StateUnreadable, which says where the content does not parse."""
+    size, is_empty = len(content), not content.strip(b" \t\r\n\0")
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
-        del content  # as a text it is there once more, and may be the largest thing that a script holds
-        return json.loads(text, parse_constant=_refused)
+        del content  # the text is a second copy, and the content may be the largest object of a script
+        return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         place = f"line {error.lineno} column {error.colno} (byte {byte} of {size}): {error.msg}"
@@ -94,13 +94,13 @@ def parse(path: str, content: bytes, advice: str) -> Any:
         place = f"byte {error.start} of {size}: {error.reason}"
     except (ValueError, RecursionError) as error:
         place = str(error)
-    if empty:
-        place = f"it holds nothing ({size} bytes)"
+    if is_empty:
+        place = f"it is empty ({size} bytes)"
     raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
 
 
-def _refused(constant: str) -> None:
-    """Raises ValueError for NaN and the infinities, which are no JSON."""
+def _refuse_constant(constant: str) -> None:
+    """Refuse NaN and the infinities, which are not JSON, with a ValueError."""
     raise ValueError(f"{constant} is no number")
 
 
@@ -112,81 +112,80 @@ def replace(
     check: Callable[[], None] = lambda: None,
     mode: int = FILE_MODE,
 ) -> None:
-    """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; group kept,
-    and ``mode`` whatever the umask.
+    """Replace the file's content: write aside, fsync, rename, fsync the directory.
 
-    ``durable``: False leaves out both fsyncs, for files that are made again soon.
-    ``check``: called when all is ready but the rename, and may raise.
+    The group of the old file is kept, and ``mode`` is set whatever the umask. ``durable``: False leaves out both
+    fsyncs, for files that are soon written again. ``check``: called when only the rename is left to do; may raise.
 
-    Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the old content stands and what
-    was written aside is removed.
+    Raises StateUnwritable, and Disturbed after ``stop_replacing``. If it raises before the rename, the old content
+    stays and the file written aside is removed.
     """
-    with _written_aside(path, content, durable=durable, mode=mode) as aside:
+    with _written_aside(path, content, durable=durable, mode=mode) as aside_path:
         check()
-        _rename(aside, path)
-    with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
+        _rename(aside_path, path)
+    with suppress(OSError):  # the content is in place; the next write tries again to remove what is left
         for leftover in _asides(path):
-            # Ages are by the file system's own clock (law: time is an argument).
+            # Ages are measured by the file system's own clock (law: time is an argument).
             if os.lstat(leftover).st_mtime < os.lstat(path).st_mtime - LEFTOVER_AGE:
                 discard(leftover)
 
 
 def create_whole(path: str, content: bytes) -> bool:
-    """Make the file with this content, durably and whole, or find that it exists: False. Raises StateUnwritable."""
-    with _written_aside(path, content, durable=True, mode=FILE_MODE) as aside:
+    """Create the file with this content, durably and whole; return False if it exists. Raises StateUnwritable."""
+    with _written_aside(path, content, durable=True, mode=FILE_MODE) as aside_path:
         try:
-            os.link(aside, path)
+            os.link(aside_path, path)
         except FileExistsError:
             return False
         finally:
-            discard(aside)
+            discard(aside_path)
     return True
 
 
 @contextmanager
 def _written_aside(path: str, content: bytes, *, durable: bool, mode: int) -> Iterator[str]:
-    """The name under which the content stands inside, beside the file whose name it then gets, durably.
+    """Yield the path of a file that holds the content, beside the file whose name it is about to get.
 
-    Raises StateUnwritable.
+    On exit the directory is synced if the write is ``durable``. Raises StateUnwritable.
     """
-    aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"  # no other writer uses it
-    with writing(path), _directory_of(path) as directory:  # where that cannot be opened the old content stands
+    aside_path = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"  # no other writer uses this name
+    with writing(path), _directory_of(path) as directory:  # if the directory cannot be opened, the old content stays
         try:
-            _write_aside(aside, content, path, durable=durable, mode=mode)
-            yield aside
+            _write_aside(aside_path, content, path, durable=durable, mode=mode)
+            yield aside_path
         except BaseException:
-            discard(aside)
+            discard(aside_path)
             raise
         if durable:
             os.fsync(directory)
 
 
-def _rename(aside: str, path: str) -> None:
+def _rename(aside_path: str, path: str) -> None:
     try:
-        os.rename(aside, path)
+        os.rename(aside_path, path)
     except FileNotFoundError as error:
         raise Disturbed(
-            f"{path}: {aside} was removed before it took its place; nothing was written. Try again."
+            f"{path}: {aside_path} was removed before it replaced the file; nothing was written. Try again."
         ) from error
 
 
 def stop_replacing(path: str) -> None:
-    """Once this returns, nothing that was written aside before takes the file's place any more. Raises OSError."""
-    for aside in _asides(path):
-        discard(aside)
+    """Remove all files written aside, so that none of them replaces the file once this returns. Raises OSError."""
+    for aside_path in _asides(path):
+        discard(aside_path)
 
 
 def _asides(path: str) -> Iterator[str]:
-    """The files that are written aside to take the place of this one. Raises OSError."""
+    """Yield the paths of the files that are written aside in order to replace this file. Raises OSError."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
         if is_aside(entry, name):
             yield os.path.join(directory, entry)
 
 
-def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:
-    """Write the new content beside the old file."""
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:
+    """Write the new content to a file beside the old one."""
+    descriptor = os.open(aside_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
         _keep_group(descriptor, path)
@@ -198,9 +197,9 @@ def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: 
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the old one's group: otherwise the other user would be locked out by the next write.
+    """Give the new file the group of the old file. Otherwise the next write would lock the other user out.
 
-    A link is not replaced: whoever made it meant something by it.
+    A link is not replaced, because an operator made it for a reason. Raises OSError.
     """
     try:
         facts = os.lstat(path)
@@ -219,7 +218,7 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 
 def open_shared(path: str, flags: int) -> int:
-    """Open a file, creating it if need be; its owner sees to it that the group may write whatever the umask was."""
+    """Open a file, and create it if it is missing. Its owner makes it writable for the group whatever the umask was."""
     descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():
@@ -228,26 +227,26 @@ def open_shared(path: str, flags: int) -> int:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write everything, however many calls that takes."""
+    """Write all of the content, with as many calls as that takes."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def settle(path: str) -> None:
-    """What another process put in place of the file survives a power cut from now on. Raises StateUnwritable."""
+def sync_directory(path: str) -> None:
+    """Make the file that another process has put in place durable: sync its directory. Raises StateUnwritable."""
     with writing(path), _directory_of(path) as directory:
         os.fsync(directory)
 
 
 @contextmanager
 def _directory_of(path: str) -> Iterator[int]:
-    """The directory that holds the file, opened. Raises OSError."""
+    """Open the directory that holds the file. Raises OSError."""
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
-        with suppress(OSError):  # nothing was written through it: what close() reports concerns no content
+        with suppress(OSError):  # no content was written through this descriptor, so an error of close() is harmless
             os.close(descriptor)
 
 
@@ -264,7 +263,7 @@ def remove(path: str) -> None:
 
 
 def facts_of(path: str) -> os.stat_result | None:
-    """What the system says of a file; None when there is no such file. Raises StateUnreadable."""
+    """Return the file's ``lstat``; None if the file does not exist. Raises StateUnreadable or StateDenied."""
     try:
         return os.lstat(path)
     except FileNotFoundError:

@@ -1,13 +1,13 @@
-"""Batched writes (group commit): what one call of HF adds to intent, and how those who wait are written with it.
+"""Batched writes (group commit): the documents that a call of HF adds to intent, and how one write serves all who wait.
 
-Who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
+A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes it, too.
 
-* A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
-* Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
-* It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
-* An owner who gives up removes his posting, then whatever is written aside (``withdraw``); a writer, once all is ready
-  but the rename, looks whether the owners of the postings in it still wait. One of the two notices the other: a writer
-  that had looked before finds its file removed, or has taken its place, which the owner reads next.
+* A posted write is a file with the documents to add, so the fsyncs of one write serve all scripts that wait.
+* Its owner keeps the file locked while the owner waits. The posted write of a dead process is never written.
+* The file is removed after its documents were written durably. Its absence is only a hint; the data is the proof.
+* An owner that gives up removes its file, then every file written aside (``withdraw``).
+* A writer checks, when only the rename is left to do, that all owners in its batch still wait. So either the writer
+  sees that an owner gave up, or the writer's file aside is removed, or the owner finds its documents in the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
 
 UNFINISHED = ".new"
-"""Ends the name of a posting that is not written to its end."""
+"""Suffix of a posted write whose file is not complete yet."""
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -34,7 +34,7 @@ Rows = Mapping[str, Mapping[str, dict[str, Any]]]
 """Documents by id, by the name of their table."""
 
 Terms = Mapping[str, Any]
-"""What the data has to say of itself for a posting to be written into it."""
+"""Facts that the data must contain for a posted write to be added to it: its schema, and the provisioner if known."""
 
 
 class BatchedWrite:
@@ -47,7 +47,10 @@ class BatchedWrite:
 
     @contextmanager
     def posted(self, terms: Terms) -> Iterator[None]:
-        """Leave it beside the data while waiting for the lock; where that is refused, there is only the wait."""
+        """Post the write beside the data while the caller waits for the lock.
+
+        If the system refuses, the caller only waits.
+        """
         descriptor = None
         try:
             with suppress(OSError):
@@ -59,7 +62,7 @@ class BatchedWrite:
                 with suppress(OSError):
                     discard(path)
             if descriptor is not None:
-                with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
+                with suppress(OSError):  # the descriptor and its lock are gone even if close() fails
                     os.close(descriptor)
 
     def _post(self, descriptor: int, terms: Terms) -> None:
@@ -68,25 +71,26 @@ class BatchedWrite:
         write_all(descriptor, json.dumps({"terms": terms, "tables": self.tables}, allow_nan=False).encode())
         os.rename(self._path + UNFINISHED, self._path)
 
-    def gone(self) -> bool:
-        """True when its file is not there (any more), or never was."""
+    def is_gone(self) -> bool:
+        """Return True if the posted file does not exist, or no longer exists."""
         return not os.path.exists(self._path)
 
-    def wanted(self) -> bool:
-        """True while its owner waits, as far as can be told."""
+    def is_wanted(self) -> bool:
+        """Return True if the owner still waits, as far as the file shows."""
         with suppress(OSError):
             return _content_while_owned(self._path) != b""
         return False
 
-    def granted(self) -> None:
-        """It was written durably: its owner need not wait any longer. What cannot be removed he finds by himself."""
+    def confirm_written(self) -> None:
+        """Remove the posted file, as its documents are durable. If that fails, the owner finds them in the data."""
         with suppress(OSError):
             discard(self._path)
 
     def withdraw(self) -> None:
-        """Once this returns the document stands in the data, or it never will. Raises StateUnwritable.
+        """Withdraw the write: once this returns, the documents are in the data or never will be.
 
-        What the system refuses is tried again for a moment: half a withdrawal is none.
+        If the system refuses, the withdrawal is tried again for a moment, because half a withdrawal has no effect.
+        Raises StateUnwritable.
         """
         for is_last in tries():
             try:
@@ -98,10 +102,11 @@ class BatchedWrite:
                     raise unwritable(self._data_path, error) from error
 
 
-def waiting(path: str, facts: Terms) -> list[BatchedWrite]:
-    """The postings for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
+def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
+    """Return the posted writes for the data at ``path`` whose owners wait, and remove those of dead processes.
 
-    What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
+    ``facts`` describes the data. A posted write that cannot be read, or is meant for other data, is left to its owner,
+    who also waits for the lock.
     """
     directory, prefix = os.path.dirname(path), _prefix(path)
     names: list[str] = []
@@ -123,7 +128,10 @@ def _prefix(path: str) -> str:
 
 
 def _content_while_owned(path: str) -> bytes:
-    """The content of a posting; when nobody holds its lock any more the file is removed, and there is none."""
+    """Return the content of a posted write.
+
+    If its owner no longer holds the lock, remove the file and return no content.
+    """
     descriptor = open_own(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -136,7 +144,7 @@ def _content_while_owned(path: str) -> bytes:
 
 
 def _tables(content: bytes, facts: Terms) -> list[Rows]:
-    """What the posting would add, if it is one that we understand."""
+    """Return the tables that a posted write adds; empty if it does not parse or does not fit ``facts``."""
     match json.loads(content or "null"):
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
@@ -147,7 +155,7 @@ ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_id() -> str:
-    """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
+    """Return ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id is ever given twice."""
     letters = ""
     while len(letters) < REQUEST_ID_LENGTH:
         for byte in os.urandom(REQUEST_ID_LENGTH):

@@ -1,8 +1,8 @@
-"""The model's types as documents and back: pure functions. The scripts do not import this.
+"""Encoding of the model's types as documents, and back: pure functions. The scripts do not import this module.
 
-* The rules are made from the model's own type hints, so a field added there with a default is stored at once, and a
-  file from before stays readable.
-* Fields that have their default are left out. What is frequent (slots) is stored as rows: a field of theirs is added
+* The rules are made from the model's own type hints. A field that is added there with a default is stored at once, and
+  older files stay readable.
+* Fields that have their default are left out. Frequent types (slots) are stored as rows, so a new field of theirs comes
   after all others.
 """
 
@@ -38,25 +38,25 @@ Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
 ROWS = (Slot, Observed, Life, Deletion, Tries, Fingerprint, Failure, Notice)
-"""Stored as lists without field names, trailing defaults left out: ten thousand of them may be in each write."""
+"""Types that are stored as lists without field names or trailing defaults: a write may contain ten thousand of them."""
 
 MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))
-"""Fields for which a slot each is made: more machines than ``SLOT_BLOCK`` would end the loop."""
+"""Fields that state a number of slots to make. More machines than ``SLOT_BLOCK`` would end the loop."""
 
 LARGEST_WHOLE = 2**53
-"""All whole numbers that we store are below it; JSON's readers disagree on larger ones."""
+"""Limit of the whole numbers that we store. JSON's readers disagree on larger numbers."""
 
 LONGEST_TEXT = 65_536
-"""Characters of a text that we store at most: a cloud's words are cut to some hundred."""
+"""Maximum number of characters of a text that we store: a cloud's message is cut to some hundred."""
 
 SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
-"""Types that are the same in JSON, and what JSON's readers make of them."""
+"""Types that are the same in JSON, each with the Python types that JSON's readers return for it."""
 
 PLAIN = frozenset((*SCALARS, NoneType))
 
 
 class RecordError(ValueError):
-    """A document does not fit the model."""
+    """A document that does not fit the model."""
 
 
 # --- to JSON ----------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class RecordError(ValueError):
 
 @cache
 def _defaults(kind: type[Any]) -> Mapping[str, Any]:
-    """The fields of a dataclass or a named tuple with their defaults; MISSING for one that has none."""
+    """Return the fields of a dataclass or a named tuple with their defaults; MISSING for a field without default."""
     if not is_dataclass(kind):
         return {name: kind._field_defaults.get(name, MISSING) for name in kind._fields}
     return {
@@ -74,7 +74,7 @@ def _defaults(kind: type[Any]) -> Mapping[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Return what JSON knows of a value. Raises TypeError for a type that has no rule."""
+    """Return a value as JSON types. Raises TypeError for a type that has no rule."""
     kind: Any = type(value)
     if kind in PLAIN or isinstance(value, Enum):
         return value
@@ -82,26 +82,26 @@ def encode(value: Any) -> Any:
         return _row(value, _defaults(kind))
     if is_dataclass(value):
         return {
-            name: encode(held) for name, default in _defaults(kind).items() if (held := getattr(value, name)) != default
+            name: encode(item) for name, default in _defaults(kind).items() if (item := getattr(value, name)) != default
         }
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else _as_text(key): encode(held) for key, held in value.items()}
+        return {key if isinstance(key, str) else _format_key(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [*map(encode, value)]
     raise TypeError(f"no rule to store {kind}")
 
 
 def _row(value: Any, defaults: Mapping[str, Any]) -> list[Any]:
-    """The values of the fields without trailing ones that have their defaults."""
-    held = [*value] if isinstance(value, tuple) else [getattr(value, name) for name in defaults]
+    """Return the values of the fields, without trailing values that equal their defaults."""
+    values = [*value] if isinstance(value, tuple) else [getattr(value, name) for name in defaults]
     standard = [*defaults.values()]
-    while held and held[-1] == standard[len(held) - 1]:
-        held.pop()
-    return [each if type(each) in PLAIN else encode(each) for each in held]
+    while values and values[-1] == standard[len(values) - 1]:
+        values.pop()
+    return [each if type(each) in PLAIN else encode(each) for each in values]
 
 
-def _as_text(key: Any) -> str:
-    """A key as JSON text: JSON knows only text as keys."""
+def _format_key(key: Any) -> str:
+    """Return a key as JSON text, because JSON accepts only text as keys."""
     return json.dumps(key, separators=(",", ":"))
 
 
@@ -115,7 +115,7 @@ def decode(hint: Any, value: Any) -> Any:
 
 @cache
 def _rule(hint: Any) -> Decode:
-    """The rule of a type, made from its type hints."""
+    """Return the decoding rule of a type, made from its type hints."""
     origin, parts = get_origin(hint), get_args(hint)
     if NoneType in parts:
         (inner,) = (_rule(part) for part in parts if part is not NoneType)
@@ -135,11 +135,11 @@ def _rule(hint: Any) -> Decode:
 
 
 def _mapping(key: Any, kind: Any) -> Decode:
-    of_key, of_value = _rule(key), _rule(kind)
+    decode_key, decode_item = _rule(key), _rule(kind)
     is_text = isinstance(key, type) and issubclass(key, str)
     return lambda value: {
-        of_key(each if is_text else _parsed(each)): _decode_at(each, of_value, held)
-        for each, held in _object(value).items()
+        decode_key(each if is_text else _parse_key(each)): _decode_at(each, decode_item, item)
+        for each, item in _object(value).items()
     }
 
 
@@ -155,7 +155,7 @@ def _row_rule(kind: type) -> Decode:
     def decode(value: Any) -> Any:
         if not isinstance(value, list) or len(value) > len(rules):
             raise RecordError(f"{kind.__name__}: expected a list of up to {len(rules)} values")
-        return _made(kind, *[rule(held) for rule, held in zip(rules, value, strict=False)])
+        return _construct(kind, *[rule(item) for rule, item in zip(rules, value, strict=False)])
 
     return decode
 
@@ -167,20 +167,20 @@ def _record(kind: type) -> Decode:
         document = _decode_at(kind.__name__, _object, value)
         if unknown := [name for name in document if name not in rules]:
             raise RecordError(f"{kind.__name__}: unknown field {', '.join(map(repr, unknown))}")
-        return _made(kind, **{name: _decode_at(name, rules[name], held) for name, held in document.items()})
+        return _construct(kind, **{name: _decode_at(name, rules[name], item) for name, item in document.items()})
 
     return decode
 
 
 def _decode_at(place: str, rule: Decode, value: Any) -> Any:
-    """The value, where an error names its place."""
+    """Apply a rule to a value, and name the place in an error."""
     try:
         return rule(value)
     except RecordError as error:
         raise RecordError(f"{place[:60]}: {error}") from error
 
 
-def _made(kind: type, /, *values: Any, **named: Any) -> Any:
+def _construct(kind: type, /, *values: Any, **named: Any) -> Any:
     try:
         return kind(*values, **named)
     except TypeError as error:
@@ -228,8 +228,8 @@ def _object(value: Any) -> Document:
     return value
 
 
-def _parsed(key: str) -> Any:
-    """A key that is JSON text."""
+def _parse_key(key: str) -> Any:
+    """Parse a key that is JSON text."""
     try:
         return json.loads(key)
     except (ValueError, RecursionError) as error:
@@ -239,11 +239,11 @@ def _parsed(key: str) -> Any:
 # --- intent -----------------------------------------------------------------------------------------------------------
 
 INTENT_TABLES: Mapping[str, type] = {"requests": Request, "returns": ReturnRequest}
-"""What the documents of a table are. The id of a document is its key."""
+"""Type of the documents of each table. A document's key is its id."""
 
 
-def intent_of(tables: Tables) -> Intent:
-    """The intent that tables hold. Raises RecordError, which names the document."""
+def decode_intent(tables: Tables) -> Intent:
+    """Return the intent that the tables contain. Raises RecordError, which names the document."""
     meta = tables["meta"]["state"]
     facts = {name: decode(kind, meta[name]) for name, kind in (("generation", int), ("provisioner", str))}
     for name, kind in INTENT_TABLES.items():
@@ -254,7 +254,7 @@ def intent_of(tables: Tables) -> Intent:
 
 
 def intent_documents(intent: Intent) -> Mapping[str, Mapping[str, Document]]:
-    """Requests and returns as the documents of their tables."""
+    """Return requests and returns as the documents of their tables."""
     documents = {name: encode(getattr(intent, name)) for name in INTENT_TABLES}
     for document in chain.from_iterable(table.values() for table in documents.values()):
         del document["id"]
@@ -262,7 +262,7 @@ def intent_documents(intent: Intent) -> Mapping[str, Mapping[str, Document]]:
 
 
 def readable_rows(table: str, documents: Document) -> Document:
-    """Those of the documents of a table of intent that fit the model."""
+    """Return the documents of a table of intent that fit the model."""
     return {key: document for key, document in documents.items() if _is_readable(table, key, document)}
 
 

@@ -1,6 +1,6 @@
-"""TinyDB on files that are replaced whole, by the only module that imports tinydb.
+"""TinyDB on files that are replaced whole. No other module imports tinydb.
 
-Readers take no lock; a writer changes tables in memory and writes them once.
+Readers take no lock. A writer changes tables in memory and writes them once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
 SCHEMA = 3
-"""Version of what the databases hold. A file with a higher one is refused."""
+"""Version of the databases' format. A file with a higher version is refused."""
 
 BLOCK = 65_536
-"""Bytes that are read at a time where the beginning of a file is looked for: mostly it is in the first."""
+"""Bytes that are read at a time while the beginning of a file is searched: it mostly ends within the first block."""
 
 ENDS = (b"}}}", b"{}}")
-"""So ends every database: its last document, or none, then that table, then the file."""
+"""Endings of a database: its last document (or an empty table), then the end of the table, then the end of the file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
 
@@ -32,7 +32,7 @@ Tables = dict[str, dict[str, Any]]
 
 
 class StateStorage(Storage):
-    """TinyDB's two methods on one file, which it never creates when it reads. Ids of documents are texts of ours."""
+    """TinyDB's two methods on one file, which reading never creates. Ids of documents are texts that we choose."""
 
     def __init__(self, path: str, kind: str, advice: str) -> None:
         self._path = path
@@ -40,14 +40,14 @@ class StateStorage(Storage):
         self._advice = advice
 
     def read(self) -> Tables:
-        """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
+        """Return all tables. Raises StateMissing, StateUnreadable or StateTooNew."""
         return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
 
     def read_before(self, name: str) -> Tables:
-        """The tables that stand before the one of that name; all of them where the file is not as we write it.
+        """Return the tables before the table ``name``; all tables if the file does not have the form that we write.
 
-        For a file whose last table is large (twelve megabytes of answers): of what is left unread only the end is
-        looked at, which a file that was cut off lacks. Raises as ``read``.
+        Used if the last table is large (twelve megabytes of answers). Only the end of the unread part is checked,
+        because a file that was cut off lacks it. Raises as ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -55,7 +55,7 @@ class StateStorage(Storage):
         return self.read()
 
     def _checked(self, tables: Any) -> Tables:
-        """What was parsed, when it is a database of ours. Raises StateUnreadable or StateTooNew."""
+        """Return the parsed tables if they are a database of ours. Raises StateUnreadable or StateTooNew."""
         if problem := shape_problem(tables, self._kind):
             raise unreadable(self._path, problem, self._advice)
         if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
@@ -66,15 +66,15 @@ class StateStorage(Storage):
         return cast(Tables, tables)
 
     def write(self, data: Tables, check: Callable[[], None] = lambda: None) -> None:
-        """Replace all tables, durably, unless ``check`` raises. Raises StateUnwritable."""
-        replace(self._path, encoded(data), check=check)
+        """Replace all tables durably, unless ``check`` raises. Raises StateUnwritable."""
+        replace(self._path, encode_json(data), check=check)
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """What stands before ``mark`` in a file that ends as ours do. Raises OSError, or ValueError where it does not.
+    """Return the content before ``mark`` in a file that ends as ours do.
 
-    In a text of JSON the mark's quotes would have backslashes; what stands before a mark at another depth has brackets
-    open, and does not parse.
+    Within a JSON text the mark's quotes would have backslashes. Content before a mark at another depth has open
+    brackets and does not parse. Raises OSError, or ValueError if the file has another end or lacks the mark.
     """
     descriptor = open_own(path, os.O_RDONLY)
     try:
@@ -91,18 +91,21 @@ def _beginning(path: str, mark: bytes) -> bytes:
         os.close(descriptor)
 
 
-def encoded(content: Mapping[str, Any]) -> bytes:
-    """A database, or a part of one, as it stands in a file."""
+def encode_json(content: Mapping[str, Any]) -> bytes:
+    """Return a database, or a part of a database, as the bytes that a file contains."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
-    """Each document under its id, as a written file has it: nothing else in a file looks like it."""
-    return [encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
+    """Return each document with its id, as the bytes that a file contains.
+
+    Other parts of a file never have these bytes.
+    """
+    return [encode_json({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
 def are_tables(tables: Any) -> bool:
-    """Documents by id, by the name of their table."""
+    """Return True if ``tables`` has the form of tables: documents by id, by the name of their table."""
     if not isinstance(tables, dict):
         return False
     for table in tables.values():
@@ -112,7 +115,7 @@ def are_tables(tables: Any) -> bool:
 
 
 def shape_problem(tables: Any, kind: str) -> str:
-    """Why this is not a database of that kind; empty when it is one."""
+    """Return the reason why this is not a database of that kind; empty if it is one."""
     if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
@@ -123,15 +126,15 @@ def shape_problem(tables: Any, kind: str) -> str:
 
 
 def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
-    """The error for a file that cannot be used."""
+    """Return the error for a file that cannot be used."""
     return StateUnreadable(f"{path}: {problem}. The file was left as it is. {advice}")
 
 
-def about(tables: Tables) -> dict[str, Any]:
-    """What a database says of itself: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
+def get_meta(tables: Tables) -> dict[str, Any]:
+    """Return a database's own facts: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
     return cast(dict[str, Any], tables["meta"]["state"])
 
 
 def generation_of(tables: Tables) -> int:
-    """How often the database has been written; grows by one with each write."""
-    return cast(int, about(tables)["generation"])
+    """Return the database's generation, which grows by one with each write."""
+    return cast(int, get_meta(tables)["generation"])

@@ -1,6 +1,6 @@
 """The state directory: the state of scripts and loop, kept in files.
 
-The scripts import this at each call, so each part is imported on its first use.
+The scripts import this at each call, so each part is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announc
 STATE_FILES = frozenset(
     {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE}
 )
-"""The JSON files of a state directory, which may also be that of the configuration."""
+"""The JSON files of a state directory, which may also contain the configuration."""
 
 
 BLOCK = 4096
-"""Bytes that need room on every file system: fewer may find some in the file's own entry."""
+"""Bytes of a probe write. Every file system needs room for them; fewer bytes may fit into the file's own entry."""
 
 
 class _Part:
-    """A part of the state that is prepared on first use; a script imports the parts alone that it needs."""
+    """A part of the state that is prepared on first use, so that a script imports only the parts that it needs."""
 
     def __init__(self, module: str, kind: str, place: str = "") -> None:
-        """``place``: in the directory; empty for a part that takes the directory."""
+        """Set the part's module and class.
+
+        ``place``: its path in the directory; empty if the part takes the directory itself.
+        """
         self._module, self._kind, self._place = module, kind, place
 
     def __set_name__(self, _: type, name: str) -> None:
@@ -59,11 +62,14 @@ class _Part:
 
 
 _part: Any = _Part
-"""The class of the parts, whose own types are named where they stand."""
+"""The class of the parts, as Any, because each attribute names the type of its part."""
 
 
 class StateFiles:
-    """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
+    """The files of a state directory, each prepared on first use. Opening a directory touches nothing.
+
+    Raises StateMissing.
+    """
 
     intent: IntentStore = _part("intent", "IntentStore")
     memory: MemoryStore = _part("memory", "MemoryStore")
@@ -73,8 +79,8 @@ class StateFiles:
     terminal_answers: ReportedAnswers = _part("hf_activity", "ReportedAnswers", "seen")
     inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
     announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
-    heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
-    config: ConfigMarks = _part("markers", "ConfigMarks", "config")
+    heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
+    config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
     holds: HoldStore = _part("holds", "HoldStore")
     journal: Journal = _part("journal", "Journal", "journal.jsonl")
@@ -91,15 +97,18 @@ class StateFiles:
 
 
 class StateDir(StateFiles):
-    """The state directory and what is done with it: a ``ScriptState`` and a ``State``."""
+    """The state directory and its operations: a ``ScriptState`` and a ``State``."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of each file that grows with what happens, by its name; without those that are not there."""
+        """Return the bytes of each file that grows with use, by its name. Files that do not exist are left out."""
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
         return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.facts_of(path)) is not None}
 
     def refusal(self) -> OSError | None:
-        """Why nothing can be written here now; None where a block can. What it wrote is removed again."""
+        """Return the error that prevents writing here now; None if a block can be written.
+
+        The written block is removed again.
+        """
         try:
             self.now()
         except OSError as error:
@@ -107,17 +116,19 @@ class StateDir(StateFiles):
         return None
 
     def now(self) -> float:
-        """The time by the file system's clock, in epoch seconds. What it writes is removed again. Raises OSError."""
+        """Return the time by the file system's clock, in epoch seconds. The file that it writes is removed again.
+
+        Raises OSError.
+        """
         from provisioner.state.marker_files import probe_time
 
         return probe_time(f"{self.path}/.probe.{os.getpid()}", bytes(BLOCK)) / 1e9
 
     def since_intent(self) -> float:
-        """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
-        (law: time is an argument); 0 when intent is newer, or when there is nothing to tell by.
+        """Return the seconds from intent.json's last write to the loop's last sign of life; 0 if unknown or negative.
 
-        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger.
-        Raises StateUnreadable.
+        Both times are by the file system's clock (law: time is an argument). The result is less than the time since
+        HF's last call if the loop trimmed intent after that call; requests then seem younger. Raises StateUnreadable.
         """
         written = atomic.facts_of(self.intent.path)
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -125,83 +136,83 @@ class StateDir(StateFiles):
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
     def holds_signature(self) -> object:
-        """As of ``StateFile``."""
+        """Return the signature of holds.json. Raises as ``StateFile.signature``."""
         return self.holds.signature()
 
     def read_holds(self) -> Holds:
-        """Raises as ``HoldStore.read``."""
+        """Read the holds. Raises as ``HoldStore.read``."""
         return self.holds.read()
 
     def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Raises as ``HoldStore.change``."""
+        """Change the holds. Raises as ``HoldStore.change``."""
         return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Raises as ``Journal.append``."""
+        """Append to the journal. Raises as ``Journal.append``."""
         self.journal.append(entries)
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Raises as ``Journal.find``."""
+        """Find lines of the journal. Raises as ``Journal.find``."""
         return self.journal.find(*texts, newest=newest, most=most)
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Raises as ``PoolStatusFile.write``."""
+        """Write pools.json. Raises as ``PoolStatusFile.write``."""
         self.pool_status.write(pool_status)
 
     def read_pool_status(self) -> dict[str, Any]:
-        """Raises as ``PoolStatusFile.read``."""
+        """Read pools.json. Raises as ``PoolStatusFile.read``."""
         return self.pool_status.read()
 
     def note_in_force(self, digests: Digests) -> None:
-        """Raises as ``ConfigMarks.note``."""
+        """Record that the loop has these contents in force. Raises as ``ConfigMarks.note_in_force``."""
         self.config.note_in_force(digests)
 
     def config_differences(self) -> list[Difference]:
-        """Raises as ``ConfigMarks.read``."""
+        """Return the files that scripts and loop have read differently. Raises as ``ConfigMarks.read``."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
 
     def beat(self) -> None:
-        """Raises as ``Heartbeat.touch``."""
+        """Touch the heartbeat. Raises as ``Heartbeat.touch``."""
         self.heartbeat.touch()
 
     def life_signs(self) -> LifeSigns:
-        """Raises StateError."""
+        """Return the loop's signs of life. Raises StateError."""
         from provisioner.state.marker_files import LifeSigns
 
-        return LifeSigns(self.loop_lock.holder(), self.heartbeat.last(), self.heartbeat.silent_now())
+        return LifeSigns(self.loop_lock.holder(), self.heartbeat.last_beat(), self.heartbeat.silent_now())
 
     def polls(self) -> dict[str, int]:
-        """When each request was polled last, in ns by the file system's clock."""
+        """Return the time of each request's last poll, in ns by the file system's clock."""
         return self.seen.marks()
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Raises as ``Inventory.read``."""
+        """Return the hosts that HF listed. Raises as ``Inventory.read``."""
         return self.inventory.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Raises as ``ReportedAnswers.forget``."""
+        """Forget polls and answers of these ids. Raises as ``ReportedAnswers.forget``."""
         self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
-        """A person has looked: the loop may release the brake. Raises StateUnwritable."""
+        """Record that an operator allows the loop to release the brake. Raises StateUnwritable."""
         atomic.replace(self._recovery, b"", durable=False)
 
     def recovery_asked(self) -> bool:
-        """A person asked to release the brake."""
+        """Return True if an operator asked to release the brake."""
         return os.path.exists(self._recovery)
 
     def recovery_done(self) -> None:
-        """The brake is released, and durably so. Raises StateUnwritable."""
+        """Record durably that the brake is released. Raises StateUnwritable."""
         atomic.remove(self._recovery)
 
-    # --- what scripts do ----------------------------------------------------------------------------------------------
+    # --- the scripts' calls -------------------------------------------------------------------------------------------
 
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """Raises as ``IntentStore.add``, like ``record_return``."""
+        """Record a request durably. Raises as ``IntentStore.add``, like ``record_return``."""
         document = {"template": template, "count": count, "created_wall": created_wall}
         return self._record(provisioner, "requests", "", document | ({"rc_account": rc_account} if rc_account else {}))
 
@@ -217,10 +228,12 @@ class StateDir(StateFiles):
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Raises as ``ReportedAnswers.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+        """Return the answer of each id that is known.
 
-        Each answer is read after its ``seen`` was touched, as the loop looks at ``seen`` once it has published that it
-        cancels: one of the two notices the other.
+        Each answer is read after its file in ``seen`` was touched. The loop reads ``seen`` after it has published that
+        it cancels. So either the loop notices the poll, or the script notices the cancel.
+
+        Raises as ``ReportedAnswers.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
         """
         asked, touched, unmarked = list(ids), 0, []
         for id_ in asked:
@@ -235,12 +248,12 @@ class StateDir(StateFiles):
             answers = self._answers(asked)
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
-                # Before it is printed: whatever becomes of the other files, no later call says anything else.
+                # Settled before it is printed, so that every later call prints the same even if other files are lost.
                 answers[id_] = Answer(self.terminal_answers.tell(id_, answer.text), ended=True)
-        return Polled(answers, self.heartbeat.loop_silent_for(touched) if touched else None)
+        return Polled(answers, self.heartbeat.silent_seconds_until(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
-        """What is settled of the ids; of the others what is published, or None for what is recorded only."""
+        """Return each id's settled answer, else its published answer, else None if the id is only recorded."""
         answers: dict[str, Answer | None] = {}
         unsettled = []
         for id_ in ids:
@@ -249,7 +262,7 @@ class StateDir(StateFiles):
             else:
                 unsettled.append(id_)
         if unsettled:
-            # Before the loop's first cycle there are no answers; intent, read next, shows when the whole state is gone.
+            # Before the loop's first cycle there are no answers. If all of the state is gone, reading intent shows it.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
         if unpublished := set(unsettled) - answers.keys():
@@ -257,27 +270,34 @@ class StateDir(StateFiles):
         return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``."""
+        """Return the losses of these machines that are not returned.
+
+        Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``.
+        """
         try:
             published = self.status.read_lost()
         except StateMissing:
             if not os.path.isdir(self.path):
                 raise
-            published = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
+            # Before the loop's first cycle, and until the loop has written the file again, no machine is reported lost.
+            published = {}
         lost = {name: published[name] for name in machines if name in published}
         returned = self.intent.returned_names() if lost else frozenset()
         return {name: loss for name, loss in lost.items() if name not in returned}
 
     def available(self) -> Mapping[str, int]:
-        """Raises as ``StatusStore.read_available``."""
+        """Return how many more machines each template may have. Raises as ``StatusStore.read_available``."""
         return self.status.read_available()
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Raises StateUnwritable."""
+        """Record the hosts that HF lists. Raises StateUnwritable."""
         self.inventory.note(names)
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Raises as ``Announced.read`` and ``Announced.write``."""
+        """Record the maxNumbers that HF is shown; return them and the path of the record.
+
+        Raises as ``Announced.read`` and ``Announced.write``.
+        """
         before = self.announced.read()
         from provisioner.hostfactory.templates import higher
 
@@ -287,7 +307,7 @@ class StateDir(StateFiles):
         return shown, self.announced.path
 
     def note_read(self, digests: Digests) -> None:
-        """Raises as ``ConfigMarks.note``."""
+        """Record that the scripts have read these contents. Raises as ``ConfigMarks.note``."""
         self.config.note("scripts", digests)
 
 

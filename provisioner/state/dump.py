@@ -1,6 +1,7 @@
-"""What has to be saved of a state directory, taken while scripts and loop go on.
+"""A dump of a state directory, taken while scripts and loop go on.
 
-Poll marks, HF's list of hosts, the loop's notes and locks are left out: an old one would say what is no longer so.
+Poll markers, HF's list of hosts, the pool status and locks are left out, because an old copy would be wrong by the time
+it is restored.
 """
 
 from __future__ import annotations
@@ -28,44 +29,45 @@ USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
 def take(state: StateDir) -> tuple[Manifest, bytes]:
-    """All that has to be saved, as of one moment, packed. Raises StateError, also where a file is lost, old or damaged.
+    """Return the manifest and the packed dump, all files as of one moment.
 
-    The databases are read under the locks of those who write them: what memory knows, intent has.
+    The databases are read under their writers' locks, so that intent has what memory knows. Raises StateError, also if
+    a file is lost, old or damaged.
     """
-    return copy_context().run(_take, state)
+    return copy_context().run(_take_dump, state)
 
 
-def _take(state: StateDir) -> tuple[Manifest, bytes]:
+def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
     READS_LINKED.set(True)
     intent = state.intent.read()
     files: tuple[StateFile, ...] = (state.intent, state.memory, state.holds)
     with ExitStack() as locks:
         for file in files:
-            # Every writer refuses a lock that has another name, and to sign it would alter another file.
+            # Every writer refuses a lock file that has another name, and signing it would alter another file.
             linked = map(refusal_message, (file.lock_path, f"{file.lock_path}.turn"))
             if file.existed() and HARD_LINK not in linked:
                 locks.enter_context(DataLock(file.lock_path))
         for file in files:
             _check(file)
-        # What HF was told comes last: an answer is published before it is settled.
-        held = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
-        held |= _read(
+        # Terminal answers are read last, because an answer is published before it is settled.
+        saved = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
+        saved |= _read(
             state, [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
         )
     facts = Manifest(FORMAT, __version__, intent.provisioner, format_utc(time.time()))
-    return facts, pack(facts, held | dict(_read(state, state.journal.files())))
+    return facts, pack(facts, saved | dict(_read(state, state.journal.files())))
 
 
 def _check(file: StateFile) -> None:
-    """Raises StateUnreadable for a file that is not what was written last: to restore it would bring nothing back."""
+    """Raise StateUnreadable unless the file is the last one written, because restoring it would bring nothing back."""
     if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(f"{file.path}: is {condition}; nothing was dumped. {file.advice} Then try again.")
 
 
 def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
-    """Those files that are there."""
+    """Yield the files that exist, by name."""
     for name in names:
         path = os.path.join(state.path, name)
         facts = facts_of(path)
-        if facts and (content := read_if_present(path, "")) is not None:  # it may leave, by a trim or a rotation
+        if facts and (content := read_if_present(path, "")) is not None:  # a trim or a rotation may remove it
             yield name, Saved(content, facts.st_mtime_ns)

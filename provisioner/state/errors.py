@@ -1,4 +1,4 @@
-"""What can be wrong with the state, whatever it is kept in; and the texts for those who keep it in files."""
+"""Errors and conditions of the state, whatever it is kept in, and the texts for a state that is kept in files."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ STALE = "Its NFS server has another file or directory there by now: mount it ane
 
 
 class StateError(Exception):
-    """Something is wrong with the state directory. The message names the file, the problem and the next step."""
+    """An error of the state directory. The message names the file, the problem and the next step."""
 
 
 class StateMissing(StateError):
-    """The file, or the directory, is not there. Nothing was created."""
+    """The file or the directory does not exist. Nothing was created."""
 
 
 class StateUnreadable(StateError):
-    """The file is there and cannot be understood. It was left alone."""
+    """The file exists and cannot be understood. It was left as it is."""
 
 
 class StateDenied(StateError):
-    """This user may not read the file, which may well be right. It was left alone."""
+    """The file may not be read by this user, which may be intended. It was left as it is."""
 
 
 class StateLinked(StateError):
-    """A link is in the place of a file of ours. It was neither followed nor moved."""
+    """A link is in the place of a file of ours. The link was neither followed nor moved."""
 
 
 class StateTooNew(StateError):
-    """The file was written by a newer version of the provisioner. It was left alone."""
+    """The file was written by a newer version of the provisioner. It was left as it is."""
 
 
 class StateStale(StateError):
-    """The file is older than one that this or another process has already written."""
+    """The file is older than a file that this or another process has already written."""
 
 
 class StateExists(StateError):
-    """The file is there already, or must not be created because another one is there."""
+    """The file exists already, or must not be created because another file exists."""
 
 
 class StateUnwritable(StateError):
-    """The operating system refused to write. The old content stands, or the new one if only the last sync failed."""
+    """The operating system refused to write. The old content stays, or the new content if only the last sync failed."""
 
 
 class Disturbed(StateUnwritable):
-    """Another process asked, in time, not to write this content. The old one stands."""
+    """Another process asked in time that this content is not written. The old content stays."""
 
 
 class LockTimeout(StateError):
-    """Another process held the lock all the time."""
+    """Another process held the lock for the whole wait."""
 
 
 def is_denied(error: OSError) -> bool:
-    """True for an error that another user might not have met."""
+    """Return True for an error that another user might not get."""
     return error.errno in (errno.EACCES, errno.EPERM)
 
 
 def denied(path: str) -> StateDenied:
-    """The error for a file that is another user's."""
-    return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {why_denied(path)}")
+    """Return the error for a file that belongs to another user."""
+    return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {denied_message(path)}")
 
 
-def why_denied(path: str) -> str:
-    """Whose the file is, and who we are."""
+def denied_message(path: str) -> str:
+    """Return the owner of the file and our own user, as a sentence."""
     from provisioner.files import ownership
 
-    return ownership.why_denied(path)
+    return ownership.denied_message(path)
 
 
 def missing(path: str, advice: str) -> StateMissing:
-    """The error for a file that is not there; says so when it is the whole directory."""
+    """Return the error for a file that does not exist; it says so if the whole directory does not exist."""
     directory = os.path.dirname(path)
     if is_stale(directory):
         return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; nothing was created.")
@@ -88,7 +88,7 @@ def missing(path: str, advice: str) -> StateMissing:
 
 
 def is_stale(directory: str) -> bool:
-    """True where an NFS server has no such directory any more, though it may have another of that name."""
+    """Return True if the NFS server no longer has this directory, though it may have another directory of that name."""
     try:
         os.stat(directory)
     except OSError as error:
@@ -97,17 +97,20 @@ def is_stale(directory: str) -> bool:
 
 
 def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwritable:
-    """Return the error for a refused write, or for what else could not be ``done``."""
+    """Return the error for a refused write, or for another refused action that ``done`` names."""
     if isinstance(error, NoFileError):
         return StateUnwritable(not_ours(path, str(error.strerror)))
     if error.errno == errno.EACCES:
-        return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
+        return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {denied_message(path)}")
     return StateUnwritable(f"{path}: cannot be {done}: {error.strerror or error}. {what_to_do(error)}, then try again.")
 
 
 @contextmanager
 def writing(path: str, done: str = "written") -> Iterator[None]:
-    """Raise StateUnwritable for what the operating system refuses inside; ``done``: what the path cannot be then."""
+    """Raise StateUnwritable if the operating system refuses a call inside.
+
+    ``done`` names the action that was refused.
+    """
     try:
         yield
     except OSError as error:
@@ -115,18 +118,21 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours(path: str, message: str) -> str:
-    """The text for a link, or for what is no file, in the place of a file of ours; ``message`` is `open_own`'s."""
+    """Return the message for a link, or another object that is no file, in the place of a file of ours.
+
+    ``message`` is the text of ``open_own``.
+    """
     advice = (
         f"Remove the other name, which `find DIR -xdev -samefile {path}` lists if it is below DIR. "
         f"To keep both: `cp -p {path} COPY && mv COPY {path}`."
         if message == HARD_LINK
         else "Move it away. (A directory may be linked.)"
     )
-    return f"{path}: {message}, and a file of ours belongs there; it was left alone. {advice}"
+    return f"{path}: {message}, and a file of ours belongs there; nothing was changed. {advice}"
 
 
 def what_to_do(error: OSError) -> str:
-    """How a write comes to succeed that the operating system refused."""
+    """Return the operator's next step after the operating system refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room on its disk, or raise the quota"
     if error.errno == errno.EROFS:
@@ -141,39 +147,42 @@ def what_to_do(error: OSError) -> str:
 
 
 class Condition(StrEnum):
-    """What a state file and the lock file beside it say together, and what follows.
+    """Condition of a state file, from the file and the lock file beside it, and what follows.
 
-    The lock file notes the last generation that was written durably, and stays when the data file is removed: a data
-    file that is older than the note was put there by somebody.
+    The lock file records the last generation that was written durably. It stays if the data file is removed. So a data
+    file older than that record was put there from outside.
 
-    | data file           | lock file notes       | condition  | scripts and trim          | loop at its start       |
-    |---------------------|-----------------------|------------|---------------------------|-------------------------|
-    | absent              | no generation         | NEW        | make intent               | makes memory            |
-    | absent              | a generation          | MISSING    | refuse                    | rebuilds memory, brakes |
-    | does not parse      | whatever              | UNREADABLE | refuse                    | stops planning          |
-    | an older generation | a newer generation    | OLDER      | refuse, once caches agree | rebuilds memory, brakes |
-    | any generation      | there is no lock file | ALONE      | write                     | takes memory, brakes    |
-    | this generation     | this one, or an older | FINE       | write                     | goes on                 |
+    * NEW: the file is absent, and no generation is recorded. Scripts make intent; a loop at its start makes memory.
+    * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse; a loop at its start rebuilds
+      memory and latches the brake. An absent intent beside a memory is MISSING whatever its lock file records.
+    * UNREADABLE: the file does not parse. Scripts and trim refuse; a loop at its start stops planning.
+    * OLDER: the file has an older generation than recorded. Scripts and trim refuse, once caches agree; a loop at its
+      start rebuilds memory and latches the brake.
+    * ALONE: there is a file without lock file. Scripts and trim write; a loop at its start takes memory and latches the
+      brake.
+    * FINE: the file has the recorded generation, or a newer one. Scripts and trim write; a loop goes on.
 
-    * `provisioner recover` writes intent again where it is MISSING, UNREADABLE or OLDER, and makes room for an
-      UNREADABLE memory.
-    * An absent intent beside a memory is MISSING whatever its lock file notes.
+    `provisioner recover` writes intent again if it is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
+    aside.
     """
 
     NEW = "new"
     MISSING = "missing"
     UNREADABLE = "unreadable"
     OLDER = "older"
-    """An old copy was put back: a later one had been written."""
+    """An old copy was put back: the lock file records a later write."""
     ALONE = "alone"
-    """Somebody put it there without its lock file, which every writer makes first: it may be an old copy."""
+    """The lock file is missing, which every writer makes first.
+
+    So the file was put there from outside and may be an old copy.
+    """
     FINE = "fine"
 
 
 def condition(generation: int | None, noted: int | None) -> Condition:
-    """Of a file that can be read, of that ``generation``, or of one that is absent (None).
+    """Return the condition of a readable file of that ``generation``, or of an absent file (None).
 
-    ``noted``: what the lock file notes, 0 where that is unknown; None where there is no lock file.
+    ``noted``: the generation that the lock file records, 0 if that is unknown; None without a lock file.
     """
     if generation is None:
         return Condition.MISSING if noted else Condition.NEW

@@ -1,9 +1,9 @@
-"""What HF's calls leave: which requests it polled, the terminal answers it was given, its hosts, the maxNumbers shown.
+"""Traces of HF's calls: polled requests, terminal answers that HF was given, its hosts, the maxNumbers it was shown.
 
-* ``seen/<id>.answer-<n>`` is what is settled of an id's terminal answer. Each entry is written whole under another name
-  and linked into the next free place, and never changed; the last one counts (law: a terminal answer stays).
-* A script settles the answer that it is about to print; from then on every call prints those bytes.
-* The loop settles what it will say in place of an answer that it has published, before it acts on it.
+* ``seen/<id>.answer-<n>`` is an entry that settles an id's terminal answer. Each entry is written whole under another
+  name, linked into the next free place, and never changed. The last entry counts (law: a terminal answer stays).
+* A script settles the answer that it is about to print. From then on every call prints those bytes.
+* The loop settles the answer that will replace one that it has published, before it acts on it.
 """
 
 from __future__ import annotations
@@ -21,42 +21,48 @@ from provisioner.state.errors import StateError, StateStale, StateUnreadable, mi
 from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
-"""What may be the name of a file in ``seen/``: nothing that leads out of it."""
+"""Pattern of a file name in ``seen/``: no such name leads out of the directory."""
 
 
 def is_id(name: str) -> bool:
-    """True for what may name a file in ``seen/``."""
-    return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use: not every script has one
+    """Return True if ``name`` may be the name of a file in ``seen/``."""
+    return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use, because not every script needs it
 
 
 def check_id(name: str) -> None:
-    """Raises StateError for what must not name a file in ``seen/``."""
+    """Raise StateError if ``name`` must not be the name of a file in ``seen/``."""
     if not re.fullmatch(ID_PATTERN, name):
         raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
 
 
 class Seen:
-    """``seen/<request id>``: touched by a script at each poll of that request, before it reads the answer."""
+    """``seen/<request id>``: touched by a script at each poll of that request, before the script reads the answer."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def touch(self, request: str) -> int:
-        """Note a poll; returns its time in ns. Raises StateError for an id that cannot be one, and StateUnwritable."""
+        """Record a poll and return its time in ns.
+
+        Raises StateError for an id that is not valid, and StateUnwritable.
+        """
         check_id(request)
         return touch_within(os.path.join(self.path, request))
 
     def marks(self) -> dict[str, int]:
-        """When each request was polled last, in ns by the file system's clock."""
+        """Return the time of each request's last poll, in ns by the file system's clock."""
         marks = {}
         for name in filter(is_id, names_in(self.path)):
-            if (facts := facts_of(os.path.join(self.path, name))) is not None:  # it may go while we look
+            if (facts := facts_of(os.path.join(self.path, name))) is not None:  # it may be removed meanwhile
                 marks[name] = facts.st_mtime_ns
         return marks
 
 
 class Inventory:
-    """``hf-inventory.json``: the hosts HF listed in its last getReturnRequests; the last one wins."""
+    """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests.
+
+    The last list replaces the one before.
+    """
 
     advice = "HF's next getReturnRequests writes it again."
 
@@ -64,18 +70,19 @@ class Inventory:
         self.path = path
 
     def write(self, names: Iterable[str]) -> None:
-        """Replace the list. Not fsynced: HF lists its hosts again within a minute."""
+        """Replace the list. The file is not fsynced, because HF lists its hosts again within a minute."""
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the list, also one that cannot be read; add to it one that shares no host with it: a further part.
+        """Replace the list, also if it cannot be read. If the new list shares no host with it, add to it instead.
 
-        Such parts come faster than the loop looks. Raises StateUnwritable.
+        Such a list is a further part of a long list. HF's parts come faster than the loop reads them. Raises
+        StateUnwritable.
         """
         content = _document(names)
         with suppress(StateError):
             before = read_if_present(self.path, self.advice)
-            # Mostly HF lists what it did before, and fifty thousand names need no observation.
+            # Mostly HF lists the same hosts again, and parsing fifty thousand names would cost time.
             if names and before and before != content:
                 listed = self._names(before)
                 if names.keys().isdisjoint(listed):
@@ -83,8 +90,11 @@ class Inventory:
         replace(self.path, content, durable=False)
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
-        """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
-        facts = facts_of(self.path)  # before the content: what is written meanwhile has a mark of its own
+        """Return the names and the time in ns when they were written; None before HF's first call.
+
+        Raises StateUnreadable.
+        """
+        facts = facts_of(self.path)  # before the content, so that a later write is noticed by its own time
         content = facts and read_if_present(self.path, self.advice)
         return (tuple(self._names(content)), facts.st_mtime_ns) if facts and content is not None else None
 
@@ -101,7 +111,7 @@ def _document(names: Iterable[str]) -> bytes:
 
 
 def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
-    """maxNumber by templateId, as the content of ``announced.json`` says it. Raises StateUnreadable."""
+    """Return maxNumber by templateId from the content of ``announced.json``. Raises StateUnreadable."""
     document = parse(path, content, advice)
     if not isinstance(document, dict) or not all(type(value) is int for value in document.values()):
         raise StateUnreadable(f"{path}: expected {{TEMPLATE: NUMBER}}. {advice}")
@@ -109,17 +119,17 @@ def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
 
 
 class Announced:
-    """``announced.json``: the highest maxNumber that HF was shown of each template.
+    """``announced.json``: the highest maxNumber of each template that HF was shown.
 
-    HF hangs when it is shown a lower one while it runs (docs/hostfactory.md: maxNumber never sinks).
+    HF hangs if it is shown a lower maxNumber while it runs (docs/hostfactory.md: maxNumber never sinks).
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def read(self) -> dict[str, int]:
-        """maxNumber by templateId; empty before the first call. Raises StateMissing or StateUnreadable."""
-        advice = "Remove it while HostFactory is stopped: it is made again."
+        """Return maxNumber by templateId; empty before the first call. Raises StateMissing or StateUnreadable."""
+        advice = "Remove the file while HostFactory is stopped; it is made again."
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, "")
         content = read_if_present(self.path, advice)
@@ -130,21 +140,24 @@ class Announced:
         replace(self.path, json.dumps(numbers).encode())
 
 
-REPORTED, CLAIMED, PRESUMED = b"reported", b"claimed", b"presumed"
-"""Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
-recovery, after which HF counts as told in words that nobody knows. It is the entry's first line."""
+REPORTED, CLAIMED, ASSUMED = b"reported", b"claimed", b"assumed"
+"""First line of an entry: its kind.
+
+A script that prints the answer writes REPORTED. The loop writes CLAIMED, and may claim another answer until a script
+reports it. A recovery writes ASSUMED: HF counts as having the answer, in words that are unknown.
+"""
 
 ENTRY = rf"({ID_PATTERN})\.answer-[0-9]+"
-ADVICE = "Restore it from a backup; without it HF is told what the loop published last."
+ADVICE = "Restore it from a backup; without it HF gets the answer that the loop published last."
 
 
 class Entry(NamedTuple):
-    """What is settled of one id."""
+    """The last entry of an id."""
 
     kind: bytes
     text: str
     position: int
-    """How many entries stand before it."""
+    """Number of entries before this one."""
 
 
 class ReportedAnswers:
@@ -153,22 +166,23 @@ class ReportedAnswers:
     def __init__(self, path: str) -> None:
         self.path = path
         self._listed: frozenset[str] = frozenset()
-        """What the directory held when ``ids`` was last asked for."""
+        """Names in the directory when ``ids`` was last called."""
         self._kinds: dict[str, bytes] = {}
-        """Of the entries read by ``ids``: they never change."""
+        """Kinds of the entries that ``ids`` has read, by name. An entry's kind never changes."""
 
     def settled(self, id_: str) -> Answer | None:
-        """The terminal answer that every call prints from now on; None while it may still be another.
+        """Return the terminal answer that every call prints from now on; None while the answer may still change.
 
-        Raises StateUnreadable, and StateError for an id that cannot be one, as all that takes an id does.
+        Raises StateUnreadable. Raises StateError for an id that is not valid, as every method here does that takes an
+        id.
         """
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None
 
     def tell(self, id_: str, text: str) -> str:
-        """Settle the answer that is about to be printed; returns it, or the one that was settled before.
+        """Settle the answer that is about to be printed; return it, or the answer that was settled before.
 
-        Durable when it returns. Raises StateUnreadable, StateUnwritable or StateStale.
+        Durable on return. Raises StateUnreadable, StateUnwritable or StateStale.
         """
         for last in self._tries(id_):
             if last is not None and last.kind == REPORTED:
@@ -179,9 +193,9 @@ class ReportedAnswers:
         raise AssertionError("unreachable: the tries end with an error")
 
     def claim(self, id_: str, text: str) -> bool:
-        """Settle what will be said in place of an answer already published; False when HF was told, or may have been.
+        """Settle the answer that replaces a published answer; return False if HF was given an answer or may have been.
 
-        Durable when it returns. Raises as ``tell``.
+        Durable on return. Raises as ``tell``.
         """
         for last in self._tries(id_):
             if last is not None and (last.kind != CLAIMED or last.text == text):
@@ -190,38 +204,43 @@ class ReportedAnswers:
                 return True
         raise AssertionError("unreachable: the tries end with an error")
 
-    def presume(self, id_: str) -> None:
-        """HF counts as told: it may have had the machines for long, and will not ask. Raises as ``tell``."""
+    def assume(self, id_: str) -> None:
+        """Assume that HF has the answer.
+
+        HF may have had the machines for long, and will not ask again. Raises as ``tell``.
+        """
         if self._last(id_) is None:
-            self._add(id_, None, PRESUMED, "")
+            self._add(id_, None, ASSUMED, "")
 
     def ids(self) -> frozenset[str]:
-        """Those that HF was told of, or counts as told. Raises StateUnreadable."""
+        """Return the ids whose answer HF was given, or is assumed to have. Raises StateUnreadable."""
         listed = frozenset(names_in(self.path))
         if listed != self._listed:
             entries = filter(_id_of, listed)
             self._kinds = {name: self._kinds.get(name) or self._kind(name) for name in entries}
             self._listed = listed
-        return frozenset(_id_of(name) for name, kind in self._kinds.items() if kind in (REPORTED, PRESUMED))
+        return frozenset(_id_of(name) for name, kind in self._kinds.items() if kind in (REPORTED, ASSUMED))
 
     def answers(self) -> dict[str, Answer]:
-        """Every settled answer. Raises StateUnreadable."""
+        """Return every settled answer. Raises StateUnreadable."""
         ids = {id_ for name in names_in(self.path) if (id_ := _id_of(name))}
         settled = {id_: self.settled(id_) for id_ in sorted(ids)}
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove poll marks and entries of ids that left the files, and what killed writers left of theirs.
+        """Remove poll markers and entries of ids that left the files, and the files aside of killed writers.
 
         Raises StateUnwritable or StateUnreadable.
         """
-        doomed = frozenset(ids)
-        # The last entry goes first: after an interrupted removal the entries are those of an earlier moment.
-        for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
+        removed_ids = frozenset(ids)
+        # The last entry is removed first, so that an interrupted removal leaves the entries of an earlier moment.
+        for name in sorted(
+            (name for name in names_in(self.path) if name.partition(".")[0] in removed_ids), reverse=True
+        ):
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """The last entry, looked for again and again: another host's may show only after a moment (NFS)."""
+        """Yield the last entry, read again each time, as another host's entry may show only after a moment (NFS)."""
         for _ in tries():
             yield self._last(id_)
         raise StateStale(
@@ -240,19 +259,19 @@ class ReportedAnswers:
         if (content := read_if_present(path, ADVICE)) is None:
             return None
         kind, _, text = content.partition(b"\n")
-        if kind not in (REPORTED, CLAIMED, PRESUMED):
+        if kind not in (REPORTED, CLAIMED, ASSUMED):
             raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
         return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
 
     def _add(self, id_: str, last: Entry | None, kind: bytes, text: str) -> bool:
-        """Make the next entry; False when another was faster."""
+        """Make the next entry; return False if another process made it first."""
         path = self._path(id_, last.position + 1 if last else 0)
         content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
         make_shared_directory(self.path)
         return create_whole(path, content)
 
     def _kind(self, name: str) -> bytes:
-        """The first line of an entry; empty when it has gone."""
+        """Return the first line of an entry; empty if the entry is gone."""
         return (read_if_present(os.path.join(self.path, name), ADVICE) or b"").partition(b"\n")[0]
 
     def _path(self, id_: str, position: int) -> str:
@@ -261,6 +280,6 @@ class ReportedAnswers:
 
 
 def _id_of(name: str) -> str:
-    """The id that an entry is of; empty for any other file."""
+    """Return the id of an entry; empty for any other file."""
     entry = re.fullmatch(ENTRY, name)
     return entry[1] if entry else ""

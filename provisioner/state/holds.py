@@ -1,7 +1,7 @@
-"""``holds.json``: what people hold back. Commands write it under its lock, the loop reads it; scripts never do.
+"""``holds.json``: the operators' holds. Commands write it under its lock and the loop reads it; scripts do neither.
 
-A file that is missing although it was written, that does not parse or that is an old copy is refused: a hold is let go
-by a person alone.
+The file is refused if it is missing although it was written, if it does not parse or if it is an old copy, because only
+an operator releases a hold.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Change = Callable[[Holds], Holds]
 
 
 class HoldStore(StateFile):
-    """What is held, and who let go of what last. Before the first hold is pulled there is no such file."""
+    """The holds in effect, and the last release of each hold. The file does not exist before the first hold is set."""
 
     kind = "holds"
     advice = (
-        "Nobody knows which holds are in force: `provisioner stop-all` or `start-all` begins anew; pull them again."
+        "The holds in force are unknown. `provisioner stop-all` or `start-all` starts a new file; set the holds again."
     )
-    tables = ("held", "released")
+    tables = ("current", "released")
 
     def read(self) -> Holds:
-        """All of it. Raises StateMissing, StateUnreadable or StateTooNew, or StateDenied."""
-        noted = self.known_generation()  # before the data, which may be newer than the note and not older
+        """Return all holds. Raises StateMissing, StateUnreadable, StateTooNew or StateDenied."""
+        noted = self.known_generation()  # before the data, which may be newer than the lock file's record but not older
         try:
             tables = self.load()
         except StateMissing:
@@ -42,18 +42,19 @@ class HoldStore(StateFile):
         return self._holds(tables)
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace it, durably, by what ``change`` makes of it; what there was, and what there is. Raises as ``read``.
+        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises as ``read``.
 
-        ``anew``: a file that cannot be used is moved aside, and none is held before. Raises StateUnwritable.
+        ``anew``: a file that cannot be used is moved aside, and ``change`` starts without holds. Raises
+        StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
-            before = self._usable() if anew else self.read()
+            before = self._read_usable() if anew else self.read()
             after = change(before)
             if after != before or (anew and not self.exists()):
                 self._write(after, lock)
         return before, after
 
-    def _usable(self) -> Holds:
+    def _read_usable(self) -> Holds:
         try:
             return self.read()
         except StateMissing:
@@ -66,8 +67,8 @@ class HoldStore(StateFile):
         generation = max(lock.generation, generation_of(self.load()) if self.exists() else 0) + 1
         tables = self._new_tables("")
         for name in self.tables:
-            held: tuple[Hold, ...] = getattr(holds, name)
-            tables[name] = {_key(hold): encode(hold) for hold in held}
+            stored: tuple[Hold, ...] = getattr(holds, name)
+            tables[name] = {_key(hold): encode(hold) for hold in stored}
         self._save(tables, lock, generation)
 
     def _holds(self, tables: Tables) -> Holds:
@@ -85,17 +86,17 @@ def _key(hold: Hold) -> str:
 
 
 def pulled(holds: Holds, hold: Hold) -> Holds:
-    """With one more hold; the same ones if it is held already: whoever pulled it first stays named."""
-    if any(_key(held) == _key(hold) for held in holds.current):
+    """Return the holds with one more, or unchanged if the hold is set: whoever set it first stays named."""
+    if any(_key(known) == _key(hold) for known in holds.current):
         return holds
     return replace(holds, current=(*holds.current, hold))
 
 
 def let_go(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
-    """Without the holds of these kinds on the target of ``by``, which says who lets go of them, when and why."""
-    gone = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
-    if not gone:
+    """Return the holds without these kinds on the target of ``by``, which records who released them, when and why."""
+    removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
+    if not removed_keys:
         return holds
     released = {_key(hold): hold for hold in holds.released}
-    released |= {_key(hold): replace(by, kind=hold.kind) for hold in holds.current if _key(hold) in gone}
-    return Holds(tuple(hold for hold in holds.current if _key(hold) not in gone), tuple(released.values()))
+    released |= {_key(hold): replace(by, kind=hold.kind) for hold in holds.current if _key(hold) in removed_keys}
+    return Holds(tuple(hold for hold in holds.current if _key(hold) not in removed_keys), tuple(released.values()))

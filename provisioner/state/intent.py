@@ -1,6 +1,7 @@
-"""``intent.json``: what HF wants. Scripts write it, and the loop's trim, each under its lock.
+"""``intent.json``: the requests and return requests of HF. Scripts and the loop's trim write it, each under its lock.
 
-The scripts import this at each call, so what only the loop needs (model, codec) is imported where it is used.
+The scripts import this at each call, so the modules that only the loop needs (model, codec) are imported where they are
+used.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
 from provisioner.state.atomic import read_if_present, tries
-from provisioner.state.batched_writes import BatchedWrite, Rows, waiting
-from provisioner.state.database import RECOVER, SCHEMA, Tables, about, entries, generation_of
+from provisioner.state.batched_writes import BatchedWrite, Rows, find_waiting
+from provisioner.state.database import RECOVER, SCHEMA, Tables, entries, generation_of, get_meta
 from provisioner.state.errors import (
     Condition,
     Disturbed,
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
     from provisioner.model import Intent
 
 WITHDRAWALS = 100
-"""How often a write is made ready again because one of those who wait gives up: each may disturb it twice, once his
-time is up."""
+"""Number of times that a write is prepared again because a waiting script gives up.
+
+Each such script may disturb it twice, once its time is up.
+"""
 
 RELIABLE = frozenset({Condition.NEW, Condition.FINE})
-"""Conditions in which scripts and trim go on."""
+"""Conditions in which scripts and the trim go on."""
 
 
 class IntentFile(StateFile):
-    """Reading: what stands in the file, and whether it may be relied on."""
+    """Reading intent, and checking whether the file may be relied on."""
 
     kind = "intent"
     tables = ("requests", "returns")
@@ -51,25 +54,26 @@ class IntentFile(StateFile):
         self._memory_path = os.path.join(directory, "memory.json")
 
     def load(self) -> Tables:
-        """All tables; an empty one for one that is missing. Raises as ``read``."""
+        """Return all tables, with an empty table for one that is missing. Raises as ``read``."""
         tables = super().load()
         for name in self.tables:
             tables.setdefault(name, {})
         return tables
 
     def read(self) -> Intent:
-        """All of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
-        from provisioner.state.codec import RecordError, intent_of
+        """Return all of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
+        from provisioner.state.codec import RecordError, decode_intent
 
         try:
-            return intent_of(self.load())
+            return decode_intent(self.load())
         except RecordError as error:
             raise self._unreadable(str(error)) from error
 
     def read_newest(self) -> tuple[Intent, int]:
-        """All of intent, and the newest generation ever written: more than intent's own when an old copy was put back.
+        """Return all of intent, and the newest generation ever written.
 
-        Caches are given a moment to catch up. Raises as ``read``.
+        That generation is higher than intent's own if an old copy was put back. Caches are given a moment to catch up.
+        Raises as ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data: see condition
@@ -79,14 +83,18 @@ class IntentFile(StateFile):
         return intent, max(newest, intent.generation)
 
     def check(self, provisioner: str) -> None:
-        """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
+        """Check the file as a script that asks for machines does, without a lock and without a write.
+
+        Raises as ``add``.
+        """
         newest = self.known_generation()  # before the data: see condition
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The documents of those ids that intent knows, requests or returns. Needs no model.
+        """Return the documents of the ids that intent contains, requests or returns. Needs no model.
 
-        Raises as ``read``, and StateStale when one is missing and the file is an old copy: nobody knows then.
+        Raises as ``read``, and StateStale if an id is missing and the file is an old copy, because the id may be in a
+        newer one.
         """
         wanted = list(identifiers)
         recorded = self._pick(self.load(), wanted)
@@ -99,14 +107,17 @@ class IntentFile(StateFile):
         return {key: tables[name][key] for name in self.tables for key in wanted if key in tables[name]}
 
     def returned_names(self) -> frozenset[str]:
-        """Every machine name in a return request. Raises as ``read``; needs no model."""
+        """Return every machine name in a return request. Raises as ``read``; needs no model."""
         try:
             return frozenset(name for document in self.load()["returns"].values() for name in document["names"])
         except (KeyError, TypeError) as error:
             raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
-        """What is on disk, not older than the newest generation. While caches catch up others may have the lock."""
+        """Return the tables on disk, not older than the newest generation.
+
+        The lock is released while caches catch up, so that others may take it.
+        """
         while (observation := self._observe(lock.generation, create_for))[0] not in RELIABLE:
             lock.release()
             self._settled(lock.generation, create_for)
@@ -116,12 +127,12 @@ class IntentFile(StateFile):
         return observation[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
-        """The tables as ``_current`` gives them, read without the lock; caches are given a moment to catch up."""
+        """Return the tables as ``_current`` does, read without the lock. Caches are given a moment to catch up."""
         for _ in tries():
-            judged, tables = self._observe(newest, create_for)
-            if judged in RELIABLE:
+            found, tables = self._observe(newest, create_for)
+            if found in RELIABLE:
                 return tables
-        if judged is Condition.MISSING:
+        if found is Condition.MISSING:
             raise StateMissing(
                 f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
@@ -133,7 +144,7 @@ class IntentFile(StateFile):
         )
 
     def _observe(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
-        """The tables and their condition; new ones where there are none."""
+        """Return the tables and their condition; new tables if the file is missing."""
         try:
             tables = self.load()
         except StateMissing:
@@ -144,7 +155,7 @@ class IntentFile(StateFile):
         return condition(generation_of(tables), newest), tables
 
     def _check_owner(self, tables: Tables, provisioner: str | None) -> None:
-        owner = about(tables)["provisioner"]
+        owner = get_meta(tables)["provisioner"]
         if provisioner not in (None, owner):
             raise StateError(
                 f"{self.path}: belongs to HF's provider instance {owner!r}, not to {provisioner!r}; "
@@ -159,7 +170,7 @@ class IntentFile(StateFile):
             )
 
     def _missing(self) -> StateMissing:
-        """The error for intent.json, which in a new state directory is not there yet and not lost."""
+        """Return the error for a missing intent.json, which in a new state directory is not lost, but not yet made."""
         others = (self._memory_path, os.path.join(self._directory, "status.json"))
         if not os.path.isdir(self._directory) or any(was_written(path) for path in (self.path, *others)):
             return super()._missing()
@@ -170,10 +181,10 @@ class IntentFile(StateFile):
 
 
 class IntentStore(IntentFile):
-    """Writing, each time the whole file: batched additions, the trim, and what ``recover`` puts back."""
+    """Writing intent, each time as a whole: batched additions, the trim, and the records that ``recover`` puts back."""
 
     def note_newest(self, generation: int) -> None:
-        """Tell writers of a generation that the lock file has lost: an older file they refuse from now on.
+        """Record a generation that the lock file has lost, so that writers refuse an older file from now on.
 
         Raises StateUnwritable or LockTimeout.
         """
@@ -181,10 +192,11 @@ class IntentStore(IntentFile):
             lock.generation = max(lock.generation, generation)
 
     def restore(self, wanted: Intent) -> str | None:
-        """Put back requests and returns that were lost; returns the name under which the file before was kept.
+        """Put back lost requests and returns; return the path of the copy of the previous file, if there was one.
 
-        A current file keeps what it holds, an older or unreadable one gives way. ``wanted.generation``: the newest
-        that is known of beside the lock file. Raises StateMissing, StateTooNew, StateUnwritable or LockTimeout.
+        A current file keeps its records; an older or unreadable file is replaced. ``wanted.generation``: the newest
+        generation that is known besides the lock file. Raises StateMissing, StateTooNew, StateUnwritable or
+        LockTimeout.
         """
         from provisioner.state.codec import intent_documents
 
@@ -194,12 +206,12 @@ class IntentStore(IntentFile):
             tables = self._current_or_new(newest, wanted.provisioner)
             for name, documents in intent_documents(wanted).items():
                 tables[name] |= {key: document for key, document in documents.items() if key not in tables[name]}
-            aside = self.keep_aside() if self.exists() else None
+            aside_path = self.keep_aside() if self.exists() else None
             self._save(tables, lock, max(newest, generation_of(tables)) + 1)
-            return aside
+            return aside_path
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
-        """The tables as they are, without the rows that cannot be read: those stand in the copy that is kept."""
+        """Return the current tables without the rows that cannot be read, which stay in the copy that is kept."""
         from provisioner.state.codec import readable_rows
 
         try:
@@ -211,7 +223,7 @@ class IntentStore(IntentFile):
         return tables | {name: readable_rows(name, tables[name]) for name in self.tables}
 
     def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
-        """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""
+        """Make an empty intent.json. Raises StateExists if it exists, StateMissing if memory shows that it was lost."""
         self._check_directory()
         with DataLock(self.lock_path, wait) as lock:
             if self.exists():
@@ -220,11 +232,11 @@ class IntentStore(IntentFile):
             self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
     def add(self, added: Rows, *, create_for: str | None = None, wait: float = LOCK_WAIT) -> None:
-        """Add requests and returns, by table and new id: durably, in one write with what others add at the same time.
+        """Add requests and returns, by table and new id, durably and in one write with the additions of other scripts.
 
-        ``create_for``: the provisioner id; the first addition to a new state directory then creates the file, and a
+        ``create_for``: the provisioner id. The first addition to a new state directory then creates the file, and a
         file of another provisioner is refused. Raises StateMissing, StateUnreadable, StateTooNew, StateStale,
-        StateUnwritable or LockTimeout, and StateError for another's file.
+        StateUnwritable or LockTimeout, and StateError for another provisioner's file.
         """
         self._check_ready(create_for)
         write, lock = BatchedWrite(self.path, added), DataLock(self.lock_path, wait)
@@ -235,42 +247,43 @@ class IntentStore(IntentFile):
 
     def _add_in_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> None:
         try:
-            if self._our_turn(write, lock, create_for):
+            if self._wait_for_turn(write, lock, create_for):
                 self._add(write, lock, create_for)
-        except StateError:  # whatever was raised: another writer may have written the posting, or has it in hand
+        except StateError:  # another writer may have written the posted write, or be about to write it
             write.withdraw()
             if not self._has_written(write):
                 raise
 
-    def _our_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
-        """Wait: True when the lock is ours, False when another writer has written the posting. Raises LockTimeout."""
+    def _wait_for_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
+        """Wait; return True with the lock, False if another writer has written the posted write. Raises LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
         with write.posted(terms):
-            if lock.acquire(stop=write.gone):
+            if lock.acquire(stop=write.is_gone):
                 return True
             if self._has_written(write):
                 return False
-            if lock.acquire():  # the posting is gone although nobody wrote it
+            if lock.acquire():  # the posted file is gone although no writer wrote it
                 return True
         raise lock.timeout()
 
     def _has_written(self, write: BatchedWrite) -> bool:
-        """Whether the posting stands in the file, whoever wrote it; then it does so durably.
+        """Return True if the documents are in the file, whoever wrote them; they are durable then.
 
-        Its bytes are looked for: fifty who were served at once would parse, and hold, five megabytes each.
+        The file is searched for their bytes. Parsing it would take five megabytes in each of fifty scripts served at
+        once.
         """
         content = read_if_present(self.path, self.advice) or b""
         if not all(entry in content for entry in entries(write.tables)):
             return False
-        atomic.settle(self.path)
+        atomic.sync_directory(self.path)
         return True
 
     def _add(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> None:
-        with lock.held():
+        with lock.released_at_end():
             tables = self._current(lock, create_for)
             if not self._join([write], tables):
                 if all(tables[name].get(key) == document for name, key, document in self._rows(write)):
-                    atomic.settle(self.path)  # the writer died before he could remove the posting
+                    atomic.sync_directory(self.path)  # the writer died before it could remove the posted file
                     return
                 raise StateError(
                     f"{self.path}: an id drawn at random is taken already; nothing was written. Try again."
@@ -278,13 +291,13 @@ class IntentStore(IntentFile):
             self._write(tables, lock)
 
     def _rows(self, write: BatchedWrite) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """The documents of a posting, each with its table and its id."""
+        """Yield the documents of a write, each with its table and its id."""
         for name in self.tables:
             for key, document in write.tables.get(name, {}).items():
                 yield name, key, document
 
     def _join(self, writes: Iterable[BatchedWrite], tables: Tables) -> list[BatchedWrite]:
-        """Add the documents of the postings; returns those whose ids were all free."""
+        """Add the documents of the writes to the tables; return the writes whose ids were all free."""
         joined = []
         for write in writes:
             if not any(key in tables[name] for name, key, _ in self._rows(write)):
@@ -294,44 +307,44 @@ class IntentStore(IntentFile):
         return joined
 
     def _write(self, tables: Tables, lock: DataLock) -> None:
-        """Write the tables with their changes, and with what all who wait have posted."""
+        """Write the tables with their changes and with all posted writes that wait."""
         generation = generation_of(tables) + 1
-        joined = self._join(waiting(self.path, about(tables)), tables)
+        joined = self._join(find_waiting(self.path, get_meta(tables)), tables)
 
         def check_wanted() -> None:
-            if not all(write.wanted() for write in joined):
-                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+            if not all(write.is_wanted() for write in joined):
+                raise Disturbed(f"{self.path}: a script that waited gave up; nothing was written. Try again.")
 
-        for last in [False] * WITHDRAWALS + [True]:
+        for is_last in [False] * WITHDRAWALS + [True]:
             try:
                 self._save(tables, lock, generation, check_wanted)
                 break
             except Disturbed:
-                if last:
+                if is_last:
                     raise
-            for write in [write for write in joined if not write.wanted()]:
+            for write in [write for write in joined if not write.is_wanted()]:
                 joined.remove(write)
                 self._drop(tables, [key for _, key, _ in self._rows(write)])
         for write in joined:
-            write.granted()
+            write.confirm_written()
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Trim requests and return requests; ids that are not there (any more) are skipped.
+        """Remove requests and return requests; ids that are missing are skipped.
 
-        Returns the seconds it waited for the lock; raises as ``add``.
+        Returns the seconds that it waited for the lock; raises as ``add``.
         """
-        doomed = list(identifiers)
+        removed_ids = list(identifiers)
         self._check_ready(None)
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         with DataLock(self.lock_path) as lock:
-            waited = time.monotonic() - asked
+            waited_seconds = time.monotonic() - asked_at
             tables = self._current(lock, None)
-            if self._drop(tables, doomed):
+            if self._drop(tables, removed_ids):
                 self._write(tables, lock)
-        return waited
+        return waited_seconds
 
     def _drop(self, tables: Tables, ids: Iterable[str]) -> bool:
-        """Remove the documents of those ids that have one; False if none has."""
+        """Remove the documents of these ids; return False if the tables have no such document."""
         dropped = [tables[name].pop(key, None) for key in ids for name in self.tables]
         return any(document is not None for document in dropped)
 

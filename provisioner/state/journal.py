@@ -1,4 +1,7 @@
-"""The history: JSON lines of what was asked, done, seen and told, rotated by size. Nothing is decided by it."""
+"""The history: JSON lines of requests, actions, observations and reports, rotated by size.
+
+No decision depends on it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Predecessors that are kept: 60 MB in all, a busy week, as the loop counts what repeats itself."""
+"""Number of older files that are kept: 60 MB in all, a busy week, because the loop counts repeated lines."""
 
 UNWRITTEN_BYTES = 1_000_000
-"""The newest lines that are kept for when the disk takes them again: some hours of a grid that cannot change."""
+"""Bytes of the newest lines that are kept while the disk refuses writes: some hours of a grid that cannot change."""
 
 Line = Mapping[str, Any]
 
@@ -29,12 +32,12 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def stamp(wall: float) -> str:
-    """Epoch seconds as a line's ``time``: ISO 8601 with the host's offset."""
+    """Return epoch seconds as a line's ``time``: ISO 8601 with the host's offset."""
     return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="milliseconds")
 
 
 def when(line: Line) -> float:
-    """Epoch seconds of a line. Raises ValueError, TypeError or KeyError."""
+    """Return the epoch seconds of a line. Raises ValueError, TypeError or KeyError."""
     return _epoch(line["time"])
 
 
@@ -45,30 +48,33 @@ def _epoch(time: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What the journal says of something."""
+    """The lines of the journal about a subject."""
 
     lines: Sequence[Line] = ()
-    """Each with a readable ``time``, in the order in which they were written."""
+    """Lines with a readable ``time``, in the order in which they were written."""
     torn: int = 0
-    """Lines that do not parse, as a crash or a full disk leaves them."""
+    """Number of lines that do not parse, left by a crash or a full disk."""
     since: float | None = None
-    """Epoch seconds of the oldest line that is kept; None where there is none."""
+    """Epoch seconds of the oldest line that is kept; None without lines."""
     unreadable: str = ""
-    """Why a file of the journal cannot be read; empty when all can."""
+    """Reason why a file of the journal cannot be read; empty if all can."""
 
 
 class Journal:
-    """``journal.jsonl`` and its predecessors ``journal.jsonl.1`` (newest) … ``.5``."""
+    """``journal.jsonl`` and the older files ``journal.jsonl.1`` (newest) … ``.5``."""
 
     def __init__(self, path: str, *, max_bytes: int = JOURNAL_BYTES, keep: int = JOURNAL_KEPT) -> None:
         self.path = path
         self._max_bytes = max_bytes
         self._keep = keep
         self._unwritten = b""
-        """Whole lines that the disk has refused."""
+        """Complete lines that the disk has refused."""
 
     def append(self, entries: Iterable[Line]) -> None:
-        """Add one line per entry, in one write; not fsynced. Raises StateUnwritable: the next one writes them, too."""
+        """Add one line per entry, in one write, without fsync.
+
+        Raises StateUnwritable; the next call writes the lines again.
+        """
         text = "".join([_encode(entry) + "\n" for entry in entries])
         if not text:
             return
@@ -77,12 +83,15 @@ class Journal:
             with writing(self.path):
                 if self._append() >= self._max_bytes:
                     self._rotate()
-        finally:  # empty once all is written
+        finally:  # the text is empty if all of it was written
             if len(self._unwritten) > UNWRITTEN_BYTES:
                 self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
 
     def _append(self) -> int:
-        """Write at the end; returns the size then. Half a line that a crash or a full disk left is closed first."""
+        """Write at the end of the file and return its size.
+
+        First end a partial line that a crash or a full disk left.
+        """
         descriptor = open_shared(self.path, os.O_RDWR | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
@@ -99,7 +108,7 @@ class Journal:
             os.close(descriptor)
 
     def _rotate(self) -> None:
-        """Unless a command that writes as well has just done so: twice would lose the oldest for nothing."""
+        """Rename the files, unless another writer has just done so: a second rotation would lose the oldest file."""
         if not os.path.exists(self.path) or os.path.getsize(self.path) < self._max_bytes:
             return
         names = self._names()
@@ -108,18 +117,18 @@ class Journal:
                 os.replace(newer, older)
 
     def _names(self) -> list[str]:
-        """The files, the newest first."""
+        """Return the paths of all files, the newest first."""
         return [self.path, *(f"{self.path}.{number}" for number in range(1, self._keep + 1))]
 
     def files(self) -> list[str]:
-        """The names of those files that are there, the newest first."""
+        """Return the names of the files that exist, the newest first."""
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """The lines that hold one of these texts as JSON writes it; only of the ``newest`` file, if that is asked for.
+        """Return the lines that contain one of these texts as JSON writes it; if asked, of the ``newest`` file alone.
 
-        ``most``: about so many of the newest of each file, and of no cycle only a part. Raises nothing: what cannot be
-        read is said.
+        ``most``: the approximate number of newest lines of each file; a cycle is never cut. Raises no error: the result
+        says which file cannot be read.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -129,14 +138,17 @@ class Journal:
             texts = list(_matching(content, [needle.encode() for needle in needles], whole))
             left_out = 0 if most is None else max(0, len(texts) - most)
             del texts[:left_out]
-            parsed = _parsed_at_once(texts)
+            parsed = _parse_lines(texts)
             lines += _whole_cycles(parsed) if left_out else parsed
             torn += len(texts) - len(parsed) + (whole < len(content))
-        return Excerpt(lines, torn, _first(contents), unreadable)
+        return Excerpt(lines, torn, _find_oldest_time(contents), unreadable)
 
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
-        """The files' contents, the oldest first. A rotation meanwhile moves a file to a name that is still to be read:
-        none is missed, and one that was read is known by its inode."""
+        """Return the files' contents, the oldest first.
+
+        A rotation meanwhile moves a file to a name that is read later, so no file is missed. A file that was read
+        already is recognized by its inode.
+        """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""
         for name in names:
@@ -159,7 +171,7 @@ def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
 
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
-    """The lines before ``whole`` with one of the needles, each once and in order; the others are never looked at."""
+    """Yield the lines before ``whole`` that contain a needle, each once and in order. Other lines are not examined."""
     ends: dict[int, int] = {}
     for needle in needles:
         place = content.find(needle, 0, whole)
@@ -172,35 +184,38 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Without those of the first moment, of which there may be more; all where there is no other."""
+    """Return the lines without those of the first moment, whose cycle may be cut; all lines if no others are left."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 
-def _parsed_at_once(texts: Sequence[bytes]) -> list[Line]:
-    """The lines that parse. As one document they take half the time; one that is torn makes each be read for itself."""
+def _parse_lines(texts: Sequence[bytes]) -> list[Line]:
+    """Return the lines that parse.
+
+    Parsed as one document they take half the time; a torn line needs a parse of each line.
+    """
     with suppress(ValueError, RecursionError):
-        return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _dated(one)) is not None]
-    return [line for text in texts if (line := _parsed(text)) is not None]
+        return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _add_time(one)) is not None]
+    return [line for text in texts if (line := _parse_line(text)) is not None]
 
 
-def _parsed(text: bytes) -> Line | None:
+def _parse_line(text: bytes) -> Line | None:
     with suppress(ValueError, RecursionError):
-        return _dated(json.loads(text))
+        return _add_time(json.loads(text))
     return None
 
 
-def _dated(line: Any) -> Line | None:
-    """With its time as ``at``; None for what no loop of ours writes."""
+def _add_time(line: Any) -> Line | None:
+    """Return the line with its time as ``at``; None for a line that no loop of ours writes."""
     with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
         line["at"] = when(line)
         return line if isinstance(line.get("event", ""), str) else None
     return None
 
 
-def _first(contents: Sequence[bytes]) -> float | None:
+def _find_oldest_time(contents: Sequence[bytes]) -> float | None:
     for content in contents:
         for text in content[:10_000].split(b"\n"):
-            if line := _parsed(text):
+            if line := _parse_line(text):
                 at: float = line["at"]
                 return at
     return None

@@ -1,6 +1,6 @@
 """Locks: flock on a file beside the data, opened once, never renamed, signed by its holder with a line of fixed width.
 
-A kill never leaves half of such a line (JSON); one that does not parse means: holder unknown, generation unknown.
+A kill never leaves half of such a line (JSON). If the line does not parse, holder and generation are unknown.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, w
 from provisioner.utc import format_utc
 
 LOCK_WAIT = 20.0
-"""Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
+"""Seconds that a script waits for a lock: far below HF's 300 s for a whole call."""
 
 RECORD_WIDTH = 256
-"""Bytes of the line in a lock file. Fixed, so that a shorter line never leaves the tail of a longer one."""
+"""Width in bytes of the line in a lock file. It is fixed, so that a short line leaves no tail of a longer one."""
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
-"""Seconds between tries: on NFS each is a call to the server, and fifty writers may be waiting."""
+"""Seconds between tries: on NFS each try is a call to the server, and fifty writers may be waiting."""
 
 TURN_POLL = 0.002
-"""Seconds between tries of the process that has the turn: no other process tries then."""
+"""Seconds between tries of the process that has the turn. No other process tries meanwhile."""
 
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
 LOST_LOCK = (
-    "This lock was lost while it was held (an NFS server forgets those of a host that it has not heard of for long); "
+    "This lock was lost while it was held (an NFS server forgets the locks of a host that is silent for long); "
     "nothing was written. Try again."
 )
 
 
 class LockFile:
-    """One lock file and, while it is held, the right to write the data beside it."""
+    """A lock file and, while the lock is held, the right to write the data beside it."""
 
     def __init__(self, path: str, longest_poll: float = LONGEST_POLL) -> None:
         self.path = path
@@ -47,14 +47,14 @@ class LockFile:
         self._signed: dict[str, Any] = {}
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody holds it. Raises StateUnwritable when the file cannot be opened or locked."""
+        """Take the lock if it is free. Raises StateUnwritable if the file cannot be opened or locked."""
         try:
             with writing(self.path, "locked"):
                 if self._descriptor is None:
                     self._descriptor = open_shared(self.path, os.O_RDWR)
                 if not self._flock(self._descriptor):
                     return False
-            if self.in_place():
+            if self.is_in_place():
                 return True
         except StateError:
             self.release()
@@ -63,7 +63,7 @@ class LockFile:
         return False
 
     def _flock(self, descriptor: int) -> bool:
-        """Lock the open file; False if another process holds the lock. Raises OSError."""
+        """Lock the open file; return False if another process holds the lock. Raises OSError."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -71,21 +71,24 @@ class LockFile:
         return True
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
+        """Take the lock within ``wait`` seconds (None: without limit).
+
+        Return False when time is up or ``stop()`` is true.
+        """
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
-        while not stop():  # asked before each try: who was served meanwhile leaves the lock to others
+        while not stop():  # asked before each try, because a caller that was served meanwhile leaves the lock to others
             if self.try_acquire():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 break
-            time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter: those who wait do not try in step
+            time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter, so that waiting processes do not try in step
             pause = min(pause * 1.5, self._longest_poll)
         self.release()
         return False
 
-    def in_place(self) -> bool:
-        """True while the locked file is the one that others find under its name."""
+    def is_in_place(self) -> bool:
+        """Return True while the locked file is the file that others find under its name."""
         if self._descriptor is None:
             return False
         with writing(self.path):
@@ -95,16 +98,19 @@ class LockFile:
                 return False
 
     def check_in_place(self) -> None:
-        """Raises StateUnwritable when somebody removed the lock file: another writer may then hold a new one."""
-        if not self.in_place():
+        """Raise StateUnwritable if the lock file was removed, because another writer may then hold a new one."""
+        if not self.is_in_place():
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
 
     def is_signed(self) -> bool:
-        """The file still says what we signed. Raises StateUnwritable where it cannot be read: NFS 4 tells a loss so."""
+        """Return True if the file still contains our signature.
+
+        Raises StateUnwritable if the file cannot be read: NFS 4 reports a lost lock by that error.
+        """
         return self.record() == self._signed
 
     def record(self) -> dict[str, Any]:
-        """What the file says now, read through the locked descriptor; empty when that is unknown."""
+        """Return the file's record, read through the locked descriptor; empty if it is unknown."""
         if self._descriptor is None:
             return {}
         with writing(self.path):
@@ -122,15 +128,15 @@ class LockFile:
         self._signed = facts
 
     def release(self) -> None:
-        """Let go of the lock. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._descriptor is not None:
-            with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
+            with suppress(OSError):  # the descriptor and its lock are gone even if close() fails
                 os.close(self._descriptor)
             self._descriptor = None
 
 
 def parse_line(content: bytes) -> dict[str, Any]:
-    """What a lock file says by this content; empty when it does not parse."""
+    """Parse a lock file's content; empty if it does not parse."""
     try:
         facts = json.loads(content.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -139,26 +145,27 @@ def parse_line(content: bytes) -> dict[str, Any]:
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """What a lock file says, read from disk without a lock; empty when it is missing or does not parse."""
+    """Return a lock file's record, read from disk without a lock; empty if it is missing or does not parse."""
     return parse_line(read_if_present(path, "") or b"")
 
 
 def whole_number(facts: dict[str, Any], key: str) -> int:
-    """A counter in a lock file; 0 when unknown."""
+    """Return a counter in a lock file's record; 0 if it is unknown."""
     value = facts.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 class DataLock:
-    """The lock of one database, as a context manager: held from reading the data to having replaced it.
+    """The lock of a database, as a context manager: held from reading the data until the data is replaced.
 
-    Who waits takes the *turn* first, a lock file of its own, and keeps it until the lock is his.
+    A waiting process first takes the *turn*, a lock file of its own, and keeps the turn until it has the lock.
 
-    * Only one process tries for the lock, every ``TURN_POLL``: one that takes the lock again and again cannot starve
-      the others, the loop's trim among them. ``tests/bench/bench_writers.py`` measures what turns bring.
-    * Whoever waited for the turn until his time was up tries for the lock all the same: a process that is stopped in
-      its turn stops nobody else.
-    * The lock file keeps the last generation, written after the data is durable: it never runs ahead of the data.
+    * Only one process tries for the lock, every ``TURN_POLL``. A process that takes the lock again and again cannot
+      starve the others, the loop's trim among them. ``tests/bench/bench_writers.py`` measures the effect of turns.
+    * A process that waited for the turn until its time was up still tries for the lock once. So a process that is
+      stopped while it has the turn blocks no other.
+    * The lock file keeps the last generation. It is written after the data is durable, so it is never ahead of the
+      data.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -167,7 +174,7 @@ class DataLock:
         self._wait = wait
         self._deadline = time.monotonic() + wait
         self.generation = 0
-        """Last generation known to be durable; 0 when unknown."""
+        """Last generation known to be durable; 0 if it is unknown."""
 
     def __enter__(self) -> DataLock:
         if not self.acquire():
@@ -175,38 +182,41 @@ class DataLock:
         return self
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, the lock that was acquired is held; it is released at the end."""
+    def released_at_end(self) -> Iterator[None]:
+        """Release the lock, which the caller has acquired, at the end of the block."""
         try:
             yield
         finally:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody holds it or waits for it."""
+        """Take the lock if no process holds it or waits for it."""
         try:
-            taken = self._turn.try_acquire() and self._file.try_acquire()
+            is_taken = self._turn.try_acquire() and self._file.try_acquire()
         finally:
             self._turn.release()
-        return taken and self._signed()
+        return is_taken and self._sign_acquired()
 
     def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock before the time is up, which began with this object; False when it is, or when ``stop()``."""
+        """Take the lock before this object's time is up; return False after that or if ``stop()`` is true.
+
+        The time began when the object was made.
+        """
         try:
-            self._turn.acquire(self._left(), stop)  # in vain where its holder is stopped: one try is left then
-            taken = self._file.acquire(self._left(), stop)
+            self._turn.acquire(self._left_seconds(), stop)  # fails if the turn's holder is stopped
+            is_taken = self._file.acquire(self._left_seconds(), stop)
         finally:
             self._turn.release()
-        return taken and self._signed()
+        return is_taken and self._sign_acquired()
 
     def timeout(self) -> LockTimeout:
-        """The error that names the holder and says what to do."""
+        """Return the error that names the holder and the operator's next step."""
         return LockTimeout(describe_holder(self._file.path, self._wait))
 
-    def _left(self) -> float:
+    def _left_seconds(self) -> float:
         return max(self._deadline - time.monotonic(), 0.0)
 
-    def _signed(self) -> bool:
+    def _sign_acquired(self) -> bool:
         try:
             self.generation = whole_number(self._file.record(), "generation")
             self._sign()
@@ -219,17 +229,17 @@ class DataLock:
         self.release()
 
     def release(self) -> None:
-        """Note the generation and let go of the lock."""
+        """Record the generation and release the lock."""
         try:
-            # The data is durable already, and a lock file may be behind it: this must not turn success into failure.
+            # The data is durable already, and a lock file may be behind it, so an error here must not fail the write.
             with suppress(StateUnwritable):
-                if self._file.in_place() and self._file.is_signed():
+                if self._file.is_in_place() and self._file.is_signed():
                     self._file.sign({"generation": self.generation})
         finally:
             self._file.release()
 
     def note(self) -> None:
-        """Note the generation durably, before what it is about is written. Raises StateUnwritable."""
+        """Record the generation durably, before the data of that generation is written. Raises StateUnwritable."""
         self._file.check_in_place()
         self._sign(durable=True)
 
@@ -238,29 +248,30 @@ class DataLock:
         self._file.sign(facts, durable=durable)
 
     def check(self) -> None:
-        """Raises StateUnwritable when the lock is no longer ours to rely on."""
+        """Raise StateUnwritable if the lock was lost."""
         self._file.check_in_place()
         if not self._file.is_signed():
             raise StateUnwritable(f"{self._file.path}: {LOST_LOCK}")
 
 
 def identity() -> dict[str, Any]:
-    """Who we are, as others see us."""
+    """Return the host and pid of this process."""
     return {"host": os.uname().nodename[:64], "pid": os.getpid()}
 
 
 def describe_holder(path: str, wait: float) -> str:
-    """Why the lock was not had, and what to do about it."""
+    """Return the message for a lock that was not acquired: its holder and the operator's next step."""
     facts = read_record(path)
     start = f"{path}: another process held this lock for {wait:g} s; nothing was written. "
     host, pid = facts.get("host"), facts.get("pid")
     if not isinstance(host, str) or not isinstance(pid, int):
         return start + f"The holder has not signed; `lsof {path}` names it on its host. Try again."
     since = f", since {facts['since']}" if "since" in facts else ""
-    return start + f"Signed by process {pid} on host {host}{since}, {_life(host, pid, path)} Try again once it ended."
+    life = _format_life(host, pid, path)
+    return start + f"Signed by process {pid} on host {host}{since}, {life} Try again once the process has ended."
 
 
-def _life(host: str, pid: int, path: str) -> str:
+def _format_life(host: str, pid: int, path: str) -> str:
     if host != os.uname().nodename[:64]:
         return f"which only that host can check (`ps -p {pid}`)."
     try:
@@ -275,13 +286,13 @@ def _life(host: str, pid: int, path: str) -> str:
 
 
 def stopped_message(holder: Mapping[str, Any]) -> str:
-    """What to do about the holder of a lock, if it is a stopped process of this host; else empty."""
+    """Return the operator's next step if the lock's holder is a stopped process of this host; else empty."""
     pid = holder.get("pid")
     if holder.get("host") != os.uname().nodename[:64] or type(pid) is not int:
         return ""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[:1]
-    except OSError:  # it has ended, or is hidden
+    except OSError:  # the process has ended, or is hidden
         return ""
     return f"process {pid} is stopped (SIGSTOP): continue it (kill -CONT {pid}) or end it" if state == [b"T"] else ""

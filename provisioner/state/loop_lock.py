@@ -1,4 +1,4 @@
-"""``loop.lock``: one loop per state directory, and its *epoch*."""
+"""``loop.lock``: one loop per state directory, and the loop's *epoch*."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from provisioner.state.errors import StateUnreadable, writing
 from provisioner.state.locks import LockFile, identity, parse_line, read_record, stopped_message, whole_number
 
 STANDBY_POLL = 0.5
-"""Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
+"""Seconds between a standby loop's tries. A takeover is not urgent, and on NFS each try is a call to the server."""
 
 
 class LoopLock(LockFile):
-    """The loop is whoever holds this lock, which says the holder's *epoch*; the others stand by.
+    """The lock whose holder is the loop; other loops stand by. The lock file contains the holder's *epoch*.
 
-    The epoch is read again by name before every write and batch: a loop whose own no longer stands there has been
-    succeeded and stops.
+    The epoch is read again by name before every write and batch. A loop stops if the file contains another epoch than
+    its own, because it has been succeeded.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, STANDBY_POLL)
 
     def keep(self) -> bool:
-        """Hold on to the lock, also where a server has forgotten it; False where another process has it by now.
+        """Lock the file again, in case a server has forgotten the lock; return False if another process has it by now.
 
-        A kernel that has lost a lock on NFS lets its holder believe that he has it: only who asks again knows.
+        A kernel that has lost a lock on NFS does not report the loss to the holder. Only a new request for the lock
+        shows it.
         """
         assert self._descriptor is not None
         with writing(self.path, "locked"):
             return self._flock(self._descriptor)
 
     def is_held(self) -> bool:
-        """Some process is the loop now, as far as locks reach. Makes no file; false where there is none to look at."""
+        """Return True if some process is the loop now, as far as locks reach; False if the file is missing.
+
+        Makes no file.
+        """
         try:
             descriptor = open_own(self.path, os.O_RDONLY)
         except OSError:
@@ -51,15 +55,18 @@ class LoopLock(LockFile):
         return False
 
     def holder(self) -> dict[str, Any]:
-        """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""
+        """Return ``epoch``, ``host`` and ``pid`` of the loop that signed last; empty if unknown."""
         return read_record(self.path)
 
     def stopped(self) -> str:
-        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
         return stopped_message(self.holder())
 
     def epoch(self) -> int:
-        """The epoch on disk; 0 in a new file. Raises StateMissing or StateUnreadable: then nobody may go on as loop."""
+        """Return the epoch on disk; 0 in a new file.
+
+        Raises StateMissing or StateUnreadable; then no process may go on as the loop.
+        """
         advice = "Stop all loops of this directory, then start one: it signs the file again."
         content = read_whole(self.path, advice)
         epoch = whole_number(parse_line(content), "epoch")
@@ -68,14 +75,14 @@ class LoopLock(LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1) -> int:
-        """Sign with an epoch above the one on disk, ``at_least`` the given one; durable on return. Needs the lock."""
+        """Sign with an epoch above the one on disk and not below ``at_least``; durable on return. Needs the lock."""
         self.check_in_place()
         epoch = max(whole_number(self.record(), "epoch") + 1, at_least)
         self.sign({"epoch": epoch, **identity()}, durable=True)
         return epoch
 
     def sign_off(self) -> None:
-        """Say that no call of this loop is under way any more: a successor need not wait for it. Needs the lock."""
+        """Record that no call of this loop is under way, so that a successor need not wait. Needs the lock."""
         self.check_in_place()
         epoch = whole_number(self.record(), "epoch")
         self.sign({"epoch": epoch, **identity(), "ended": True}, durable=True)

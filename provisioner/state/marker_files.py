@@ -1,8 +1,7 @@
-"""Files whose name and modification time are all that they say: the loop's heartbeat, and which content of HF's files
-scripts and loop have read.
+"""Files that carry only a name and a modification time.
 
-Modification times are by one clock, the file system's, and are compared with each other only
-(law: time is an argument).
+They are the loop's heartbeat, and marks of the content of HF's files that scripts and loop have read. Modification
+times are by one clock, the file system's, and are only compared with each other (law: time is an argument).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ DIRECTORY_MODE = 0o770
 
 
 def touch(path: str, content: bytes = b"") -> int:
-    """Set the modification time to the file system's now, by the content if there is any; returns it in ns.
+    """Set the file's modification time to the file system's now, and return it in ns. Creates the file. Raises OSError.
 
-    Creates the file. Raises OSError.
+    If there is content, writing it sets the time.
     """
     descriptor = open_shared(path, os.O_WRONLY)
     try:
@@ -33,20 +32,20 @@ def touch(path: str, content: bytes = b"") -> int:
             os.utime(descriptor)
         return os.fstat(descriptor).st_mtime_ns
     finally:
-        os.close(descriptor)  # a server may refuse here what was written
+        os.close(descriptor)  # a server may report a failed write here
 
 
 def probe_time(path: str, content: bytes = b"") -> int:
-    """Return the file system's now in ns, by a file that is there meanwhile. Raises OSError."""
+    """Return the file system's now in ns, by a file that exists only meanwhile. Raises OSError."""
     try:
         return touch(path, content)
     finally:
-        with suppress(OSError):  # where nothing can be made, nothing has to be removed
+        with suppress(OSError):  # if the file cannot be made, there is no file to remove
             discard(path)
 
 
 def touch_within(path: str) -> int:
-    """Touch a file in a directory of markers, which is made if it is missing. Raises StateError."""
+    """Touch a file in a directory of markers, and make the directory if it is missing. Raises StateError."""
     with writing(path):
         try:
             return touch(path)
@@ -56,10 +55,7 @@ def touch_within(path: str) -> int:
 
 
 def make_shared_directory(path: str) -> None:
-    """Create a directory in the state directory, never that itself; a setgid bit that it inherits stays.
-
-    Raises StateMissing and StateUnwritable.
-    """
+    """Create a directory in the state directory, never the state directory itself. An inherited setgid bit stays."""
     if not os.path.isdir(os.path.dirname(path)):
         raise missing(path, "")
     with writing(path), suppress(FileExistsError):
@@ -68,7 +64,7 @@ def make_shared_directory(path: str) -> None:
 
 
 def names_in(path: str) -> list[str]:
-    """What a directory of marks holds; nothing before there is one. Raises StateUnreadable or StateDenied."""
+    """Return the names in a directory of markers; empty if it does not exist. Raises StateUnreadable or StateDenied."""
     try:
         return os.listdir(path)
     except FileNotFoundError:
@@ -80,24 +76,24 @@ def names_in(path: str) -> list[str]:
 
 
 SILENT_SECONDS = 60.0
-"""Without a heartbeat for longer than this the loop is taken to be down: ``interval_seconds`` leaves it four beats."""
+"""Seconds without a heartbeat after which the loop counts as down: room for four heartbeats of ``interval_seconds``."""
 
 UNSEEN = "cannot be seen: "
-"""Begins the note on a pool while no look at it is complete; the reason follows."""
+"""Beginning of a pool's status text while no observation of the pool is complete; the reason follows."""
 
 
 class LifeSigns(NamedTuple):
-    """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
+    """The loop's signs of life, by the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = {}
-    """The ``epoch``, ``host`` and ``pid`` of the last heartbeat, and whether its loop has ``ended``."""
+    """The ``epoch``, ``host`` and ``pid`` of the last holder of the loop's lock, and ``ended`` after it signed off."""
     last_beat: float | None = None
     silent: float | None = None
-    """Seconds since the last heartbeat. None: there was none, or its age cannot be told."""
+    """Seconds since the last heartbeat; None without a heartbeat, or if its age is unknown."""
 
     @property
     def is_running(self) -> bool | None:
-        """True while a loop runs; None if that cannot be told."""
+        """True while a loop runs; None if that is unknown."""
         if self.last_beat is None or self.holder.get("ended"):
             return False
         return None if self.silent is None else self.silent <= SILENT_SECONDS
@@ -110,36 +106,40 @@ class Heartbeat:
         self.path = path
 
     def touch(self) -> None:
-        """Note that the loop lives. Raises StateUnwritable."""
+        """Record that the loop is alive. Raises StateUnwritable."""
         with writing(self.path):
             touch(self.path)
 
-    def loop_silent_for(self, reference_ns: int) -> float | None:
-        """Seconds from the last heartbeat to the time stamp of another file that was just touched.
+    def silent_seconds_until(self, reference_ns: int) -> float | None:
+        """Return the seconds from the last heartbeat to the time stamp of another file that was just touched.
 
-        None where no loop ever beat, or nobody can say (ESTALE on NFS): a hint must not fail a call that has recorded.
+        None without any heartbeat, or if the time is unknown (ESTALE on NFS), because a hint must not fail a call that
+        has recorded its request.
         """
-        last = self.last()
+        last = self.last_beat()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
 
     def silent_now(self) -> float | None:
-        """Seconds since the last heartbeat, by the file system's clock; None: no heartbeat ever, or nobody can say."""
+        """Return the seconds since the last heartbeat, by the file system's clock; None without one, or if unknown."""
         try:
-            return self.loop_silent_for(probe_time(f"{self.path}.{os.getpid()}"))
+            return self.silent_seconds_until(probe_time(f"{self.path}.{os.getpid()}"))
         except OSError:
             return None
 
-    def last(self) -> float | None:
-        """When it beat last, by the file system's clock: for people, never compared. None: never, or nobody can say."""
+    def last_beat(self) -> float | None:
+        """Return the time of the last heartbeat, by the file system's clock; None without a heartbeat, or if unknown.
+
+        Shown to operators, never compared.
+        """
         try:
             return os.lstat(self.path).st_mtime
         except OSError:
             return None
 
     def age_against(self, path: str) -> float | None:
-        """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""
+        """Return the seconds from the last heartbeat to the other file's modification; None if a time is unknown."""
         try:
-            return self.loop_silent_for(os.lstat(path).st_mtime_ns)
+            return self.silent_seconds_until(os.lstat(path).st_mtime_ns)
         except OSError:
             return None
 
@@ -147,38 +147,38 @@ class Heartbeat:
 Side = Literal["scripts", "loop"]
 SIDES: tuple[Side, ...] = ("scripts", "loop")
 KEPT = 3
-"""Contents of a side whose marks stay: who has changed is known by what both had read before."""
+"""Number of contents per side whose marks are kept. Earlier contents show which side has changed."""
 MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """What one side has read, and when it last did, in ns by the file system's clock."""
+    """A content that one side has read, and the time of the last read in ns by the file system's clock."""
 
     at: int
     digests: Digests
 
 
 class Difference(NamedTuple):
-    """A file of which the scripts have read another content than the loop."""
+    """A file of HF whose content differs between the scripts and the loop."""
 
     file: str
     """``config`` or ``templates``."""
     newer: Side | None
-    """Whose content the other side has not read yet; None: nobody can say."""
+    """Side whose content the other side has not read yet; None if unknown."""
 
 
 class ConfigMarks:
-    """The marks of one state directory."""
+    """The marks of one state directory: one file for each content that a side has read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def note(self, side: Side, digests: Digests) -> None:
-        """A side has read this: one mark is touched. Raises StateError."""
+        """Record that a side has read this content, by touching its mark. Raises StateError."""
         touch_within(os.path.join(self.path, "-".join((side, *digests))))
 
     def read(self) -> Mapping[Side, Sequence[ReadContent]]:
-        """What each side has read, the newest first. Raises StateError."""
+        """Return the contents that each side has read, the newest first. Raises StateError."""
         contents_of: dict[Side, list[ReadContent]] = {side: [] for side in SIDES}
         for name in names_in(self.path):
             facts = facts_of(os.path.join(self.path, name))
@@ -189,7 +189,10 @@ class ConfigMarks:
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
     def note_in_force(self, digests: Digests) -> None:
-        """The loop has this in force: what is new is marked, and what was replaced long ago forgotten."""
+        """Record that the loop has this content in force: mark a new content, and remove the marks of old ones.
+
+        Raises StateError.
+        """
         noted = self.read()["loop"]
         if noted and noted[0].digests == digests:
             return
@@ -200,10 +203,10 @@ class ConfigMarks:
 
 
 def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
-    """The files of which the two sides have different contents. Pure.
+    """Return the files whose content differs between the two sides. Pure.
 
-    Only what the scripts have read since the loop read its own proves one: HF calls them seldom, and what they read
-    before a change says nothing of what they would read now.
+    Only a read of the scripts after the loop's last read proves a difference. HF calls the scripts seldom, and a read
+    before a change does not show what they would read now.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

@@ -1,4 +1,5 @@
-"""``memory.json``: what the loop must not forget. Only the loop and people's commands import this."""
+"""``memory.json``: the records that the loop must not lose. Only the loop and operators' commands import this
+module."""
 
 from __future__ import annotations
 
@@ -16,16 +17,20 @@ from provisioner.state.locks import DataLock
 from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12
-"""Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
-as long as the file or its lock file is there."""
+"""Distance between the generations of memory.json before and after a loss: more than any loop writes.
+
+So the number of losses stays known as long as the file or its lock file exists.
+"""
 
 MEMORY_TABLES = ("memory", "requests", "returns", "windows", "usage")
-"""The fields of Memory that are tables of their own; the others make up the one document of the first table, with what
-``usage`` holds beside its days."""
+"""Fields of Memory that are tables of their own.
+
+The other fields form the one document of the first table, together with the fields of ``usage`` except its days.
+"""
 
 
 def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
-    """Values with their documents, which are those of before for values that are the same objects."""
+    """Return values with their documents. A value that is the same object as before keeps its document."""
     return {
         key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
         for key, value in now.items()
@@ -33,7 +38,10 @@ def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], r
 
 
 class MemoryCodec:
-    """Memory as tables and back. Keeps what it encoded last, so that only changed records are encoded again."""
+    """Encoder of memory as tables, and decoder.
+
+    It keeps the last encoding, so that only changed records are encoded again.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[str, tuple[RequestRecord, Document]] = {}
@@ -41,7 +49,7 @@ class MemoryCodec:
         self._days: dict[str, tuple[Any, Document]] = {}
 
     def encode(self, memory: Memory) -> dict[str, Document]:
-        """The tables of a memory. The documents of unchanged records are those of the call before."""
+        """Return the tables of a memory. Unchanged records keep the documents of the last call."""
         document = encode(replace(memory, requests={}, usage=replace(memory.usage, days={})))
         tables = {name: document.pop(name, {}) for name in MEMORY_TABLES if name != "usage"}
         self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
@@ -58,7 +66,7 @@ class MemoryCodec:
         return document | {"slots": {str(number): row for number, (_, row) in rows.items()}} if rows else document
 
     def decode(self, tables: Tables) -> Memory:
-        """The memory that tables hold. Raises RecordError, which names the document."""
+        """Return the memory that the tables contain. Raises RecordError, which names the document."""
         whole, *others, _ = MEMORY_TABLES
         document = tables.get(whole, {}).get(whole, {}) | {name: tables.get(name, {}) for name in others}
         memory: Memory = decode(Memory, document)
@@ -76,7 +84,7 @@ class MemoryCodec:
 
 
 class MemoryStore(StateFile):
-    """``memory.json``: what the loop must not forget. Written by the loop alone; scripts never read it."""
+    """``memory.json``: the records that the loop must not lose. The loop alone writes it; scripts never read it."""
 
     kind = "memory"
     tables = MEMORY_TABLES
@@ -87,16 +95,16 @@ class MemoryStore(StateFile):
         self._codec = MemoryCodec()
 
     def read(self) -> Memory:
-        """All of memory. Raises StateMissing, StateUnreadable or StateTooNew."""
+        """Return all of memory. Raises StateMissing, StateUnreadable or StateTooNew."""
         try:
             return self._codec.decode(self.load())
         except RecordError as error:
             raise self._unreadable(str(error)) from error
 
     def write(self, memory: Memory) -> None:
-        """Replace memory, durably. A record that is the same object as at the last write is not encoded again.
+        """Replace memory durably. A record that is the same object as at the last write is not encoded again.
 
-        Raises StateUnreadable or StateTooNew when such a file stands there and was not set aside, and StateUnwritable.
+        Raises StateUnwritable. Raises StateUnreadable or StateTooNew if such a file exists and was not set aside.
         """
         with DataLock(self.lock_path) as lock:
             if self._generation is None:
@@ -107,7 +115,7 @@ class MemoryStore(StateFile):
             self._generation = generation
 
     def _missing(self) -> StateMissing:
-        """The error for memory.json, which before the first loop is not there yet and not lost."""
+        """Return the error for a missing memory.json: before the first loop the file is not lost, but not made yet."""
         if self.existed() or was_written(os.path.join(os.path.dirname(self.path), "status.json")):
             return super()._missing()
         return StateMissing(
@@ -115,9 +123,9 @@ class MemoryStore(StateFile):
         )
 
     def begin_life(self) -> int:
-        """A memory is made again: its generations go on in a range of their own. Returns how often that has been.
+        """Start a new range of generations, because memory is made again; return how often that has happened.
 
-        Raises StateUnreadable or StateTooNew when such a file stands there.
+        Raises StateUnreadable or StateTooNew if such a file exists.
         """
         written = max(self.known_generation(), generation_of(self.load()) if self.exists() else 0)
         life = written // LIFE + 1

@@ -1,6 +1,6 @@
-"""What scripts, loop and operators need of the state, however it is kept: two interfaces, for type checkers alone.
+"""Interfaces of the state, however it is kept: one for scripts, one for loop and operators. For type checkers alone.
 
-Any method may raise StateError; its message names what is wrong and the next step, and the call may be made again.
+Any method may raise StateError. Its message says what is wrong and gives the next step, and the call may be made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioner.state.marker_files import Difference, LifeSigns
 
 
 class ScriptState(Protocol):
-    """What HF's scripts do with the state: they record, leave marks and read what the loop has published.
+    """The state as HF's scripts use it: they record, leave markers and read what the loop has published.
 
     No method waits for the loop, and each takes milliseconds (law: scripts answer from files).
     """
@@ -25,150 +25,159 @@ class ScriptState(Protocol):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """HF asks for ``count`` machines, durably on return (law: intent first).
+        """Record durably that HF asks for ``count`` machines (law: intent first).
 
-        The first record makes the store for ``provisioner``, HF's instance; another's store is refused.
+        The first record makes the store for ``provisioner``, HF's instance. Another instance's store is refused.
         """
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
-        """HF gives the named machines back. As ``record_request``."""
+        """Record durably that HF returns the named machines, as ``record_request`` does."""
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Marks each id that is known as polled, then reads what HF is told of it.
+        """Mark each known id as polled, then return its answer.
 
-        An answer that has ended is settled durably: every later call gets the same (law: a terminal answer stays).
+        An answer that has ended is settled durably, so that every later call gets the same (law: a terminal answer
+        stays).
         """
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Which of these machines are lost and were not given back; none before the loop has published any."""
+        """Return these machines' losses, without returned machines; empty before the loop has published any."""
 
     def available(self) -> Mapping[str, int]:
-        """How many more machines the caps leave to each template, as far as the loop has published it."""
+        """Return how many more machines the caps allow each template, as far as the loop has published it."""
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """HF lists these hosts. Only a hint for the loop."""
+        """Record the hosts that HF lists. Only a hint for the loop."""
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """HF is shown these maxNumbers by template id, or the higher ones it was shown before.
+        """Record the maxNumbers by template id that HF is shown.
 
-        Returns what it is shown, and where a person finds what it was shown before.
+        A higher number that HF was shown before replaces a lower one. Returns the maxNumbers to show, and the place
+        where an operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
-        """The scripts have read HF's two files with this content. Only a hint for people."""
+        """Record that the scripts have read HF's two files with this content. Only a hint for operators."""
 
 
 class Part(Protocol):
     """A part of the state that is written as a whole: intent, memory, published answers."""
 
     def exists(self) -> bool:
-        """True when it is there, whether or not it can be read."""
+        """Return True if the part exists, readable or not."""
 
     def existed(self) -> bool:
-        """True when it is there or was there once."""
+        """Return True if the part exists or once existed."""
 
     def signature(self) -> object:
-        """Differs whenever the part does; None while it is missing. Cheap: it is asked for ten times a second."""
+        """Return a value that changes with the part; None while the part is missing.
+
+        Cheap: it is read ten times a second.
+        """
 
     def condition(self) -> Condition:
-        """Whether it may be relied on; what is done where it may not stands in errors.py. Reads all of it."""
+        """Return the part's condition; errors.py says what follows from each condition. Reads all of the part."""
 
 
 class IntentPart(Part, Protocol):
-    """What HF wants."""
+    """The part with the requests and return requests of HF."""
 
     def read_newest(self) -> tuple[Intent, int]:
-        """All of it, and the newest generation ever written: more than its own when an old copy was put back."""
+        """Return all of intent, and the newest generation ever written.
+
+        That generation is higher than intent's own if an old copy was put back.
+        """
 
     def note_newest(self, generation: int) -> None:
-        """From now on writers refuse an older intent than this generation."""
+        """Record ``generation``, so that writers refuse an older intent from now on."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Trims requests and returns, known or not; the seconds it waited for other writers."""
+        """Remove requests and returns, known or not; return the seconds waited for other writers."""
 
     def read(self) -> Intent:
-        """All of it, also an old copy."""
+        """Return all of intent, also from an old copy."""
 
 
 class MemoryPart(Part, Protocol):
-    """What the loop must not forget."""
+    """The part with the records that the loop must not lose."""
 
     def read(self) -> Memory:
-        """All of it."""
+        """Return all of memory."""
 
     def write(self, memory: Memory) -> None:
-        """Replaces it, durably on return (law: recorded before acted)."""
+        """Replace memory, durably on return (law: recorded before acted)."""
 
     def begin_life(self) -> int:
-        """It is made again: generations go on in a range of their own. Returns how often that has been."""
+        """Start a new range of generations, because memory is made again; return how often that has happened."""
 
 
 class AnswersPart(Part, Protocol):
-    """What scripts print: a rendering of memory and intent."""
+    """The part with the answers that scripts print: a rendering of memory and intent."""
 
     def read_all(self) -> dict[str, Answer]:
-        """Every published answer."""
+        """Return every published answer."""
 
     def read_lost(self) -> Mapping[str, Loss]:
-        """Every published loss."""
+        """Return every published loss."""
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publishes answers, lost hosts, and what the caps leave to each template, all at once."""
+        """Publish answers, lost hosts and the number that the caps allow each template, all at once."""
 
 
 class TerminalAnswers(Protocol):
-    """What HF was told for good (law: a terminal answer stays)."""
+    """The terminal answers that HF was given (law: a terminal answer stays)."""
 
     def ids(self) -> frozenset[str]:
-        """Requests that HF was told of, or counts as told."""
+        """Return the requests whose answer HF was given, or is assumed to have."""
 
     def answers(self) -> dict[str, Answer]:
-        """Every settled answer."""
+        """Return every settled answer."""
 
     def settled(self, id_: str) -> Answer | None:
-        """The answer that stays; None while it may still be another."""
+        """Return the settled answer; None while the answer may still change."""
 
     def claim(self, id_: str, text: str) -> bool:
-        """Settles what will be said in place of a published answer; False when HF was told, or may have been."""
+        """Settle the answer that replaces a published one; return False if HF was given an answer or may have been."""
 
 
 class LoopTurn(Protocol):
-    """One loop at a time (law: one writer per file, one loop)."""
+    """The right to be the loop: one loop at a time (law: one writer per file, one loop)."""
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
-        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``); False while another loop is it."""
+        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``); return False if another is the
+        loop."""
 
     def keep(self) -> bool:
-        """Still be the loop; False where another one took its turn. Raises StateError where nobody can say."""
+        """Remain the loop; return False if another process took over. Raises StateError if that is unknown."""
 
     def holder(self) -> Mapping[str, object]:
-        """``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty when unknown."""
+        """Return ``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty if unknown."""
 
     def stopped(self) -> str:
-        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
 
     def epoch(self) -> int:
-        """The epoch that stands; a loop whose own it is not has been succeeded."""
+        """Return the current epoch; a loop with another epoch has been succeeded."""
 
     def raise_epoch(self, at_least: int = 1) -> int:
-        """Signs with a new epoch, ``at_least`` the given one; durable on return."""
+        """Sign with a new epoch, not below ``at_least``; durable on return."""
 
     def sign_off(self) -> None:
-        """No call of this loop is under way any more."""
+        """Record that no call of this loop is under way any more."""
 
     def release(self) -> None:
-        """The next loop may take over. Safe to call twice."""
+        """Let the next loop take over. Safe to call twice."""
 
     def is_held(self) -> bool:
-        """Some process is the loop now, as far as anybody can tell."""
+        """Return True if some process is the loop now, as far as that can be known."""
 
 
 class State(Protocol):
-    """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
+    """The state as loop, telemetry and commands use it: the loop writes and trims, others read."""
 
     @property
     def path(self) -> str:
-        """Where it is, in words for people."""
+        """The state's place, in words for operators."""
 
     @property
     def intent(self) -> IntentPart: ...
@@ -182,58 +191,62 @@ class State(Protocol):
     def loop_lock(self) -> LoopTurn: ...
 
     def holds_signature(self) -> object:
-        """Differs whenever what operators hold back does, as that of a ``Part``."""
+        """Return a value that changes with the operators' holds, like the signature of a ``Part``."""
 
     def read_holds(self) -> Holds:
-        """All that are held; none before the first was pulled."""
+        """Return all holds; empty before the first was set."""
 
     def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
+        """Replace the holds durably by the result of ``change``; return the holds before and after.
+
+        ``anew``: also if the holds before are unknown.
+        """
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Add a line for each entry on what was done. Nothing is decided by it."""
+        """Add a line to the history for each entry. No decision depends on the history."""
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
+        """Return the lines that contain one of the texts; if asked, only those of the ``newest`` part, and about
+        ``most``."""
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Replace what operators should know of loop and pools."""
+        """Replace the status of loop and pools that operators read."""
 
     def read_pool_status(self) -> dict[str, Any]:
-        """The sections by name; none before a loop ran."""
+        """Return the sections by name; empty before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:
-        """The loop has this content of HF's two files in force."""
+        """Record that the loop has this content of HF's two files in force."""
 
     def config_differences(self) -> list[Difference]:
-        """The files of HF of which scripts and loop have read different contents."""
+        """Return the files of HF whose content differs between scripts and loop."""
 
     def beat(self) -> None:
-        """The loop lives."""
+        """Record that the loop is alive."""
 
     def life_signs(self) -> LifeSigns:
-        """The signs that loops have given, by the state's own clock."""
+        """Return the loop's signs of life, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
-        """A number by request that differs after each poll of HF; numbers grow with time."""
+        """Return a number by request that differs after each poll of HF; numbers grow with time."""
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """The hosts that HF listed, and a number that differs after each list; None before HF's first."""
+        """Return the hosts that HF listed, and a number that differs after each list; None before HF's first list."""
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Forget polls and terminal answers of requests that left the state."""
 
     def since_intent(self) -> float:
-        """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""
+        """Return the seconds from intent's last write to the loop's last sign of life; 0 if that is unknown."""
 
     def recovery_asked(self) -> bool:
-        """A person asked to release the brake."""
+        """Return True if an operator asked to release the brake."""
 
     def recovery_done(self) -> None:
-        """The brake is released, durably."""
+        """Record durably that the brake is released."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of each part that grows with what happens, by its name."""
+        """Return the bytes of each part that grows with use, by its name."""
 
     def refusal(self) -> OSError | None:
-        """Why nothing can be written now; None where something can."""
+        """Return the error that prevents writing now; None if writing is possible."""

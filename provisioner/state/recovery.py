@@ -1,7 +1,7 @@
-"""What `provisioner recover` does about lost state files: what is wrong, what it would write, and writing it.
+"""Recovery of lost state files by `provisioner recover`: finding the damage, planning the writes, and writing.
 
-A lost intent.json is made again from memory.json; where that is lost too, from an older copy, from what HF was told and
-from the names that run.
+A lost intent.json is made again from memory.json. If that file is lost, too, intent is made from an older copy, the
+answers that HF was given and the names of running machines.
 """
 
 from __future__ import annotations
@@ -23,105 +23,111 @@ from provisioner.state.memory import MemoryStore
 from provisioner.state.status import StatusStore
 
 UNKNOWN_MOMENT = 0.0
-"""Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""
+"""Wall time of a request of unknown age: its deadline is over, so no machine is made for it."""
 
 NOTHING = Intent("", 0, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The state files as they are."""
+    """The state files as they are on disk."""
 
     conditions: Mapping[str, Condition]
-    """By kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first loop."""
+    """Condition by kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first loop."""
     intent: Intent | None
     memory: Memory | None
     answers: Mapping[str, Answer]
     newest: int
-    """The newest generation of intent.json that anything knows of."""
+    """The newest generation of intent.json that any file records."""
     memory_lost: bool
-    """memory.json is missing, and was there once."""
+    """True if memory.json is missing and once existed."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why a file is UNREADABLE, by kind: the row, its field and its value, or where it does not parse."""
+    """Reason why a file is UNREADABLE, by kind: the row, its field and its value, or the place of a parse error."""
 
     def fine(self, kind: str) -> bool:
-        """True when the file of this kind can be relied on."""
+        """Return True if the file of this kind can be relied on."""
         return self.conditions[kind] is Condition.FINE
 
     @property
-    def without_loop(self) -> bool:
-        """No loop has run on this directory yet."""
+    def has_no_loop(self) -> bool:
+        """True if no loop has run on this directory yet."""
         return self.conditions["memory"] is Condition.NEW
 
     @property
     def need_machines(self) -> bool:
-        """No file knows all requests: only the names that run tell what else there was."""
+        """True if no file contains all requests, so that only the names of running machines show the other requests."""
         return not (self.fine("intent") or self.fine("memory"))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What ``provisioner recover`` would do."""
+    """The plan of ``provisioner recover``."""
 
     files: Files
     intent: Intent | None
-    """What intent.json lacks; None when it need not be written."""
+    """The records that intent.json lacks; None if it need not be written."""
     kept: tuple[str, ...]
-    """Requests of which only machines are left: HF counts as knowing them, so they stay until it returns them."""
+    """Requests of which only machines are left.
+
+    HF is assumed to know them, so they stay until HF returns the machines.
+    """
     unknown: tuple[str, ...]
-    """Machines that run and belong to no request, not even to one written back: orphans."""
+    """Machines that run and belong to no request, not even to one that is written back: orphans."""
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Kinds of files that have to make room. Intent's makes room when it is written."""
+        """Kinds of files that must be moved aside. An unreadable intent is moved aside when it is written."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 
     @property
     def writes(self) -> bool:
-        """Some file has to be written or moved."""
+        """True if some file must be written or moved."""
         return self.intent is not None or bool(self.unreadable)
 
     @property
     def latched(self) -> bool:
-        """The brake is latched, or a loop is about to latch it for what is wrong with intent.
+        """True if the brake is latched, or a loop is about to latch it because of intent.
 
-        Not of a memory that will be made again: that latches its own brake, which nobody has seen yet.
+        False for a memory that will be made again, because the loop then latches a brake that no operator has seen yet.
         """
         memory = self.files.memory if self.files.fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
 
     @property
     def wrong(self) -> bool:
-        """There is something that a person has to look at."""
-        older = self.files.conditions["memory"] is Condition.OLDER
-        return self.writes or self.latched or older or self.files.memory_lost
+        """True if an operator has to act."""
+        is_older = self.files.conditions["memory"] is Condition.OLDER
+        return self.writes or self.latched or is_older or self.files.memory_lost
 
     def releases(self, *, applied: bool) -> bool:
-        """The brake may be released now: a release while files are wrong would last for a cycle."""
+        """Return True if the brake may be released now.
+
+        While files are wrong, a release would last only for a cycle.
+        """
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """A release would be asked for in vain."""
+        """Return True if a requested release would have no effect."""
         return not self.releases(applied=applied) and (self.wrong or not self.files.fine("memory"))
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_files(state: StateDir) -> Files:
-    """All state files. Raises StateTooNew, and StateMissing where there never was anything to recover."""
+    """Read all state files. Raises StateTooNew, and StateMissing if there never was a file to recover."""
     if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
         state.intent.read()
     for _ in tries():
         files = _read_files(state)
         if files.conditions["intent"] is not Condition.OLDER:
-            break  # else it may be older only than what scripts and loop wrote while we read
+            break  # an OLDER intent is read again, because scripts or loop may have written it meanwhile
     return files
 
 
 def _read_files(state: StateDir) -> Files:
-    """Intent before memory: what memory knows and intent lacks must not be what left both in between."""
+    """Read the files once, intent before memory, so that a request removed meanwhile does not look lost from intent."""
     conditions: dict[str, Condition] = {}
     reasons: dict[str, str] = {}
     intent: Intent | None = _read(state.intent, conditions, reasons)
@@ -130,11 +136,11 @@ def _read_files(state: StateDir) -> Files:
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
-    lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    is_lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
     if memory is None and not (state.memory.existed() or state.status.exists() or state.terminal_answers.ids()):
         conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
     return Files(
-        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, lost, reasons
+        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, is_lost, reasons
     )
 
 
@@ -142,55 +148,55 @@ def _read(
     file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition], reasons: dict[str, str]
 ) -> Any:
     try:
-        held = file.read_all() if isinstance(file, StatusStore) else file.read()
-        # status.json has no lock file; it is only a rendering, and binds even where it is old.
-        older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
+        content = file.read_all() if isinstance(file, StatusStore) else file.read()
+        # status.json has no lock file. It is only a rendering, and its answers count even if it is old.
+        is_older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
     except StateMissing:
         conditions[file.kind] = Condition.MISSING
     except StateUnreadable as error:
         conditions[file.kind], reasons[file.kind] = Condition.UNREADABLE, str(error)
     else:
-        conditions[file.kind] = Condition.OLDER if older else Condition.FINE
-        return held
+        conditions[file.kind] = Condition.OLDER if is_older else Condition.FINE
+        return content
     return None
 
 
-# --- what to write ----------------------------------------------------------------------------------------------------
+# --- planning ---------------------------------------------------------------------------------------------------------
 
 
 def recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
-    """What to write. ``machines``: the names that run, or that memory knows as orphans where nothing is lost.
+    """Plan the recovery. ``machines``: running machines, or the orphans that memory knows if no file is lost. Pure.
 
-    ``instance``: whose intent it is when no file says so. Pure.
+    ``instance``: the owner of intent if no file names it.
     """
-    wanted = _wanted(files, machines, prefix)
-    held = (files.intent if files.fine("intent") else None) or NOTHING
-    lacked = _lacked(wanted, held)
+    wanted = _find_wanted(files, machines, prefix)
+    current = (files.intent if files.fine("intent") else None) or NOTHING
+    lacked = _find_lacking(wanted, current)
     owner = files.memory or files.intent
     lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
-    told_of = wanted.requests.keys() | held.requests.keys()
+    known_ids = wanted.requests.keys() | current.requests.keys()
     return Recovery(
         files=files,
-        intent=lost if held is NOTHING or lacked.requests or lacked.returns else None,
+        intent=lost if current is NOTHING or lacked.requests or lacked.returns else None,
         kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
-        unknown=tuple(sorted(name for name in machines if request_of(prefix, name) not in told_of)),
+        unknown=tuple(sorted(name for name in machines if request_of(prefix, name) not in known_ids)),
     )
 
 
-def _lacked(wanted: Intent, held: Intent) -> Intent:
-    """The part of ``wanted`` that ``held`` lacks."""
-    requests = {id_: request for id_, request in wanted.requests.items() if id_ not in held.requests}
-    returns = {id_: back for id_, back in wanted.returns.items() if id_ not in held.returns}
+def _find_lacking(wanted: Intent, current: Intent) -> Intent:
+    """Return the part of ``wanted`` that ``current`` lacks."""
+    requests = {id_: request for id_, request in wanted.requests.items() if id_ not in current.requests}
+    returns = {id_: return_request for id_, return_request in wanted.returns.items() if id_ not in current.returns}
     return replace(wanted, requests=requests, returns=returns)
 
 
-def _wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
-    """What should be in intent: of what is told twice the later source counts."""
+def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
+    """Return the records that should be in intent. If two sources have the same record, the later source counts."""
     sources: list[Intent | None] = []
     if files.need_machines:
-        sources += [_of_machines(machines, prefix), _of_answers(files.answers), files.intent]
+        sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
     if files.memory is not None and (files.need_machines or files.fine("memory")):
-        sources.append(_of_memory(files.memory))
+        sources.append(_intent_from_memory(files.memory))
     wanted = NOTHING
     for source in filter(None, sources):
         wanted = replace(
@@ -199,33 +205,33 @@ def _wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
     return wanted
 
 
-def _of_memory(memory: Memory) -> Intent:
-    """What intent held when this memory was written. What was leaving the files stays away."""
+def _intent_from_memory(memory: Memory) -> Intent:
+    """Return intent as it was when this memory was written, without the records that were being trimmed."""
     requests = {
         record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read), record.rc_account)
         for record in memory.requests.values()
         if not record.trimmed
     }
     returns = {
-        back.id: ReturnRequest(back.id, back.names, memory.wall_of(back.read))
-        for back in memory.returns.values()
-        if not back.trimmed
+        return_request.id: ReturnRequest(return_request.id, return_request.names, memory.wall_of(return_request.read))
+        for return_request in memory.returns.values()
+        if not return_request.trimmed
     }
     return Intent(memory.provisioner, memory.generation, requests, returns)
 
 
-def _of_answers(answers: Mapping[str, Answer]) -> Intent:
-    """What HF was told of: the machines of each answer."""
+def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
+    """Return the intent that the answers imply: a record for each answer, with the number or names of its machines."""
     names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
-    requests = {id_: _remnant(id_, len(held)) for id_, held in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
+    requests = {id_: _remnant(id_, len(each)) for id_, each in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
     returns = {
-        id_: ReturnRequest(id_, held, UNKNOWN_MOMENT) for id_, held in names.items() if id_.startswith(RETURN_ID_PREFIX)
+        id_: ReturnRequest(id_, each, UNKNOWN_MOMENT) for id_, each in names.items() if id_.startswith(RETURN_ID_PREFIX)
     }
     return Intent("", 0, requests, returns)
 
 
-def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
-    """The intent that the names of machines tell: each names its request."""
+def _intent_from_names(machines: Iterable[str], prefix: str) -> Intent:
+    """Return the intent that the names of machines imply: each name contains its request's id."""
     counts = Counter(id_ for name in machines if (id_ := request_of(prefix, name)))
     return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
 
@@ -234,77 +240,80 @@ def _remnant(id_: str, count: int) -> Request:
     return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT)
 
 
-# --- what is said of it -----------------------------------------------------------------------------------------------
+# --- texts for operators ----------------------------------------------------------------------------------------------
 
 
 REMADE = (
-    "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that nobody has seen yet"
+    "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that you have not seen yet"
 )
 
 NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
+    """Return the pool of each machine that belongs to no request, as far as pools were observed."""
     seen = [observation for observation in observations.values() if isinstance(observation, Snapshot)]
     return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
 
 
 def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
-    """What was done, and what to do next. ``applied``, ``release``: what the call asked for."""
-    written = "All that was to be written is written. " if plan.writes and applied else ""
+    """Return the text on what was done and on the next step. ``applied``, ``release``: the options of the call."""
+    written = "All missing records are written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):
-        return f"{written}The brake was not released: {_why_not(plan, applied=applied)}."
+        return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
     if plan.writes and not applied:
         return "Nothing was written. To write it: provisioner recover --apply"
     if release and plan.latched:
         return f"{written}The loop releases the brake with its next cycle."
-    return written + _what_next(plan)
+    return written + _next_step_message(plan)
 
 
-def _what_next(plan: Recovery) -> str:
-    """Of the brake, once there is nothing to write and its release was not asked for."""
+def _next_step_message(plan: Recovery) -> str:
+    """Return the text on the brake if no file is to be written and no release was asked for."""
     if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
-        return "If a loop has latched the brake for that: provisioner recover --release-brake"
+        return "If a loop has latched the brake because of this: provisioner recover --release-brake"
     if plan.files.fine("memory"):
         return "No brake is latched; there is nothing to release."
-    if plan.files.without_loop and not plan.writes:
+    if plan.files.has_no_loop and not plan.writes:
         return f"{NO_LOOP}: there is nothing to recover."
-    return f"{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+    return f"{REMADE[0].upper()}{REMADE[1:]}: then run `provisioner status`."
 
 
-def _why_not(plan: Recovery, *, applied: bool) -> str:
-    if plan.files.without_loop and not plan.writes:
+def _not_released_message(plan: Recovery, *, applied: bool) -> str:
+    if plan.files.has_no_loop and not plan.writes:
         return f"none is latched. {NO_LOOP}"
     if not plan.files.fine("memory"):
         in_the_way = "memory" in plan.unreadable and not applied
-        return REMADE + ("; to make room for it: provisioner recover --apply" if in_the_way else "")
-    words = "files are wrong, for which it would latch again; write them as well"
-    return f"{words}: provisioner recover --apply --release-brake"
+        return REMADE + ("; to move the old file aside: provisioner recover --apply" if in_the_way else "")
+    problem = "files are wrong, and the brake would latch again because of them; write the files as well"
+    return f"{problem}: provisioner recover --apply --release-brake"
 
 
-# --- writing it -------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
-    """Write what is to be written, but for the brake; returns where the files went that made room. Raises StateError.
+    """Write the plan, except the release of the brake; return the paths of the files moved aside. Raises StateError.
 
-    Interrupted at any point, it can be run again.
+    If it is interrupted at any point, it can be run again.
     """
     stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
-        for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
-            state.terminal_answers.presume(id_)
+        for id_ in plan.kept:  # HF may have had these machines for long, and will not poll their request again
+            state.terminal_answers.assume(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
     return tuple(moved)
 
 
 def _make_room(file: MemoryStore | StatusStore) -> str:
-    """Move aside what is still unreadable; the new name. Empty: another recovery moved it, or a loop made it again."""
+    """Move aside a file that is still unreadable; return its new path.
+
+    Empty if another recovery has moved it or a loop has made it again.
+    """
     conditions: dict[str, Condition] = {}
     _read(file, conditions, {})
     try:

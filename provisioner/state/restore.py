@@ -1,11 +1,11 @@
-"""A dump put back into a state directory, so that the next loop begins as with an old copy.
+"""Restore of a dump into a state directory, so that the next loop begins as with an old copy.
 
-Interrupted anywhere, scripts and loop find a directory that they refuse or are careful with, and the restore can be run
-again. Each step is durable, in this order:
+If it is interrupted, scripts and loop refuse the directory or act carefully, and the restore can be run again. Each
+step is durable, in this order:
 
 * The present files are copied.
-* Memory becomes an old one, which the loop makes again, with the brake latched.
-* What HF was told is there.
+* Memory becomes an old copy, which the loop makes again, with the brake latched.
+* The terminal answers that HF was given are put back.
 * Intent comes last.
 """
 
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import ADVICE, Dump
-from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, settle
-from provisioner.state.codec import RecordError, intent_of
-from provisioner.state.database import Tables, encoded, generation_of
+from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, sync_directory
+from provisioner.state.codec import RecordError, decode_intent
+from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
     LockTimeout,
@@ -45,37 +45,37 @@ DATABASES = ("intent.json", "memory.json", "status.json", "holds.json")
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore has put back."""
+    """The result of a restore."""
 
     requests: int
     returns: int
-    told: int
-    """Entries of what HF was told that the directory lacked."""
+    reported: int
+    """Number of entries of terminal answers that the directory lacked."""
     kept: str
-    """The directory in which the files from before are; empty where there were none."""
+    """Directory with the files from before the restore; empty if there were none."""
     left_out: tuple[str, ...]
-    """Files of the dump that were damaged when it was taken, and are made again without it."""
+    """Files of the dump that were damaged when the dump was taken. They are made again without it."""
 
 
 def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
-    """Put it back. ``replaces``: what is there may be moved aside; what HF was told always stays.
+    """Restore the dump. ``replaces``: present files may be moved aside. Present terminal answers always stay.
 
-    Raises StateExists where something is there and may not be moved, LockTimeout while a loop or a script works on the
+    Raises StateExists if there are files that may not be moved, LockTimeout while a loop or a script works on the
     directory, StateError.
     """
     if dump.manifest.instance != instance:
         raise StateError(
-            f"{dump.source}: is of HF's provider instance {dump.manifest.instance!r}, not of {instance!r}; nothing was "
-            "changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
+            f"{dump.source}: belongs to HF's provider instance {dump.manifest.instance!r}, not to {instance!r}; "
+            "nothing was changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
         )
-    saved = _Saved.of(dump)
+    saved = _Saved.from_dump(dump)
     loop, lock = state.loop_lock, DataLock(state.intent.lock_path)
     if not loop.acquire(0):
         holder = loop.holder()
-        whose = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
+        holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
-            f"{loop.path}: a loop works on this directory{whose}, or another restore; nothing was changed. "
-            f"{loop.stopped() or 'Stop it, and any that stands by'}, then try again."
+            f"{loop.path}: a loop works on this directory{holder_message}, or another restore; nothing was changed. "
+            f"{loop.stopped() or 'Stop the loop, and any that stands by'}, then try again."
         )
     try:
         if not lock.try_acquire():
@@ -83,22 +83,22 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
                 f"{state.intent.lock_path}: a script writes at this moment; nothing was changed. Stop HostFactory, or "
                 "try again."
             )
-        with lock.held():
+        with lock.released_at_end():
             kept = _set_aside(state, replaces=replaces)
             lock.generation = max(lock.generation, generation_of(saved.intent))
-            lock.note()  # scripts no longer begin anew where intent is missing
+            lock.note()  # from now on scripts do not make a new intent
             _outdate(state, saved.memory)
-            told = _restore_told(state, dump)
+            reported = _restore_reported(state, dump)
             _restore_signs(state, dump, saved)
             _restore_intent(state, saved, lock, dump.files["intent.json"].mtime_ns)
     finally:
         loop.release()
-    return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), told, kept, saved.left_out)
+    return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), reported, kept, saved.left_out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The databases of a dump, without what must not come back."""
+    """The databases of a dump, without records that must not come back."""
 
     intent: Tables
     memory: Tables | None
@@ -108,47 +108,47 @@ class _Saved:
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, dump: Dump) -> _Saved:
+    def from_dump(cls, dump: Dump) -> _Saved:
         intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
-        status, announced = _status(dump), _announced(dump)  # both are made again, so nothing is lost with them
-        signs = {"status.json": status, ANNOUNCED_FILE: announced}
-        left_out = tuple(name for name, sound in signs.items() if sound is None and name in dump.files)
+        status, announced = _status(dump), _announced(dump)  # both are made again if they are damaged
+        remade = {"status.json": status, ANNOUNCED_FILE: announced}
+        left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
         try:
-            intent_of(intent)
+            decode_intent(intent)
             if memory is not None:
                 MemoryCodec().decode(memory)
         except RecordError as error:
             raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
-        for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
+        for name in ("requests", "returns"):  # trimmed records are left out, because their answers may be gone
             records = (memory or {}).get(name, {})
             intent[name] = {
                 id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("trimmed")
             }
         if status is not None:
-            # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
+            # HF may have got newer answers of running requests. Without an answer, HF is assumed to know all that runs.
             answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
         return cls(intent, memory, status, holds, announced, left_out)
 
 
 def _status(dump: Dump) -> Tables | None:
-    """What was published; None where it was not, or where the file was damaged."""
+    """Return the tables of status.json; None if the dump lacks the file or it is damaged."""
     with suppress(StateUnreadable):
         return dump.tables("status")
     return None
 
 
 def _announced(dump: Dump) -> dict[str, int] | None:
-    """The maxNumbers that HF was shown; None where it was shown none, or where the file was damaged."""
+    """Return the maxNumbers that HF was shown; None if the dump lacks the file or it is damaged."""
     with suppress(KeyError, StateUnreadable):
         return numbers_in(ANNOUNCED_FILE, dump.files[ANNOUNCED_FILE].content, "")
     return None
 
 
-def _present(state: StateDir) -> Iterator[str]:
-    """The files that will be replaced, as far as they are there. Raises StateError for a link or a directory."""
+def _find_present(state: StateDir) -> Iterator[str]:
+    """Yield the files that will be replaced, if they exist. Raises StateError for a link or a directory."""
     for name in (*DATABASES, ANNOUNCED_FILE):
         path = os.path.join(state.path, name)
         if (facts := facts_of(path)) is not None:
@@ -158,34 +158,34 @@ def _present(state: StateDir) -> Iterator[str]:
 
 
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
-    """Copy the files that will be replaced; returns the directory of the copies."""
-    present = list(_present(state))
+    """Copy the files that will be replaced; return the directory of the copies."""
+    present = list(_find_present(state))
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
-        what = ", ".join(present) or "what HF was told, or locks of files that are lost"
+        present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
         raise StateExists(
-            f"{state.path}: is not empty ({what}); nothing was changed. With --yes the files are moved aside, and what "
-            "HF was told stays."
+            f"{state.path}: is not empty ({present_message}); nothing was changed. With --yes the files are moved "
+            "aside, and the answers that HF was given stay."
         )
     if not present:
         return ""
     now = "".join(filter(str.isalnum, format_utc(time.time())))
     kept = os.path.join(state.path, f"before-restore-{now}")
     make_shared_directory(kept)
-    for name in present:  # one is there already where a restore of this second was interrupted
+    for name in present:  # a copy exists if a restore was interrupted within this second
         create_whole(os.path.join(kept, name), read_whole(os.path.join(state.path, name), ADVICE))
-    settle(kept)
+    sync_directory(kept)
     return kept
 
 
 def _outdate(state: StateDir, memory: Tables | None) -> None:
-    """The memory of the dump is there, and known to be an old copy; an earlier loop must not go on."""
+    """Put back the memory of the dump, recorded as an old copy, and stop an earlier loop by a new epoch."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
-        written = [generation_of(tables) for tables in (memory, _readable(file)) if tables is not None]
+        written = [generation_of(tables) for tables in (memory, _load_readable(file)) if tables is not None]
         lock.generation = max([lock.generation, *written]) + 1
         lock.note()
         if memory is not None:
-            replace(file.path, encoded(memory))
+            replace(file.path, encode_json(memory))
         elif file.exists():
             file.set_aside()
     epoch = int(memory["memory"]["memory"].get("epoch", 0)) if memory else 0
@@ -193,26 +193,29 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
     state.loop_lock.sign_off()
 
 
-def _readable(file: StateFile) -> Tables | None:
-    """What stands in a file, if this version can read it."""
+def _load_readable(file: StateFile) -> Tables | None:
+    """Return the tables of a file; None if this version cannot read it."""
     try:
         return file.load()
     except (StateMissing, StateUnreadable, StateTooNew):
         return None
 
 
-def _restore_told(state: StateDir, dump: Dump) -> int:
-    """Put back the entries that are missing; one that is there, or another in its place, HF was told later."""
+def _restore_reported(state: StateDir, dump: Dump) -> int:
+    """Put back the entries that are missing; return their number.
+
+    A present entry stays, because HF got it later.
+    """
     make_shared_directory(state.terminal_answers.path)
-    return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.told().items()])
+    return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
 
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
-    """What HF was shown, what people hold, what was published, and the journal; of the first two the present counts."""
+    """Put back the maxNumbers, the holds, the status and the journal. Present maxNumbers and holds are kept."""
     if saved.status is None:
-        remove(state.status.path)  # it tells of requests that intent will not know
+        remove(state.status.path)  # it names requests that intent will not contain
     else:
-        replace(state.status.path, encoded(saved.status))
+        replace(state.status.path, encode_json(saved.status))
     if saved.announced is not None:
         numbers = dict(saved.announced)
         with suppress(StateUnreadable):
@@ -220,7 +223,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
             numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}
         state.announced.write(numbers)
     with DataLock(state.holds.lock_path) as lock:
-        if saved.holds is not None and _readable(state.holds) is None:
+        if saved.holds is not None and _load_readable(state.holds) is None:
             state.holds.put_back(saved.holds, lock)
     if not state.journal.files():
         for name, one in dump.files.items():
@@ -228,9 +231,12 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
                 replace(os.path.join(state.path, name), one.content)
 
 
-def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified: int) -> None:
-    """Newer than all that writers know of, and as old as it is: by that requests are known whose time is over."""
+def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
+    """Put back intent with a generation above all that writers know, and with its old modification time.
+
+    From that time the loop recognizes requests whose deadline is over.
+    """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)
     with writing(path):
-        os.utime(path, ns=(modified, modified))
+        os.utime(path, ns=(modified_ns, modified_ns))

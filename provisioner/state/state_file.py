@@ -1,6 +1,6 @@
-"""What intent.json, memory.json and status.json have in common: a file, its lock file and its generation.
+"""The base of intent.json, memory.json and status.json: a file, its lock file and its generation.
 
-The scripts import this at each call: it imports nothing that costs time.
+The scripts import this at each call, so it imports nothing that costs time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from provisioner.state.database import (
     SCHEMA,
     StateStorage,
     Tables,
-    about,
     generation_of,
+    get_meta,
     unreadable,
 )
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, writing
@@ -28,38 +28,41 @@ def _noted_generation(path: str) -> int:
 
 
 def was_written(path: str) -> bool:
-    """True when the state file is there or, by its lock file, was there once."""
+    """Return True if the state file exists or, by its lock file, once existed."""
     return os.path.lexists(path) or _noted_generation(path) > 0
 
 
 class StateFile:
-    """What the databases have in common: a file, its lock file and its generation."""
+    """A database's file, its lock file and its generation."""
 
     kind = ""
     advice = RECOVER
     tables: tuple[str, ...] = ()
-    """The tables beside ``meta``."""
+    """Names of the tables besides ``meta``."""
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, f"{self.kind}.json")
         self.lock_path = f"{self.path}.lock"
 
     def exists(self) -> bool:
-        """True when the file is there, readable or not."""
+        """Return True if the file exists, readable or not."""
         return os.path.lexists(self.path)
 
     def existed(self) -> bool:
-        """True when the file is there or, by its lock file, was there once."""
+        """Return True if the file exists or, by its lock file, once existed."""
         return was_written(self.path)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
+        """Return a value that changes with the file (inode, mtime in ns, size); None if the file is missing.
+
+        Costs one stat.
+        """
         facts = facts_of(self.path)
         return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
     def condition(self) -> Condition:
-        """What the file and its lock file say together. Raises StateTooNew or StateDenied."""
-        # The lock file first: read after the data, it could know of a write that the data just read cannot have.
+        """Return the condition that follows from the file and its lock file. Raises StateTooNew or StateDenied."""
+        # The lock file first. Read after the data, it could record a later write than the data just read.
         noted = self.known_generation() if os.path.exists(self.lock_path) else None
         try:
             return condition(generation_of(self.load()), noted)
@@ -69,46 +72,46 @@ class StateFile:
             return Condition.UNREADABLE
 
     def known_generation(self) -> int:
-        """The last generation that was written, by the lock file; 0 when unknown."""
+        """Return the last generation that was written, by the lock file; 0 if unknown."""
         return _noted_generation(self.path)
 
     def set_aside(self) -> str:
-        """Rename a file that cannot be used, so that a new one can be made; returns its new name."""
-        return self._aside(os.rename)
+        """Rename a file that cannot be used, so that a new one can be made; return its new path."""
+        return self._put_aside(os.rename)
 
     def keep_aside(self) -> str:
-        """Copy a file that is about to be replaced; returns the copy's name."""
-        return self._aside(lambda path, aside: create_whole(aside, read_whole(path, self.advice)))
+        """Copy a file that is about to be replaced; return the copy's path."""
+        return self._put_aside(lambda path, aside_path: create_whole(aside_path, read_whole(path, self.advice)))
 
-    def _aside(self, move: Callable[[str, str], object]) -> str:
+    def _put_aside(self, move: Callable[[str, str], object]) -> str:
         signature = self.signature()
         if signature is None:
             raise self._missing()
-        aside = f"{self.path}.aside-{signature[1]}"
+        aside_path = f"{self.path}.aside-{signature[1]}"
         with writing(self.path):
             try:
-                move(self.path, aside)  # a copy that is there is from an earlier try that was interrupted
+                move(self.path, aside_path)  # a present copy is from an earlier try that was interrupted
             except FileNotFoundError as error:
                 raise self._missing() from error
-        return aside
+        return aside_path
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:
-        """Replace all tables, as newer than whatever was written before. Raises StateUnwritable."""
+        """Replace all tables, with a generation above all that was written before. Raises StateUnwritable."""
         self._save(tables, lock, max(lock.generation, generation_of(tables)) + 1)
 
     def load(self) -> Tables:
-        """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
+        """Return all tables. Raises StateMissing, StateUnreadable or StateTooNew."""
         try:
             return StateStorage(self.path, self.kind, self.advice).read()
         except StateMissing as error:
             raise self._missing() from error
 
     def _missing(self) -> StateMissing:
-        """The error for a file that is not there."""
+        """Return the error for a file that does not exist."""
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """The documents of one table by id, read without the last one."""
+        """Return the documents of one table by id, without reading the last table."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})
@@ -122,15 +125,15 @@ class StateFile:
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
     def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write the tables durably, then note their generation in the lock file: never the other way round."""
+        """Write the tables durably, then record their generation in the lock file, never in the opposite order."""
 
-        def still_ours() -> None:
+        def check_ours() -> None:
             lock.check()
             check()
 
-        self._replace(tables, generation, still_ours)
+        self._replace(tables, generation, check_ours)
         lock.generation = generation
 
     def _replace(self, tables: Tables, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        about(tables).update(schema=SCHEMA, generation=generation)
+        get_meta(tables).update(schema=SCHEMA, generation=generation)
         StateStorage(self.path, self.kind, self.advice).write(tables, check)

@@ -1,6 +1,6 @@
-"""What the loop publishes: ``status.json`` for scripts, ``pools.json`` for operators.
+"""The published status: ``status.json`` for scripts, ``pools.json`` for operators.
 
-The scripts import this: it imports nothing that costs time.
+The scripts import this, so it imports nothing that costs time.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ class StatusStore(StateFile):
     """``status.json``: a rendering of memory and intent, which the loop alone writes and can always make again."""
 
     kind = "status"
-    advice = "The loop makes it again: see that one runs (`provisioner run`)."
+    advice = "The loop makes it again: make sure that a loop runs (`provisioner run`)."
     tables = ("lost", "available", "answers")
-    """Answers are large and come last: who asks for another table does not read them."""
+    """Names of the tables. Answers are large and come last, so that readers of other tables do not read them."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)
         self._generation: int | None = None
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
-        """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
+        """Return the answers of these ids, as far as they have one.
+
+        Raises StateMissing, StateUnreadable or StateTooNew.
+        """
         answers = self.load().get("answers", {})
         return self._answers({key: answers[key] for key in identifiers if key in answers})
 
     def read_all(self) -> dict[str, Answer]:
-        """Every answer. Raises as ``read_answers`` does."""
+        """Return every answer. Raises as ``read_answers``."""
         return self._answers(self.load().get("answers", {}))
 
     def _answers(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
         return {key: Answer(*self._values(key, each, answer=str, ended=bool)) for key, each in documents.items()}
 
     def read_lost(self) -> dict[str, Loss]:
-        """The hosts to report, by short name. Raises as ``read_answers`` does."""
+        """Return the lost hosts to report, by short name. Raises as ``read_answers``."""
         lost = self._peek("lost").items()
         return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in lost}
 
     def read_available(self) -> dict[str, int]:
-        """How many more machines each template may have, by id; raises as ``read_answers`` does."""
+        """Return how many more machines each template may have, by id. Raises as ``read_answers``."""
         return {name: self._values(name, each, machines=int)[0] for name, each in self._peek("available").items()}
 
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
     ) -> None:
-        """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
+        """Replace all tables durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
         if self._generation is None:
             self._generation = self._last_generation()
         tables = self._new_tables("")
@@ -63,7 +66,7 @@ class StatusStore(StateFile):
         self._generation += 1
 
     def _values(self, key: str, document: Mapping[str, Any], **kinds: type) -> list[Any]:
-        """The fields of a document, each of its kind. Raises StateUnreadable."""
+        """Return the fields of a document, each of its kind. Raises StateUnreadable."""
         values = [document.get(field) for field in kinds]
         if [*map(type, values)] != [*kinds.values()]:
             raise self._unreadable(f"{key!r} lacks {' or '.join(kinds)}")
@@ -80,20 +83,20 @@ class StatusStore(StateFile):
 
 
 class PoolStatusFile:
-    """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
+    """``pools.json``: the status of loop and pools for operators. The loop writes it when the status changes.
 
-    What its sections mean: ``PoolStatus`` in notes.py.
+    ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def write(self, pool_status: Mapping[str, Any]) -> None:
-        """Replace the notes. Not fsynced: a new loop writes them again."""
+        """Replace the pool status. The file is not fsynced, because a new loop writes it again."""
         replace(self.path, json.dumps(pool_status).encode(), durable=False)
 
     def read(self) -> dict[str, Any]:
-        """The sections by name; none before a loop ran. Raises StateUnreadable."""
+        """Return the sections by name; empty before a loop ran. Raises StateUnreadable."""
         advice = "The loop writes it again when it starts."
         if (content := read_if_present(self.path, advice)) is None:
             return {}

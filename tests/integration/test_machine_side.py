@@ -302,7 +302,7 @@ def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
-    assert "told to end" in said(machine)
+    assert "received a signal to end" in said(machine)
     assert not machine.ready.exists()
 
 
@@ -381,7 +381,10 @@ def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine:
 def test_without_an_administrator_it_leaves_undrained_and_says_what_to_set(machine: Machine) -> None:
     left(machine)
     assert not closed(machine)
-    assert f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER names nobody to log on" in said(machine)
+    assert (
+        f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER is not set, so no account is logged on"
+        in said(machine)
+    )
 
 
 @pytest.mark.parametrize(
@@ -688,7 +691,7 @@ def test_an_instance_that_is_not_told_whether_it_has_a_setting_does_not_join_wit
     metadata.away[f"instance/{asked}"] = 1000
     assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 1
     log = machine.log.read_text()
-    assert f"the metadata server does not tell {asked}: curl ended with 22, HTTP status 503" in log
+    assert f"the metadata server does not answer {asked}: curl ended with 22, HTTP status 503" in log
     assert "lacks" not in log
     assert machine.calls == ["poweroff "]
 
@@ -696,7 +699,7 @@ def test_an_instance_that_is_not_told_whether_it_has_a_setting_does_not_join_wit
 def test_where_no_metadata_server_answers_an_instance_says_so_and_powers_off(machine: Machine) -> None:
     assert machine.start("startup.sh").wait(timeout=30 * PATIENCE) == 1
     log = machine.log.read_text()
-    assert "the metadata server does not tell attributes/hf-machine-lib: curl ended with 7, HTTP status 000" in log
+    assert "the metadata server does not answer attributes/hf-machine-lib: curl ended with 7, HTTP status 000" in log
     assert machine.calls == ["poweroff "]
 
 
@@ -733,7 +736,7 @@ def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there
 ) -> None:
     (port,) = free_ports(1)
     start_with_secret(machine, metadata, f"127.0.0.1:{port}")
-    told = f"{SECRET} is not told: curl: (7)"
+    told = f"{SECRET} cannot be read: curl: (7)"
     until(lambda: machine.log.exists() and told in machine.log.read_text(), 30, what="it has asked in vain")
     assert not machine.ready.exists()
     with MetadataServer({}, port) as secrets:

@@ -242,10 +242,10 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(master: Master, arch
         pytest.param(
             f"rm -r {HF_TOP}/conf", "HostFactory's own configuration comes before this runner", id="no HostFactory"
         ),
-        pytest.param("rm -r /opt/provisioner", "the image lacks what packer_runners install", id="no program"),
+        pytest.param("rm -r /opt/provisioner", "the image lacks the installation of packer_runners", id="no program"),
         pytest.param(
             f"mkdir -p {HF_TOP}/work/providers/gcpgceinst",
-            "move what it holds to /var/lib/hostfactory",
+            "move its content to /var/lib/hostfactory",
             id="a directory",
         ),
     ],

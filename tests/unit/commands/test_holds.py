@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
     Path(state.holds.path).write_text("{")
     code, text = called(capsys, "pause", "a")
     assert code == 1
-    assert "Nobody knows which holds are in force" in text
+    assert "The holds in force are unknown" in text
     code, text = called(capsys, *command)
     assert (code, len(held(state))) == (0, left)
     assert "All other holds are released; set again those that are needed." in text

@@ -165,7 +165,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
     document = {"template": "GkePod", "count": 1, "created_wall": 0.0}
     state.intent.add({"requests": dict.fromkeys(("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"), document)})
     remember(state, replace(LATCHED, requests={one.id: one for one in (forgotten, asked, heard)}))
-    state.terminal_answers.presume("cccccccccc")
+    state.terminal_answers.assume("cccccccccc")
     for id_, ago in (("aaaaaaaaaa", 1801), ("bbbbbbbbbb", 0), ("cccccccccc", 1801)):
         state.seen.touch(id_)
         then = time.time() - ago
@@ -253,7 +253,7 @@ def test_where_no_brake_is_latched_nothing_is_released(state: StateDir, capsys: 
 @pytest.mark.parametrize(
     ("held", "broken", "words"),
     [
-        pytest.param(LACKS_ONE, (), "write them as well: provisioner recover --apply --release-brake", id="intent"),
+        pytest.param(LACKS_ONE, (), "write the files as well: provisioner recover --apply --release-brake", id="intent"),
         pytest.param(LATCHED, ("memory",), "provisioner recover --apply", id="memory"),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_memory_that_will_be_made_again_has_no_brake_to_release_yet(
     Path(state.memory.path).write_text("{")
     code, document = recover(capsys, "--apply", "--release-brake")
     assert (code, document["applied"], document["released"]) == (1, True, False)
-    assert "nobody has seen yet" in document["outcome"]
+    assert "you have not seen yet" in document["outcome"]
     assert not state.recovery_asked()
 
 
@@ -331,4 +331,4 @@ def test_a_memory_that_a_loop_has_made_is_lost_when_it_is_missing(
     assert run(["trim"]) == 1
     assert "memory.json: the file does not exist" in capsys.readouterr().err
     assert run(["recover"]) == (left != "status.json")
-    assert "latches a brake that nobody has seen yet" in capsys.readouterr().out
+    assert "latches a brake that you have not seen yet" in capsys.readouterr().out

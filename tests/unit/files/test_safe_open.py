@@ -1,4 +1,4 @@
-"""No file of ours is read or written through a symbolic link; nothing but a file in its place keeps anybody waiting."""
+"""Refusal of symbolic links, hard links and FIFOs in the place of our files."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def state(tmp_path: Path) -> StateDir:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """A file of somebody else, which is as it was when the test ends."""
-    path = tmp_path / "of-somebody-else"
+    """A file of another program, which must be unchanged when the test ends."""
+    path = tmp_path / "of-another-program"
     path.write_bytes(CONTENT)
     path.chmod(0o604)
     before = path.stat()
@@ -82,8 +82,8 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def nobody_waits() -> Iterator[None]:
-    """End the test where something opens a FIFO that nobody else opens: it would wait for ever."""
+def end_endless_waits() -> Iterator[None]:
+    """End the test if it opens a FIFO that no other process opens, because that would wait for ever."""
     signal.alarm(60)
     yield
     signal.alarm(0)
@@ -108,7 +108,7 @@ REPLACES = frozenset(
     f"{name} {number}"
     for name, number in [("memory.json", 0), ("status.json", 0), ("hf-inventory.json", 0), ("announced.json", 0)]
 ) | {"pools.json 0", "recover 0"}
-"""Uses that replace the file whole, and open it not at all."""
+"""Uses that replace the file whole without opening it."""
 
 
 @EACH_USE
@@ -131,7 +131,7 @@ def test_a_hard_link_in_place_of_a_file_is_refused_by_name_and_not_opened(
         assert path.stat().st_nlink == 1
 
 
-def test_what_mends_a_hard_link_is_what_the_message_says(state: StateDir, victim: Path) -> None:
+def test_the_message_says_how_to_fix_a_hard_link(state: StateDir, victim: Path) -> None:
     add(state)
     path = Path(state.intent.path)
     path.chmod(0o604)
@@ -158,7 +158,7 @@ def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> N
 
 
 def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
-    """A writer makes files that are made once, and a reader reads each as soon as it is there."""
+    """Read each file as soon as it exists, while a writer creates files that must not exist before."""
     paths = [str(tmp_path / str(number)) for number in range(200)]
     writer = threading.Thread(target=lambda: [create_whole(path, b"whole") for path in paths])
     writer.start()
@@ -170,7 +170,7 @@ def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> N
 
 @pytest.fixture
 def made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file whose name aside another host removes while this host counts: an open file keeps the count it had."""
+    """A file whose name aside another host removes while this host counts. An open file keeps the count that it had."""
     path, aside = tmp_path / "made", tmp_path / "made.17-abcd.new"
     aside.write_bytes(b"whole")
     os.link(aside, path)
@@ -232,7 +232,7 @@ def test_a_file_that_is_refused_is_closed(state: StateDir, victim: Path, monkeyp
 
 
 @EACH_USE
-def test_a_fifo_in_place_of_a_file_keeps_nobody_waiting(
+def test_a_fifo_in_place_of_a_file_blocks_no_process(
     state: StateDir, name: str, use: Callable[[StateDir], object]
 ) -> None:
     path = Path(state.path) / name
@@ -246,7 +246,7 @@ def test_a_fifo_in_place_of_a_file_keeps_nobody_waiting(
         assert words.startswith(f"{path}: ")
         assert "is no regular file" in words
     else:
-        assert path.is_file()  # what is replaced whole was never opened
+        assert path.is_file()  # a file that is replaced whole was never opened
 
 
 def test_a_linked_directory_may_stay(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Any text is a document or a YAMLError: what a file says of it, the loader's test has."""
+"""YAML texts: any text gives a document or a YAMLError. The loader's test covers the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state directory, and what makes its tests quick."""
+"""A state directory, and fixtures that make its tests quick."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> StateDir:
-    """A state directory that an earlier version has left: see test_codec.py."""
+    """A state directory that an earlier version has written: see test_codec.py."""
     shutil.copytree(GOLDEN / "state", tmp_path / "work")
     return StateDir(tmp_path / "work")

@@ -1,4 +1,4 @@
-"""A dump as bytes: what is cut off, altered or added is refused, as is what a newer version wrote."""
+"""A dump as bytes: a dump that was cut off, altered or extended is refused, and so is one of a newer version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTENT = {"meta": {"state": {"schema": 1, "kind": "intent", "generation": 4, "pr
 
 
 def packed(schema: int = 1, kind: str = "intent", format_: int = archive.FORMAT, **more: bytes) -> bytes:
-    """A dump of an intent, and of other files."""
+    """Return a dump of an intent and of other files."""
     intent = json.dumps(
         {**INTENT, "meta": {"state": {**INTENT["meta"]["state"], "schema": schema, "kind": kind}}, "returns": {}}
     )
@@ -32,7 +32,7 @@ def altered(before: str, after: str) -> Callable[[bytes], bytes]:
 
 
 def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Callable[[bytes], bytes]:
-    """A .tar.gz with one member; a link leads to itself."""
+    """Return a function that ignores a dump and makes a .tar.gz with one member. A link points to itself."""
     member = tarfile.TarInfo(name)
     member.type, member.linkname, member.size = kind, name, len(content)
     made = io.BytesIO()
@@ -42,10 +42,10 @@ def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Ca
 
 
 def test_what_was_packed_is_unpacked() -> None:
-    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"told\n{}"}))
+    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"reported\n{}"}))
     assert dump.manifest == Manifest(archive.FORMAT, "9.9", "demo", "then")
     assert dump.tables("intent")["meta"] == INTENT["meta"]
-    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.answer-0": Saved(b"told\n{}", 5)})
+    assert (dump.tables("memory"), dump.reported()) == (None, {"seen/a.answer-0": Saved(b"reported\n{}", 5)})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_no_number_in_json_is_refused(number: str) -> None:
 def test_a_file_that_the_manifest_does_not_name_is_refused() -> None:
     with pytest.raises(StateUnreadable, match=r"holds 'memory\.json', which its manifest\.json does not name"):
         unpack(
-            "stdin", altered('"memory.json": {', '"holds.json": {')(packed(**{"memory.json": b"", "holds.json": b""}))
+            "stdin", altered('"memory.json": {', '"holds.json" : {')(packed(**{"memory.json": b"", "holds.json": b""}))
         )
 
 

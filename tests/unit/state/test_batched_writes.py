@@ -1,4 +1,4 @@
-"""Group commit: what one who waits may rely on, whatever the writer does meanwhile and wherever either of them ends."""
+"""Batched writes: the promises to a waiting script, whatever the writer does and wherever either process ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mine(state: StateDir) -> BatchedWrite:
     return BatchedWrite(state.intent.path, MINE)
 
 
-# --- what the writer does ---------------------------------------------------------------------------------------------
+# --- the writer -------------------------------------------------------------------------------------------------------
 
 
 def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
@@ -64,7 +64,7 @@ def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
         for one in posted:
             waiters.enter_context(one.posted(TERMS))
         own = add(state)
-        assert all(one.gone() for one in posted)
+        assert all(one.is_gone() for one in posted)
     assert recorded(state) == {own, *ids}
     assert state.intent.read().generation == 2
     assert left(state) == []
@@ -87,7 +87,7 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
-    """A writer may be slow, or stopped: he looks again, once all is ready but the rename."""
+    """Check that a slow or stopped writer asks again, when only the rename is left to do, whether the owner waits."""
     owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
@@ -127,7 +127,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
         posted.__enter__()
     own = add(state)
     assert recorded(state) == {own}
-    assert not other.gone()
+    assert not other.is_gone()
     posted.__exit__(None, None, None)
 
 
@@ -136,17 +136,17 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     other = write(state, own)
     with other.posted(TERMS), mine(state).posted(TERMS), write(state, "mine000000").posted(TERMS):
         add(state)
-        assert not other.gone()
+        assert not other.is_gone()
         assert len(left(state)) == 2, "nor do two who add the same id overwrite one another"
     assert state.intent.read().requests[own].template == "T"
     assert "mine000000" in recorded(state)
 
 
-# --- what one who waits does ------------------------------------------------------------------------------------------
+# --- a waiting script -------------------------------------------------------------------------------------------------
 
 
 def held_until(monkeypatch, event: Callable[[], None]) -> None:
-    """The lock is held when it is asked for; ``event`` happens while the caller waits, who looks once more then."""
+    """Make the lock look taken at first. ``event`` happens while the caller waits, which then checks once more."""
     real = DataLock.acquire
 
     def acquire(self: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -161,7 +161,7 @@ def held_until(monkeypatch, event: Callable[[], None]) -> None:
 
 
 def serve(state: StateDir) -> None:
-    """Another writer, who takes the lock at once."""
+    """Write as another writer that gets the lock at once."""
     with DataLock(state.intent.lock_path) as lock:
         tables = state.intent._current(lock, None)
         state.intent._write(tables, lock)
@@ -188,19 +188,21 @@ def test_a_posting_that_vanishes_without_being_written_is_written_by_its_owner(s
 
 
 directory_of = atomic._directory_of
-"""A directory is opened in order to sync it."""
+"""The real function. A directory is opened in order to sync it."""
 
 
 def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(BatchedWrite, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "confirm_written", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         request = add(state)
     assert recorded(state) == {request}
     assert state.intent.read().generation == 2
-    assert len(synced) == 2, "the writer may not have come to it: his at the rename, ours before we answer"
+    assert len(synced) == 2, (
+        "the writer's sync at the rename, and ours before the answer, in case the writer ended early"
+    )
     assert left(state) == []
 
 
@@ -210,7 +212,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
 ) -> None:
     def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
         patch.undo()
-        patch.setattr(BatchedWrite, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "confirm_written", lambda self: None)
         serve(StateDir(state.path))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         if refused:
@@ -223,7 +225,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
         patch.setattr(DataLock, "acquire", time_is_up)
         request = add(state)
     assert recorded(state) == {request}
-    assert len(synced) == 1, "its writer may be gone, or slow: nobody knows whether he came to it"
+    assert len(synced) == 1, "the writer may be gone or slow, so its own sync is uncertain"
 
 
 def test_where_no_posting_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
@@ -239,7 +241,7 @@ def _refuse(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_one_who_is_stopped_when_it_is_his_turn_keeps_nobody_from_a_free_lock(state: StateDir) -> None:
+def test_a_script_that_is_stopped_in_its_turn_blocks_no_other_from_a_free_lock(state: StateDir) -> None:
     stopped = LockFile(f"{state.intent.lock_path}.turn")
     assert stopped.try_acquire()
     own = add(state, wait=0.05)
@@ -252,8 +254,8 @@ STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
 
 def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
     asked = {"template": STRANGE_TEXT, "count": 1, "created_wall": 1 / 3, "rc_account": STRANGE_TEXT}
-    back = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
-    added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": back}}
+    return_document = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
+    added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": return_document}}
     state.intent.add(added)
     written = BatchedWrite(state.intent.path, added)
     for _ in range(2):
@@ -275,11 +277,11 @@ def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDi
     assert recorded(state) == {own}
 
 
-# --- one who gives up, and the writer who has his posting in hand -----------------------------------------------------
+# --- a script that gives up, and the writer that has its posted write -------------------------------------------------
 
 
 class Steps:
-    """Stands for ``os`` in the modules that write: before some of the calls another process does something."""
+    """A replacement of ``os`` in the modules that write: another process acts before some of the calls."""
 
     CALLS = ("listdir", "open", "rename", "unlink")
 
@@ -300,9 +302,10 @@ class Steps:
 
 
 def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
-    """One gives up in three steps, each before one of the writer's calls; returns how many calls the writer made.
+    """Let a waiting script give up in three steps, each before one of the writer's calls; return how many calls there
+    were.
 
-    Raises AssertionError when what he then believes is not what the data says in the end.
+    Raises AssertionError if the script's conclusion differs from the data in the end.
     """
     for path in directory.iterdir():
         path.unlink()
@@ -337,19 +340,19 @@ Ways = Iterable[tuple[int, int, int]]
 
 
 def all_ways(calls: int) -> Ways:
-    """Every way in which three steps fall between so many calls."""
+    """Return every way in which three steps fall between so many calls."""
     return itertools.combinations_with_replacement(range(calls + 1), 3)
 
 
 def ways_in_two(calls: int) -> Ways:
-    """Those in which the last two steps follow each other at once."""
+    """Return the ways in which the last two steps follow each other at once."""
     return [at for at in all_ways(calls) if at[1] == at[2]]
 
 
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("ways", [ways_in_two, pytest.param(all_ways, marks=pytest.mark.slow)])
 def test_whoever_gives_up_knows_whether_his_posting_was_written(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
-    """The three steps of giving up fall between the calls of a writer who has seen the posting."""
+    """Put the three steps of giving up between the calls of a writer that has seen the posted write."""
     counts = set()
     for at in ways(withdrawal_beside_a_write(tmp_path, (1000, 1000, 1000))):
         withdrawal_beside_a_write(tmp_path, at)
@@ -365,11 +368,11 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 
     real = atomic._rename
     monkeypatch.setattr(atomic, "_rename", remove_first)
-    with pytest.raises(atomic.Disturbed, match="was removed before it took its place; nothing was written"):
+    with pytest.raises(atomic.Disturbed, match="was removed before it replaced the file; nothing was written"):
         add(state)
     assert recorded(state) == set()
 
 
 def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None:
-    """Who was served would read all of the data under it, while others wait."""
+    """Check it because a script that was served would read all data under the lock while others wait."""
     assert not DataLock(state.intent.lock_path).acquire(stop=lambda: True)

@@ -1,8 +1,8 @@
-"""Memory and intent as documents: everything comes back as it was, also what an earlier version has written.
+"""Memory and intent as documents: everything is decoded as it was encoded, also documents of an earlier version.
 
-``tests/golden/state`` was written by the loop and the scripts before windows and slots got their names of today: a
-request that succeeded, of which one machine was given back, one was lost and one has a notice, a request that runs with
-a stock-out behind it, one whose answer a script has settled, and a brake that six orphans latched.
+``tests/golden/state`` was written by the loop and the scripts before windows and slots got their present names. It has
+a request that succeeded, of which one machine was returned, one was lost and one has a notice, a running request with a
+stock-out, a request whose answer a script has settled, and a brake that six orphans latched.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COUNT = st.integers(1, SLOT_BLOCK)
 
 @pytest.fixture(autouse=True, scope="module")
 def small_values() -> Iterator[None]:
-    """Loop time is finite; texts are short so that examples stay readable."""
+    """Draw finite loop times, and short texts that keep examples readable."""
     st.register_type_strategy(float, NUMBER)
     st.register_type_strategy(int, WHOLE)
     st.register_type_strategy(str, TEXT)
@@ -71,17 +71,17 @@ def small_values() -> Iterator[None]:
 
 
 def filled(kind: type, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Values of a dataclass in which every field is drawn, also those that have a default."""
+    """Draw values of a dataclass with every field drawn, also fields that have a default."""
     return st.builds(kind, **{name: chosen.get(name, ...) for name in get_type_hints(kind)})
 
 
 def keyed(name: str, records: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Records by that field of theirs."""
+    """Draw mappings of records by one of their fields."""
     return st.lists(records, max_size=2).map(lambda drawn: {getattr(record, name): record for record in drawn})
 
 
 def named(record: Any) -> Any:
-    """The record of a request with each slot under its number and name."""
+    """Return the record of a request with each slot under its number and name."""
     slots = [slot._replace(name=f"hf-{record.id}-{number:06}") for number, slot in enumerate(record.slots)]
     return dataclasses.replace(record, slots={slot.number: slot for slot in slots})
 
@@ -91,7 +91,7 @@ def mappings(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st
 
 
 def memories() -> st.SearchStrategy[Any]:
-    """Memories in which every field of every part may be anything its type allows."""
+    """Draw memories in which every field of every part has any value that its type allows."""
     observed = filled(Observed, fingerprint=filled(Fingerprint), notice=filled(Notice))
     life, deletion, tries = filled(Life), filled(Deletion, hindrance=filled(Failure)), filled(Tries)
     slots = st.one_of(
@@ -107,7 +107,7 @@ def memories() -> st.SearchStrategy[Any]:
 
 
 def stored(codec: MemoryCodec, memory: Memory) -> dict[str, Any]:
-    """The tables after a way through a file."""
+    """Return the tables as a file would return them."""
     tables: dict[str, Any] = json.loads(json.dumps(codec.encode(memory), allow_nan=False))
     return tables
 
@@ -140,9 +140,9 @@ def test_enums_come_back_as_enums_and_tuples_as_tuples() -> None:
     memory = alter(
         Memory("demo"), requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})}, orphan_deletes=(1.0,)
     )
-    back = MemoryCodec().decode(stored(MemoryCodec(), memory))
-    assert type(back.requests["a"].slots[0].verdict) is Verdict
-    assert type(back.orphans.deletes) is tuple
+    decoded = MemoryCodec().decode(stored(MemoryCodec(), memory))
+    assert type(decoded.requests["a"].slots[0].verdict) is Verdict
+    assert type(decoded.orphans.deletes) is tuple
 
 
 def test_defaults_cost_nothing() -> None:

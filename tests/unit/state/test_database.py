@@ -1,4 +1,4 @@
-"""The databases as files: one that cannot be used is named with its place, and left as it is."""
+"""The databases as files: an unusable file is named with its place, and left as it is."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WRITES: dict[str, Callable[[StateDir], object]] = {
 }
 
 DAMAGE = {
-    "empty": (b"", r"holds nothing \(0 bytes\)"),
-    "zeros": (b"\0" * 9, r"holds nothing \(9 bytes\)"),
+    "empty": (b"", r"is empty \(0 bytes\)"),
+    "zeros": (b"\0" * 9, r"is empty \(9 bytes\)"),
     "cut off": (b'{"meta": {"state": {"sch', r"line 1 column 21 \(byte 20 of 24\)"),
     "second line": (b'{"a": {},\n"b": oops}', r"line 2 column 6 \(byte 15 of 20\)"),
     "umlaut before": ('{"ä": oops}'.encode(), r"line 1 column 7 \(byte 7 of 12\)"),
@@ -37,7 +37,7 @@ DAMAGE = {
     "endless nesting": (b"[" * 100_000, "not valid JSON"),
     "a list": (b"[1]", "not a database of tables"),
     "a table of numbers": (b'{"a": {"1": 2}}', "not a database of tables"),
-    "somebody else's": (b'{"_default": {"1": {}}}', "not written by the provisioner"),
+    "another program's": (b'{"_default": {"1": {}}}', "not written by the provisioner"),
     "no generation": (b'{"meta": {"state": {"schema": 1, "kind": "intent", "provisioner": ""}}}', "lacks one of"),
 }
 
@@ -75,7 +75,7 @@ def test_a_newer_schema_is_refused_for_reading_and_writing(state: StateDir, name
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_file_of_an_older_schema_is_written_in_ours_whoever_changes_it(state: StateDir, name: str) -> None:
-    """Else an older program, taken back, would take what it cannot read for a damaged file."""
+    """Check it because an older program, after a rollback, would call a file that it cannot read damaged."""
     WRITES[name](state)
     path = Path(state.path, f"{name}.json")
     altered(path, lambda tables: outdate(tables, -1))

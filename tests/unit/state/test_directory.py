@@ -1,4 +1,4 @@
-"""The directory as a whole: looking creates nothing, and every file is shared with the group."""
+"""The directory as a whole: reading creates no file, and every file is shared with the group."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_looking_at_signs_of_life_creates_nothing(state: StateDir) -> None:
     assert state.seen.marks() == {}
     assert state.terminal_answers.ids() == frozenset()
     assert state.inventory.read() is None
-    assert state.heartbeat.loop_silent_for(0) is None
+    assert state.heartbeat.silent_seconds_until(0) is None
     assert contents(Path(state.path)) == {}
 
 

@@ -1,4 +1,4 @@
-"""What is saved of a state directory, and when it is not."""
+"""The files that a dump saves, and the conditions in which it is refused."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_a_dump_holds_what_must_not_be_lost_and_nothing_that_would_lie_later(gol
     before = contents(golden.path)
     manifest, packed = take(golden)
     dump = unpack("dump", packed)
-    told = [f"seen/{id_}.answer-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
+    reported = [f"seen/{id_}.answer-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
     databases = ["intent.json", "memory.json", "holds.json", "status.json", "announced.json"]
-    assert list(dump.files) == [*databases, *told, "journal.jsonl"]
+    assert list(dump.files) == [*databases, *reported, "journal.jsonl"]
     assert (manifest, manifest.instance) == (dump.manifest, "demo")
     assert {name: saved.content for name, saved in dump.files.items()}.items() <= before.items()
     after = contents(golden.path)
@@ -58,7 +58,7 @@ def test_files_that_are_not_the_newest_are_not_dumped(golden: StateDir, kind: st
 
 def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden: StateDir) -> None:
     Path(golden.holds.path).write_text("{")
-    with pytest.raises(StateUnreadable, match="`provisioner stop-all` or `start-all` begins anew"):
+    with pytest.raises(StateUnreadable, match="`provisioner stop-all` or `start-all` starts a new file"):
         take(golden)
     golden.holds.change(lambda held: held, anew=True)
     take(golden)
@@ -66,7 +66,7 @@ def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden:
 
 @pytest.fixture
 def linked_copy(golden: StateDir) -> StateDir:
-    """A copy of the state directory that shares each file with it, as `cp -al` makes one."""
+    """A copy of the state directory that shares each file with it, like a copy by `cp -al`."""
     take(golden)  # makes the lock files
     copy = f"{golden.path}.copy"
     shutil.copytree(golden.path, copy, copy_function=os.link)

@@ -1,4 +1,4 @@
-"""The errors of the state name what is wrong; a file and its lock file say together what its condition is."""
+"""Errors of the state, which name the problem, and the condition of a file and its lock file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_where_anything_shows_that_there_was_one_it_is_lost(
 
 @pytest.fixture
 def shared() -> Iterator[StateDir]:
-    """A directory that every user may reach."""
+    """A state directory that every user may reach."""
     with TemporaryDirectory() as directory:
         os.chmod(directory, 0o777)
         yield StateDir(directory)
@@ -80,7 +80,7 @@ def shared() -> Iterator[StateDir]:
 
 @contextmanager
 def another_user() -> Iterator[None]:
-    """Inside, the system refuses this process what it refuses that user."""
+    """Run the block as that user, so that the system refuses what it refuses that user."""
     import_module("grp")  # Python's own library may be closed to that user
     groups = os.getgroups()
     os.setgroups([])
@@ -95,7 +95,7 @@ def another_user() -> Iterator[None]:
 
 
 def refused(act: Callable[[], object]) -> str:
-    """What is said when another user does it: the error's kind and text."""
+    """Return the error's kind and text if another user acts."""
     with another_user(), pytest.raises(StateError) as caught:
         act()
     return f"{caught.type.__name__} {caught.value}"

@@ -1,4 +1,4 @@
-"""What HF's calls leave: polls, terminal answers, hosts, maxNumbers."""
+"""Traces of HF's calls: polls, terminal answers, hosts, maxNumbers."""
 
 from __future__ import annotations
 
@@ -54,8 +54,13 @@ def test_forgetting_removes_marks_and_skips_what_is_gone(seen: Seen, tmp_path: P
 
 @pytest.mark.parametrize("request_id", ["", "..", "../intent.json", "a.new", "ä", "a" * 65, "a\n", "a\0"])
 def test_an_id_that_could_lead_elsewhere_is_refused(seen: Seen, tmp_path: Path, request_id: str) -> None:
-    told = ReportedAnswers(seen.path)
-    settles = (told.settled, told.presume, lambda id_: told.tell(id_, "{}"), lambda id_: told.claim(id_, "{}"))
+    reported = ReportedAnswers(seen.path)
+    settles = (
+        reported.settled,
+        reported.assume,
+        lambda id_: reported.tell(id_, "{}"),
+        lambda id_: reported.claim(id_, "{}"),
+    )
     for note in (seen.touch, *settles):
         with pytest.raises(StateError, match="is no request id"):
             note(request_id)
@@ -105,86 +110,86 @@ ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status"
 
 
 class Death(BaseException):
-    """Stands for the end of the process."""
+    """The end of the process."""
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> ReportedAnswers:
+def reported(tmp_path: Path) -> ReportedAnswers:
     return ReportedAnswers(str(tmp_path / "seen"))
 
 
-def files(told: ReportedAnswers) -> list[str]:
-    return sorted(os.listdir(told.path))
+def files(reported: ReportedAnswers) -> list[str]:
+    return sorted(os.listdir(reported.path))
 
 
-def settled(told: ReportedAnswers) -> str | None:
-    """The text that is settled of a."""
-    answer = told.settled("a")
+def settled(reported: ReportedAnswers) -> str | None:
+    """Return the settled text of request a."""
+    answer = reported.settled("a")
     assert answer is None or answer.ended
     return answer and answer.text
 
 
-def test_what_was_told_first_is_told_by_every_later_call(told: ReportedAnswers) -> None:
-    assert (settled(told), told.ids(), told.answers()) == (None, frozenset(), {})
-    assert told.tell("a", ONE) == ONE
-    assert told.tell("a", OTHER) == ONE
-    assert [told.claim("a", text) for text in (OTHER, ONE)] == [False, False]
-    assert (settled(told), told.ids(), told.answers()) == (ONE, {"a"}, {"a": told.settled("a")})
-    assert files(told) == ["a.answer-0"]
+def test_the_answer_that_was_reported_first_is_reported_by_every_later_call(reported: ReportedAnswers) -> None:
+    assert (settled(reported), reported.ids(), reported.answers()) == (None, frozenset(), {})
+    assert reported.tell("a", ONE) == ONE
+    assert reported.tell("a", OTHER) == ONE
+    assert [reported.claim("a", text) for text in (OTHER, ONE)] == [False, False]
+    assert (settled(reported), reported.ids(), reported.answers()) == (ONE, {"a"}, {"a": reported.settled("a")})
+    assert files(reported) == ["a.answer-0"]
 
 
-@pytest.mark.parametrize("text", ["", "told\nx", "ä\udcff", "x" * 100_000])
-def test_an_answer_is_kept_byte_for_byte(told: ReportedAnswers, text: str) -> None:
-    told.tell("a", text)
-    assert told.tell("a", OTHER) == text
+@pytest.mark.parametrize("text", ["", "reported\nx", "ä\udcff", "x" * 100_000])
+def test_an_answer_is_kept_byte_for_byte(reported: ReportedAnswers, text: str) -> None:
+    reported.tell("a", text)
+    assert reported.tell("a", OTHER) == text
 
 
-def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: ReportedAnswers) -> None:
-    assert told.claim("a", ONE)
-    assert told.claim("a", ONE)
-    assert files(told) == ["a.answer-0"], "the same claim again is no other"
-    assert told.claim("a", OTHER)
-    assert (settled(told), told.ids()) == (OTHER, frozenset()), "HF has heard nothing yet"
-    assert told.tell("a", ONE) == OTHER
-    assert told.ids() == {"a"}
-    assert told.claim("a", ONE) is False
+def test_an_answer_that_the_loop_claimed_is_superseded_until_a_script_reports_it(reported: ReportedAnswers) -> None:
+    assert reported.claim("a", ONE)
+    assert reported.claim("a", ONE)
+    assert files(reported) == ["a.answer-0"], "the same claim again is no other"
+    assert reported.claim("a", OTHER)
+    assert (settled(reported), reported.ids()) == (OTHER, frozenset()), "HF has no answer yet"
+    assert reported.tell("a", ONE) == OTHER
+    assert reported.ids() == {"a"}
+    assert reported.claim("a", ONE) is False
 
 
-def test_who_counts_as_told_is_told_what_is_published_then(told: ReportedAnswers) -> None:
-    told.presume("a")
-    told.presume("a")
-    assert (told.ids(), settled(told), told.answers()) == ({"a"}, None, {})
-    assert told.claim("a", OTHER) is False
-    assert told.tell("a", ONE) == ONE
-    assert told.tell("a", OTHER) == ONE
+def test_an_id_that_is_assumed_to_be_answered_gets_the_answer_published_then(reported: ReportedAnswers) -> None:
+    reported.assume("a")
+    reported.assume("a")
+    assert (reported.ids(), settled(reported), reported.answers()) == ({"a"}, None, {})
+    assert reported.claim("a", OTHER) is False
+    assert reported.tell("a", ONE) == ONE
+    assert reported.tell("a", OTHER) == ONE
 
 
-def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(told: ReportedAnswers) -> None:
-    told.claim("a", ONE)
-    told.tell("a", ONE)
-    told.tell("ab", ONE)
-    assert told.ids() == {"a", "ab"}
+def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(reported: ReportedAnswers) -> None:
+    reported.claim("a", ONE)
+    reported.tell("a", ONE)
+    reported.tell("ab", ONE)
+    assert reported.ids() == {"a", "ab"}
     for name in ("a.answer-2.17-abcd.new", "a"):
-        Path(told.path, name).touch()
-    told.forget(["a", "never", "../seen"])
-    assert (files(told), told.ids()) == (["ab.answer-0"], {"ab"})
+        Path(reported.path, name).touch()
+    reported.forget(["a", "never", "../seen"])
+    assert (files(reported), reported.ids()) == (["ab.answer-0"], {"ab"})
 
 
 def test_an_interrupted_forgetting_leaves_what_once_stood_there(
-    told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch
+    reported: ReportedAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told.claim("a", ONE)
-    told.claim("a", OTHER)
+    reported.claim("a", ONE)
+    reported.claim("a", OTHER)
     real, doomed = os.unlink, itertools.count()
     monkeypatch.setattr(os, "unlink", lambda path: (failing(real, errno.EIO) if next(doomed) else real)(path))
     with pytest.raises(StateUnwritable):
-        told.forget(["a"])
-    assert settled(told) == ONE
+        reported.forget(["a"])
+    assert settled(reported) == ONE
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "os.link", "os.fchmod"])
 def test_a_writer_that_dies_has_settled_nothing(
-    told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch, step: str
+    reported: ReportedAnswers, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def ends(*_: object, **__: object) -> None:
         raise Death
@@ -193,57 +198,59 @@ def test_a_writer_that_dies_has_settled_nothing(
         patched.setattr(step, ends)
         patched.setattr(atomic, "discard", lambda path: True)
         with pytest.raises(Death):
-            told.tell("a", ONE)
-    assert (settled(told), told.ids()) == (None, frozenset())
-    assert told.tell("a", OTHER) == OTHER
+            reported.tell("a", ONE)
+    assert (settled(reported), reported.ids()) == (None, frozenset())
+    assert reported.tell("a", OTHER) == OTHER
 
 
-def test_a_full_disk_settles_nothing_and_leaves_nothing(told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_settles_nothing_and_leaves_nothing(
+    reported: ReportedAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(atomic, "write_all", failing(atomic.write_all, errno.ENOSPC))
     with pytest.raises(StateUnwritable, match="No space left"):
-        told.tell("a", ONE)
-    assert files(told) == []
+        reported.tell("a", ONE)
+    assert files(reported) == []
 
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("call", ["lstat", "open"])
-def test_an_entry_that_is_stale_once_is_read_again(told: ReportedAnswers, monkeypatch, call: str) -> None:
-    told.tell("a", ONE)
+def test_an_entry_that_is_stale_once_is_read_again(reported: ReportedAnswers, monkeypatch, call: str) -> None:
+    reported.tell("a", ONE)
     monkeypatch.setattr(os, call, failing(getattr(os, call), errno.ESTALE))
-    assert settled(told) == ONE
-    assert told.tell("a", OTHER) == ONE
+    assert settled(reported) == ONE
+    assert reported.tell("a", OTHER) == ONE
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
-def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: ReportedAnswers, content: bytes) -> None:
-    told.tell("a", ONE)
-    Path(told.path, "a.answer-0").write_bytes(content)
-    for ask in (lambda: told.settled("a"), lambda: told.tell("a", OTHER), lambda: told.claim("a", OTHER)):
+def test_an_entry_that_is_none_is_named_and_nothing_is_said(reported: ReportedAnswers, content: bytes) -> None:
+    reported.tell("a", ONE)
+    Path(reported.path, "a.answer-0").write_bytes(content)
+    for ask in (lambda: reported.settled("a"), lambda: reported.tell("a", OTHER), lambda: reported.claim("a", OTHER)):
         with pytest.raises(StateUnreadable, match=r"a\.answer-0: begins with"):
             ask()
 
 
-def test_of_many_at_once_one_decides_for_all(told: ReportedAnswers) -> None:
-    """Scripts that tell one thing and a loop that claims another, time and again."""
+def test_of_many_at_once_one_decides_for_all(reported: ReportedAnswers) -> None:
+    """Let scripts report one answer while a loop claims another, time and again."""
     start = threading.Barrier(5)
 
     def act(id_: str, number: int) -> str:
         start.wait(60 * PATIENCE)
         if number:
-            return told.tell(id_, ONE)
-        return OTHER if told.claim(id_, OTHER) else ONE
+            return reported.tell(id_, ONE)
+        return OTHER if reported.claim(id_, OTHER) else ONE
 
     with ThreadPoolExecutor(5) as pool:
         for turn in range(10):
             assert len(set(pool.map(act, [f"r{turn}"] * 5, range(5)))) == 1
-    assert all(".new" not in name for name in files(told))
+    assert all(".new" not in name for name in files(reported))
 
 
 # --- scripts and a loop on the same files -----------------------------------------------------------------------------
 
 
 class Site:
-    """A loop driven by hand, and HF's scripts on the same files; HF has asked for two machines, which run."""
+    """A loop driven by hand, and HF's scripts on the same files. HF has asked for two machines, which run."""
 
     def __init__(self, hf: Here, bench: Bench | None = None) -> None:
         self.hf = hf
@@ -253,47 +260,47 @@ class Site:
         self.bench.place.place.boot()
         self.bench.cycle(2)
         self.machines = sorted(self.bench.place.machines)
-        """The machines of all requests."""
+        """Machines of all requests."""
 
     def poll(self) -> str:
-        """The bytes that HF is told."""
+        """Return the bytes that HF gets."""
         code, out = self.hf.ask("getRequestStatus", json.dumps(asking(self.id)))
         assert code == 0, out
         return out
 
-    def told(self) -> dict[str, Any]:
-        """What HF is told, parsed."""
+    def reported(self) -> dict[str, Any]:
+        """Return the answer that HF gets, parsed."""
         answer: dict[str, Any] = json.loads(self.poll())["requests"][0]
         return answer
 
     def results(self) -> list[str]:
-        return [machine["result"] for machine in self.told()["machines"]]
+        return [machine["result"] for machine in self.reported()["machines"]]
 
     def lives(self) -> list[str]:
-        """The machines that are still there after a while."""
+        """Return the machines that are still there after five cycles."""
         self.bench.cycle(5)
         return sorted(self.bench.place.machines)
 
     def nearly_forgotten(self) -> None:
-        """HF calls for other things; soon the request will be cancelled."""
+        """Let HF call for other requests until this request is about to be cancelled."""
         hf_calls(self.bench, LIMITS.cancel_after - 120)
 
     @contextmanager
     def slow_disk(self, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-        """The nth plan that has to be recorded waits for the disk; meanwhile something happens."""
+        """Act while the nth plan that has to be recorded waits for the disk."""
         with _once(self.bench.state.memory, "write", act, nth):
             yield
 
     @contextmanager
     def before_the_claim(self, act: Callable[[], object]) -> Iterator[None]:
-        """Something happens when the loop has planned to say something else, and not yet settled it."""
+        """Act after the loop has planned another answer and before it has settled that answer."""
         with _once(self.bench.state.terminal_answers, "claim", act):
             yield
 
 
 @contextmanager
 def _once(target: object, method: str, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-    """Before the nth call of a method something happens, once."""
+    """Act once, before the nth call of a method."""
     whole, calls = getattr(target, method), itertools.count(1)
 
     def late(*arguments: object) -> object:
@@ -326,28 +333,28 @@ def site(hf: Here) -> Site:
     ids=["which is announced", "which is carried out"],
 )
 def test_a_poll_beside_a_slow_disk_and_a_cancel(site: Site, nth: int, status: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     site.nearly_forgotten()
-    with site.slow_disk(lambda: told.append(site.poll()), nth):
+    with site.slow_disk(lambda: reported.append(site.poll()), nth):
         hf_calls(site.bench, 300)
-    assert json.loads(told[0])["requests"][0]["status"] == status
+    assert json.loads(reported[0])["requests"][0]["status"] == status
     assert site.lives() == (site.machines if status == "complete" else [])
-    assert site.poll() == told[0]
-    assert json.loads(site.bench.answer(site.id))["status"] == status, "nor is it published for ever that it cancels"
+    assert site.poll() == reported[0]
+    assert json.loads(site.bench.answer(site.id))["status"] == status, "the announced cancel does not stay published"
 
 
-def test_a_poll_between_the_halves_of_a_cancel_is_told_its_end_later(site: Site) -> None:
-    told: list[str] = []
+def test_a_poll_between_the_halves_of_a_cancel_gets_its_end_later(site: Site) -> None:
+    reported: list[str] = []
     site.nearly_forgotten()
-    with site.before_the_claim(lambda: told.append(site.poll())):
+    with site.before_the_claim(lambda: reported.append(site.poll())):
         hf_calls(site.bench, 300)
-    assert json.loads(told[0])["requests"][0]["status"] == "running"
-    assert site.told()["message"] == CANCELLED_MESSAGE
+    assert json.loads(reported[0])["requests"][0]["status"] == "running"
+    assert site.reported()["message"] == CANCELLED_MESSAGE
     assert site.lives() == []
 
 
 def half(site: Site) -> None:
-    """Let the loop go on until it says something else of the request: that it cancels, then that it has."""
+    """Run the loop until its answer changes: first to a cancel that is announced, then to one that is done."""
     before = site.bench.answer(site.id)
     for _ in range(5):
         hf_calls(site.bench, 60)
@@ -365,10 +372,10 @@ def half(site: Site) -> None:
         pytest.param(True, 1, 0, 2, id="later poll, after its mark"),
     ],
 )
-def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
+def test_machines_that_a_cancel_under_way_deletes_are_never_reported_to_hf(
     site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
 ) -> None:
-    """A poll is slow once it has read the published answers for the nth time: ``during`` halves of the cancel pass."""
+    """Delay a poll after its nth read of the published answers: ``during`` halves of the cancel pass meanwhile."""
     if polled_before:
         site.bench.state.seen.touch(site.id)
         site.bench.cycle()
@@ -385,47 +392,47 @@ def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
 
     with monkeypatch.context() as patched:
         patched.setattr(StatusStore, "read_answers", slow)
-        told = site.told()
+        reported = site.reported()
     hf_calls(site.bench, 300)
     is_marked = polled_before or nth == 2
     lives = site.lives() == site.machines
-    assert lives is (is_marked or before + during < 2), "only before its mark a poll is not noticed"
-    succeeded = [machine for machine in told["machines"] if machine["result"] == "succeed"]
-    assert (told["status"] == "complete_with_error" and not succeeded) is not lives, told
+    assert lives is (is_marked or before + during < 2), "a poll is unnoticed only before its mark"
+    succeeded = [machine for machine in reported["machines"] if machine["result"] == "succeed"]
+    assert (reported["status"] == "complete_with_error" and not succeeded) is not lives, reported
 
 
-def test_of_a_cancelled_request_no_machine_is_told_to_succeed_not_even_a_lost_one(site: Site) -> None:
+def test_no_machine_of_a_cancelled_request_is_reported_to_succeed_not_even_a_lost_one(site: Site) -> None:
     site.bench.place.lose(site.machines[0])
     site.bench.cycle(3)
     hf_calls(site.bench, LIMITS.cancel_after + 300)
-    assert (site.told()["status"], site.told()["message"]) == ("complete_with_error", CANCELLED_MESSAGE)
+    assert (site.reported()["status"], site.reported()["message"]) == ("complete_with_error", CANCELLED_MESSAGE)
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []
 
 
-# --- a return before the terminal answer was heard --------------------------------------------------------------------
+# --- a return before the terminal answer was polled -------------------------------------------------------------------
 
 
-def test_a_machine_given_back_before_the_end_was_heard_is_told_as_failed(site: Site) -> None:
+def test_a_machine_returned_before_the_end_was_polled_is_reported_as_failed(site: Site) -> None:
     site.bench.give_back(site.machines[0])
     assert site.lives() == site.machines[1:]
-    assert (site.told()["status"], site.results()) == ("complete_with_error", ["fail", "succeed"])
-    assert site.told()["machines"][0]["message"] == RETURNED_EARLY
+    assert (site.reported()["status"], site.results()) == ("complete_with_error", ["fail", "succeed"])
+    assert site.reported()["machines"][0]["message"] == RETURNED_EARLY
 
 
 @pytest.mark.parametrize("place", ["slow_disk", "before_the_claim"])
-def test_a_poll_while_a_return_is_taken_in_is_told_what_every_later_one_is(site: Site, place: str) -> None:
-    told: list[str] = []
+def test_a_poll_while_a_return_is_ingested_gets_the_answer_of_every_later_poll(site: Site, place: str) -> None:
+    reported: list[str] = []
     site.bench.give_back(site.machines[0])
-    with getattr(site, place)(lambda: told.append(site.poll())):
+    with getattr(site, place)(lambda: reported.append(site.poll())):
         site.bench.cycle()
-    assert site.lives() == site.machines[1:], "what HF gave back goes, whatever it was told"
-    assert site.poll() == told[0]
+    assert site.lives() == site.machines[1:], "a machine that HF returned is deleted, whatever HF was answered"
+    assert site.poll() == reported[0]
     expected = ["succeed", "succeed"] if place == "before_the_claim" else ["fail", "succeed"]
-    assert site.results() == expected, "who settled first has decided"
+    assert site.results() == expected, "the first to settle decides"
     site.bench.restarted()
     site.bench.cycle(3)
-    assert site.poll() == told[0]
+    assert site.poll() == reported[0]
 
 
 def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
@@ -433,11 +440,11 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
 ) -> None:
     tell = ReportedAnswers.tell
 
-    def slow(told: ReportedAnswers, id_: str, text: str) -> str:
+    def slow(reported: ReportedAnswers, id_: str, text: str) -> str:
         assert "succeed" in text, "that is what it has read"
         site.bench.give_back(*site.machines)
         site.bench.cycle(2)
-        return tell(told, id_, text)
+        return tell(reported, id_, text)
 
     with monkeypatch.context() as patched:
         patched.setattr(ReportedAnswers, "tell", slow)
@@ -458,21 +465,21 @@ def test_what_was_settled_when_the_loop_died_is_what_the_next_loop_knows(site: S
     seconds, nth = (300, 2) if cancelled else (60, 1)
     with site.slow_disk(dies, nth), pytest.raises(Death):
         hf_calls(site.bench, seconds)
-    told = site.poll()
+    reported = site.poll()
     site.bench.restarted()
     assert site.lives() == ([] if cancelled else site.machines[1:])
-    assert site.poll() == told
-    assert json.loads(site.bench.answer(site.id)) == site.told()
+    assert site.poll() == reported
+    assert json.loads(site.bench.answer(site.id)) == site.reported()
 
 
 # --- files that are lost ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "old copy", "intent too"])
-def test_an_end_that_was_told_is_told_again_while_no_loop_runs(site: Site, damage: str) -> None:
+def test_an_end_that_was_reported_is_reported_again_while_no_loop_runs(site: Site, damage: str) -> None:
     status, intent = Path(site.bench.state.status.path), Path(site.bench.state.intent.path)
     other = site.bench.request(1)
-    told = site.poll()
+    reported = site.poll()
     if damage == "cut":
         status.write_bytes(status.read_bytes()[:40])
     elif damage == "old copy":
@@ -481,7 +488,7 @@ def test_an_end_that_was_told_is_told_again_while_no_loop_runs(site: Site, damag
         status.unlink()
         if damage == "intent too":
             intent.unlink()
-    assert site.poll() == told
+    assert site.poll() == reported
     if damage == "deleted":
         [running] = site.hf.answer("getRequestStatus", asking(other))["requests"]
         assert running["status"] == "running"
@@ -510,15 +517,15 @@ def test_a_file_that_is_damaged_under_the_loop_is_written_again_at_once(site: Si
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["status.json is lost as well", "status.json is cut"])
-def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site, cut: bool) -> None:
-    told, status = site.poll(), Path(site.bench.state.status.path)
+def test_a_memory_made_again_follows_the_answers_that_hf_was_given(site: Site, cut: bool) -> None:
+    reported, status = site.poll(), Path(site.bench.state.status.path)
     site.bench.place.lose(site.machines[0])
     Path(site.bench.state.memory.path).unlink()
     status.write_bytes(status.read_bytes()[:50]) if cut else status.unlink()
     site.bench.restarted()
     assert site.lives() == site.machines[1:]
-    assert site.poll() == told
-    assert json.loads(site.bench.answer(site.id)) == site.told(), "also the address of a machine that is gone"
+    assert site.poll() == reported
+    assert json.loads(site.bench.answer(site.id)) == site.reported(), "also the address of a machine that is gone"
     assert list(site.bench.state.status.read_lost()) == site.machines[:1]
     assert len(site.bench.place.created) == 2
 
@@ -529,20 +536,20 @@ def test_a_memory_without_lock_file_that_does_not_know_an_end_is_made_again(hf: 
     bench.cycle()
     old = Path(bench.state.memory.path).read_bytes()
     site = Site(hf, bench)
-    told = site.poll()
+    reported = site.poll()
     Path(bench.state.memory.path).write_bytes(old)
     Path(bench.state.memory.lock_path).unlink()
     bench.restarted()
     created = len(bench.place.created)
     assert site.lives() == site.machines
-    assert site.poll() == told
+    assert site.poll() == reported
     assert len(bench.place.created) == created, "it does not make again what HF has"
     brake = bench.state.memory.read().brake
     assert brake is not None
     assert brake.reason is BrakeReason.MEMORY_OLDER
 
 
-def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_too(site: Site) -> None:
+def test_an_end_that_hf_was_given_from_an_old_copy_is_an_end_for_the_running_loop_too(site: Site) -> None:
     late = site.bench.request(2)
     site.bench.cycle(2)
     first, second = sorted(site.bench.place.machines.keys() - set(site.machines))
@@ -551,7 +558,7 @@ def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_to
     text = entry(late, "complete_with_error", machines=[machine])
     site.bench.state.terminal_answers.tell(late, text)
     site.bench.place.place.boot()
-    assert {first, second} <= set(site.lives()), "what nobody asked for any more waits for a person"
+    assert {first, second} <= set(site.lives()), "a machine that no request wants waits for an operator"
     record = site.bench.state.memory.read().requests[late]
     assert (str(record.ended), [slot.name for slot in record.slots.values()]) == ("complete_with_error", [first])
     assert json.loads(site.bench.answer(late)) == json.loads(text)
@@ -570,10 +577,10 @@ def test_a_return_as_the_first_call_of_all_is_no_sign_of_a_lost_memory(tmp_path:
     bench = Bench(tmp_path)
     bench.cycle(2)
     bench.state.intent.create("demo")
-    back = bench.give_back(name)
+    return_id = bench.give_back(name)
     bench.cycle(4)
     assert bench.state.memory.read().brake is None
-    assert json.loads(bench.answer(back))["status"] == "complete"
+    assert json.loads(bench.answer(return_id))["status"] == "complete"
 
 
 def test_a_return_of_what_only_a_lost_memory_can_have_made_is_one(site: Site) -> None:

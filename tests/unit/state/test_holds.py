@@ -1,4 +1,4 @@
-"""holds.json: what was pulled stays until a person lets go of it, and a damaged file is refused."""
+"""holds.json: a hold stays until an operator releases it, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def cut(path: str) -> None:
 
 
 def put_back(path: str) -> None:
-    """As it was two writes ago, by its generation."""
+    """Make the file look like the one of two writes ago, by its generation."""
     altered(path, lambda document: document["meta"]["state"].update(generation=0))
-    altered(path, lambda document: document.update(held={}))
+    altered(path, lambda document: document.update(current={}))
 
 
 def strange(path: str) -> None:
-    altered(path, lambda document: document["held"]["pause a"].update(kind="shove"))
+    altered(path, lambda document: document["current"]["pause a"].update(kind="shove"))
 
 
 def headless(path: str) -> None:
-    altered(path, lambda document: document.pop("held"))
+    altered(path, lambda document: document.pop("current"))
 
 
 def newer(path: str) -> None:

@@ -1,4 +1,4 @@
-"""intent.json: what makes it, what additions and trims promise, and what becomes of an old copy that was put back."""
+"""intent.json: its creation, the promises of additions and trims, and an old copy that was put back."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_change_that_changes_nothing_writes_nothing(state: StateDir) -> None:
 def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
     add(state)
     before = state.intent.signature()
-    monkeypatch.setattr(intent_file, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
+    monkeypatch.setattr(intent_file, "find_waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
     with pytest.raises(StateUnwritable, match="Never remove lock files"):
         add(state)
     assert state.intent.signature() == before
@@ -95,14 +95,14 @@ def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: St
 
 def test_requests_and_returns_are_found_by_id_and_trimmed(state: StateDir) -> None:
     request = add(state)
-    back = add_return(state, ["a", "b"], created_wall=1.0)
+    return_id = add_return(state, ["a", "b"], created_wall=1.0)
     kept = add_request(state, "T2", 1, created_wall=1.0, rc_account="\ud800ä")
-    assert {key: dict(value) for key, value in state.intent.find([request, back, "unknown"]).items()} == {
+    assert {key: dict(value) for key, value in state.intent.find([request, return_id, "unknown"]).items()} == {
         request: {"template": "T1", "count": 2, "created_wall": 5.0},
-        back: {"names": ["a", "b"], "created_wall": 1.0},
+        return_id: {"names": ["a", "b"], "created_wall": 1.0},
     }
     assert state.intent.returned_names() == {"a", "b"}
-    assert state.intent.remove([request, back, "unknown"]) >= 0.0
+    assert state.intent.remove([request, return_id, "unknown"]) >= 0.0
     assert state.intent.read().requests == {kept: model.Request(kept, "T2", 1, 1.0, "\ud800ä")}
     assert state.intent.read().returns == {}
 
@@ -149,7 +149,7 @@ def test_a_file_that_no_writer_made_stands_alone(state: StateDir) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0" * 256, b'{"host": "h', b"[]", b'{"generation": "x"}', b'{"generation": -4}'])
-def test_a_lock_file_that_does_not_parse_is_tolerated_and_mended(state: StateDir, content: bytes) -> None:
+def test_a_lock_file_that_does_not_parse_is_tolerated_and_fixed(state: StateDir, content: bytes) -> None:
     add(state)
     Path(state.intent.lock_path).write_bytes(content)
     add(state)
@@ -161,7 +161,7 @@ def test_a_lock_file_that_does_not_parse_is_tolerated_and_mended(state: StateDir
 
 
 def put_old_copy_back(state: StateDir) -> bytes:
-    """Put the first of two generations back; returns the second."""
+    """Put the first of two generations back; return the second."""
     add(state)
     old = Path(state.intent.path).read_bytes()
     add(state)
@@ -171,7 +171,7 @@ def put_old_copy_back(state: StateDir) -> bytes:
 
 
 class Pauses:
-    """What happens in each pause of an observation at a cached file; other sleeps are as ever."""
+    """Actions in each pause between tries to read a cached file. Other sleeps are unchanged."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
         self.taken: list[float] = []
@@ -238,7 +238,7 @@ def test_what_was_written_in_a_pause_is_added_to(state: StateDir, monkeypatch: p
 
 
 def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that has caught up with one write lags behind the next."""
+    """Check that a cache which has caught up with one write may lag behind the next."""
     newest = put_old_copy_back(state)
 
     def lag() -> None:
@@ -257,7 +257,7 @@ def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, mon
 
 
 def test_callers_spend_their_pauses_at_the_same_time(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them meet in each pause, so none waits for another's."""
+    """Check that no caller waits for another's pause: all callers meet in each pause."""
     put_old_copy_back(state)
     callers = 4
     together = threading.Barrier(callers, timeout=60 * PATIENCE)

@@ -1,4 +1,4 @@
-"""The journal: whole lines, in order, rotated by size."""
+"""The journal: complete lines, in order, rotated by size."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_journal_that_cannot_be_written_says_so(path: Path) -> None:
 
 
 class FullDisk:
-    """Stands for ``os.write``: takes so many bytes, then refuses."""
+    """A replacement of ``os.write`` that takes so many bytes, then refuses."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -152,7 +152,7 @@ def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_p
         pytest.param(None, [0, 1, 2, 3, 4, 5], id="no bound"),
         pytest.param(6, [0, 1, 2, 3, 4, 5], id="there are no more"),
         pytest.param(5, [2, 3, 4, 5], id="of the first cycle only a part would be left"),
-        pytest.param(4, [4, 5], id="nobody knows whether the first cycle is whole"),
+        pytest.param(4, [4, 5], id="the first cycle may be cut"),
         pytest.param(2, [4, 5], id="one cycle is more than is asked for"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Locks: who holds one, what is written into it, and how its loss is noticed."""
+"""Locks: their holders, their content, and the detection of a lost lock."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_holder_of_a_lock_is_described(tmp_path: Path, facts: dict[str, obje
 def test_a_holder_that_is_stopped_is_described_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letter: str, is_stopped: bool
 ) -> None:
-    """Its name in /proc may hold anything, also what looks like a state."""
+    """Use a process name in /proc that resembles a state, because a name may contain anything."""
     stat = tmp_path / "stat"
     stat.write_text(f"1 (a) T (b) {letter} 0 1 1 0 -1")
     monkeypatch.setattr(locks, "open", lambda path, mode: {"/proc/1/stat": stat}[path].open(mode), raising=False)

@@ -1,4 +1,4 @@
-"""The loop's lock: one loop at a time, and the epochs of those that follow each other."""
+"""The loop's lock: one loop at a time, and the epochs of successive loops."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_lock_that_the_system_does_not_give_again_cannot_be_locked(tmp_path: P
         loop.keep()
 
 
-def test_a_loop_whose_lock_file_is_gone_or_senseless_hears_of_it(tmp_path: Path) -> None:
+def test_a_loop_whose_lock_file_is_gone_or_senseless_gets_an_error(tmp_path: Path) -> None:
     path = tmp_path / "loop.lock"
     loop = LoopLock(str(path))
     assert loop.acquire(0)

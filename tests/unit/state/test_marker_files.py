@@ -1,4 +1,4 @@
-"""Files whose name and modification time are all that they say."""
+"""Files that carry only a name and a modification time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_loops_silence_is_the_gap_between_two_files_times(tmp_path: Path) ->
     assert heartbeat.age_against(str(other)) == pytest.approx(90, abs=0.001)
     os.utime(other, ns=(0, last - 1_000_000_000))
     assert heartbeat.age_against(str(other)) == 0.0
-    assert heartbeat.loop_silent_for(last + 5_000_000_000) == pytest.approx(5, abs=0.001)
+    assert heartbeat.silent_seconds_until(last + 5_000_000_000) == pytest.approx(5, abs=0.001)
     os.utime(heartbeat.path, ns=(0, 0))
     heartbeat.touch()
     assert os.stat(heartbeat.path).st_mtime_ns >= last
@@ -61,13 +61,13 @@ OTHER = Digests("11111111", "a" * 8)
 
 
 def read(**contents: list[tuple[int, Digests]]) -> dict[Side, list[ReadContent]]:
-    made = {side: sorted((ReadContent(*one) for one in told), reverse=True) for side, told in contents.items()}
+    made = {side: sorted((ReadContent(*one) for one in reads), reverse=True) for side, reads in contents.items()}
     return {"scripts": made.get("scripts", []), "loop": made.get("loop", [])}
 
 
 TEMPLATES = "templates"
 CASES = {
-    "nobody has read": (read(), []),
+    "neither has read": (read(), []),
     "the loop alone has read": (read(loop=[(1, A)]), []),
     "the scripts alone have read": (read(scripts=[(1, A)]), []),
     "both have read the same": (read(scripts=[(2, A)], loop=[(1, A)]), []),

@@ -1,4 +1,4 @@
-"""memory.json: an old copy, a lost or damaged one, and that only what changed is encoded again."""
+"""memory.json: an old copy, a lost or damaged file, and encoding of changed records only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`provisioner recover`: what it would write of each loss, and that writing it can be interrupted."""
+"""`provisioner recover`: the plan after each loss, and writes that are interrupted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing.")
 
 
 def memory_of_one() -> Memory:
-    """Two requests, one of them leaving, and a return; written at loop time NOW."""
+    """Return a memory with a return and two requests, one of them trimmed, written at loop time NOW."""
     left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, trimmed=True)
     kept = record(
         running(0, Verdict.SUCCEEDED), count=2, ended=RequestStatus.COMPLETE, read=NOW - 50, rc_account="acct"
@@ -41,7 +41,7 @@ def memory_of_one() -> Memory:
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateDir:
-    """An intent that lost what memory knows, and what HF was told."""
+    """A state whose intent lost records, with a memory and answers that have them."""
     made = StateDir(tmp_path)
     add_request(made, TEMPLATE, 9, created_wall=WALL, create_for="demo")
     remembered = memory_of_one()
@@ -71,7 +71,7 @@ def written(state: StateDir) -> tuple[dict[str, tuple[str, int]], dict[str, tupl
     intent = state.intent.read()
     return (
         {id_: (request.template, request.count) for id_, request in intent.requests.items()},
-        {id_: back.names for id_, back in intent.returns.items()},
+        {id_: returned.names for id_, returned in intent.returns.items()},
     )
 
 
@@ -93,7 +93,7 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
     assert state.intent.read().generation == before + 1
     assert made.unknown == (name(1, OTHER),)
     assert len(moved) == (wrong is break_off)
-    assert not state.recovery_asked(), "the brake is a person's to release"
+    assert not state.recovery_asked(), "only an operator releases the brake"
     add_request(state, TEMPLATE, 1, created_wall=WALL)
 
 
@@ -120,7 +120,7 @@ def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state
     (moved,) = apply(state, made)
     assert Path(moved).stat().st_size == 20
     assert not state.memory.exists()
-    assert not made.releases(applied=True), "nobody has seen yet what the memory made again will not know"
+    assert not made.releases(applied=True), "no operator has seen yet what the memory made again lacks"
 
 
 @pytest.mark.parametrize("wrong", [lose, break_off], ids=["lost", "unreadable"])
@@ -145,7 +145,7 @@ def test_the_brake_may_be_released_once_nothing_is_to_be_written(state: StateDir
 # --- several files ----------------------------------------------------------------------------------------------------
 
 
-def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_tell_of_requests(state: StateDir) -> None:
+def test_without_memory_old_intent_given_answers_and_running_names_show_requests(state: StateDir) -> None:
     (old,) = state.intent.read().requests
     copy = Path(state.intent.path).read_bytes()
     add_request(state, TEMPLATE, 1, created_wall=WALL)
@@ -183,7 +183,7 @@ def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, when: str, act: Callable[[], object]) -> None:
-    """Do something once, before or after a step such as "memory.set_aside" of its owner."""
+    """Act once, before or after a step such as "memory.set_aside" of its owner."""
     *parts, method = step.split(".")
     target = reduce(getattr, parts, owner)
     whole = getattr(target, method)
@@ -207,7 +207,7 @@ def end() -> None:
 MACHINES = (name(0, THIRD), name(3))
 
 
-@pytest.mark.parametrize("step", ["told.presume", "memory.set_aside", "intent.keep_aside", "intent._save"])
+@pytest.mark.parametrize("step", ["terminal_answers.assume", "memory.set_aside", "intent.keep_aside", "intent._save"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_recovery_is_run_again(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
@@ -224,7 +224,7 @@ def test_an_interrupted_recovery_is_run_again(
 
 
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
-    """Recover looks first and writes later; HF's scripts do not wait for it."""
+    """Check it because recover reads first and writes later, and HF's scripts do not wait for it."""
     own = state.intent.read().requests
     made = plan(state)
     late = add_request(state, TEMPLATE, 1, created_wall=WALL)
@@ -234,8 +234,8 @@ def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> Non
     assert {id_: now[id_] for id_ in own} == own
 
 
-@pytest.mark.parametrize("settled", [False, True], ids=["published", "told"])
-def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: StateDir, settled: bool) -> None:
+@pytest.mark.parametrize("settled", [False, True], ids=["published", "settled"])
+def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(state: StateDir, settled: bool) -> None:
     text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
     if settled:
         lose(state, "intent", "memory", "status")
@@ -250,12 +250,12 @@ def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: Stat
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "told.presume", "intent.restore"])
+@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "terminal_answers.assume", "intent.restore"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_two_recoveries_at_once_write_what_one_writes(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
-    """Both saw the same files; before or after a step of one the other does all its work."""
+    """Let two recoveries read the same files. Before or after a step of one, the other does all its work."""
     break_off(state, "memory")
     lose(state, "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))

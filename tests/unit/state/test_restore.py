@@ -1,4 +1,4 @@
-"""A dump put back: what comes back, what stays, what is refused, and that an interrupted restore can be run again."""
+"""Restore of a dump: restored, kept and refused files, and interrupted restores that are run again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 class Site:
-    """A state directory that has been at work, and a dump of it."""
+    """A state directory that has been in use, and a dump of it."""
 
     def __init__(self, state: StateDir) -> None:
         self.work = Path(state.path)
@@ -68,18 +68,20 @@ def but_locks(site: Site) -> dict[str, bytes]:
 
 
 def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
-    wanted, told = site.state.intent.read(), site.state.terminal_answers.answers()
+    wanted, reported = site.state.intent.read(), site.state.terminal_answers.answers()
     written = (site.work / "intent.json").stat().st_mtime_ns
     site.dump()
     site.lose()
     done = site.restore()
-    assert (done.requests, done.returns, done.told, done.kept, done.left_out) == (3, 1, 3, "", ())
+    assert (done.requests, done.returns, done.reported, done.kept, done.left_out) == (3, 1, 3, "", ())
     state = site.state
     restored = state.intent.read()
     assert (restored.requests, restored.returns) == (wanted.requests, wanted.returns)
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
-    assert state.terminal_answers.answers() == told
-    assert (site.work / "intent.json").stat().st_mtime_ns == written, "by that requests are known whose time is over"
+    assert state.terminal_answers.answers() == reported
+    assert (site.work / "intent.json").stat().st_mtime_ns == written, (
+        "the loop recognizes requests whose time is over by it"
+    )
     assert state.announced.read() == {"T": 10}
     assert (state.seen.marks(), state.inventory.read()) == ({}, None)
     assert all(answer.ended for answer in state.status.read_all().values())
@@ -94,12 +96,12 @@ def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
     assert SUCCEEDED not in site.state.intent.read().requests
 
 
-def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site: Site) -> None:
+def test_a_present_state_is_replaced_only_if_requested_and_kept_aside(site: Site) -> None:
     site.dump()
     later = add_request(site.state, "T", 1, created_wall=0.0)
     site.state.terminal_answers.tell(later, "{}")
     entry = site.work / "seen" / f"{UNHEARD}.answer-0"
-    entry.write_bytes(b"told\nlater")
+    entry.write_bytes(b"reported\nlater")
     before = but_locks(site)
     with pytest.raises(StateExists, match="With --yes"):
         site.restore()
@@ -109,8 +111,8 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
     assert later in json.loads(Path(kept, "intent.json").read_text())["requests"]
     state = site.state
     assert later not in state.intent.read().requests
-    assert later in state.terminal_answers.ids(), "what HF was told stays"
-    assert entry.read_bytes() == b"told\nlater", "and what it was told later wins over the dump"
+    assert later in state.terminal_answers.ids(), "the answers that HF was given stay"
+    assert entry.read_bytes() == b"reported\nlater", "a later answer wins over the dump"
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
 
 
@@ -149,13 +151,13 @@ def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
     assert site.restore(replaces=True).left_out == (name,)
     assert site.state.intent.read().requests == wanted
     if name == "status.json":
-        assert not (site.work / name).exists(), "what it said of later is no longer so"
+        assert not (site.work / name).exists(), "its later content is no longer true"
     elif not there:
         assert site.state.announced.read() == {}
 
 
 def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
-    """Rollback across a format: the dump is of before the upgrade."""
+    """Check a rollback across a format: the dump is older than the upgrade."""
     site.state.holds.change(lambda holds: pulled(holds, ALL_STOPPED))
     site.dump()
     newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "holds")}
@@ -192,7 +194,7 @@ def test_what_is_no_file_of_ours_is_named_before_anything_changes(site: Site, na
 def test_a_dump_of_another_instance_is_refused(site: Site) -> None:
     site.dump()
     site.lose()
-    with pytest.raises(StateError, match="provider instance 'demo', not of 'other'"):
+    with pytest.raises(StateError, match="provider instance 'demo', not to 'other'"):
         site.restore(instance="other")
     assert contents(site.work) == {}
 
@@ -228,17 +230,20 @@ def test_while_a_loop_or_another_restore_runs_or_a_script_writes_it_is_refused(s
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing after this happened."""
+    """The end of the process: no later call has an effect."""
 
 
 KILLED = Killed()
 CHANGES = ("rename", "link", "unlink", "pwrite", "utime", "mkdir")
-"""An fsync is none: between it and the change before a process may end with the same files."""
+"""Calls that change the directory.
+
+An fsync is left out, because a process that ends before or after it leaves the same files.
+"""
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["into an empty directory", "over a state"])
 def test_interrupted_anywhere_it_is_refused_or_careful_and_can_be_run_again(site: Site, there: bool) -> None:
-    """The process ends before the n-th change of the directory, for every n."""
+    """End the process before the n-th change of the directory, for every n."""
     site.state.memory.write(Memory("demo", epoch=5))
     wanted = site.state.intent.read().requests
     site.dump()
@@ -271,7 +276,7 @@ def test_a_disk_that_refuses_a_change_is_named_and_the_restore_can_be_run_again(
 
 
 def _is_interrupted(site: Site, step: int, error: BaseException = KILLED) -> bool:
-    """True where the restore ended before that change; False where it was done before."""
+    """Return True if the restore ended before that change; False if it was done before."""
     turns, opened = itertools.count(1), set[int]()
     open_, close = os.open, os.close
 

@@ -1,7 +1,7 @@
 """Every system call of every write, in turn: refused, the last one before a kill, the last one before a power cut.
 
-Whatever happens, readers then find the old or the new state, complete, and the next writer goes on. A kill of a real
-process is in tests/integration/test_scripts_kill.py.
+Readers then find the complete old or new state, and the next writer goes on. The kill of a real process is in
+tests/integration/test_scripts_kill.py.
 """
 
 from __future__ import annotations
@@ -47,16 +47,14 @@ CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", 
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing after this happened."""
+    """The end of the process: no later call has an effect."""
 
 
 class System:
-    """Stands for ``os`` and ``fcntl`` in the store's modules, and remembers what a power cut would take.
+    """A replacement of ``os`` and ``fcntl`` in the store's modules that remembers what a power cut would undo.
 
-    Other threads than the one that made it have the real ones.
-
-    ``turn``: the call at which something happens: it fails with an ``error``, or is the last one before a kill.
-    ``most``: files that may be open at once.
+    Threads other than the one that made it have the real modules. ``turn``: number of the call that fails with
+    ``error``, or is the last one before a kill. ``most``: number of files that may be open at once.
     """
 
     urandom = staticmethod(os.urandom)
@@ -120,13 +118,13 @@ class System:
             self.renamed()
 
     def end(self) -> None:
-        """Close what is open, as the kernel does when a process ends."""
+        """Close the open files, as the kernel does when a process ends."""
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
 
     def cut_power(self, directory: Path, *, names_too: bool) -> None:
-        """Take away content that was not fsynced, and with ``names_too`` names whose directory was not."""
+        """Undo content that was not fsynced, and with ``names_too`` also names whose directory was not fsynced."""
         for path in directory.iterdir():
             if path.stat().st_ino in self._unsynced:
                 path.write_bytes(b"")
@@ -141,7 +139,7 @@ class System:
 
 
 def add(state: StateDir) -> None:
-    """Add one more request, under the same id in each run, so that states can be compared."""
+    """Add another request, under the same id in each run, so that states can be compared."""
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
     with patch.object(batched_writes, "new_id", lambda: f"request{number:03d}"):
@@ -149,7 +147,7 @@ def add(state: StateDir) -> None:
 
 
 def add_after_waiting(state: StateDir) -> None:
-    """Add it where the lock is held when it is asked for, and free a moment later."""
+    """Add a request while the lock is taken at first and free a moment later."""
     with patch.object(DataLock, "try_acquire", lambda _: False):
         add(state)
 
@@ -167,14 +165,17 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
 """Each write, and whether there is a state before it."""
 
 SLOW = ("init", "another request", "a request that waits", "a trim, and the request of one who waits", "memory")
-"""Each is much like another, or part of it."""
+"""Writes that are much like another write, or part of one."""
 
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
-"""What one who waits has posted."""
+"""Documents that a waiting script has posted."""
 
 
 def read_all(directory: Path) -> tuple[Any, ...]:
-    """What readers see: intent, memory, answers; None for what is not there. Raises when something is unreadable."""
+    """Return the view of readers: intent, memory, answers; None for a missing file.
+
+    Raises StateError for an unreadable file.
+    """
     state = StateDir(directory)
     return tuple(_or_none(read) for read in (state.intent.read, state.memory.read, state.status.read_all))
 
@@ -191,12 +192,12 @@ pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 STORE = (
     safe_open, atomic, locks, marker_files, hf_activity, database, state_file, batched_writes, intent, directory,
 )  # fmt: skip
-"""The modules that call the system."""
+"""Modules that call the system."""
 
 
 @contextmanager
 def played(system: System) -> Iterator[None]:
-    """Inside, the store's modules have this system."""
+    """Give this system to the store's modules inside the block."""
     with pytest.MonkeyPatch.context() as owners:
         for module in STORE:
             owners.setattr(module, "os", system)
@@ -207,7 +208,7 @@ def played(system: System) -> Iterator[None]:
 
 
 class Stage:
-    """Plays one write again and again, each time from the same state, under another fault."""
+    """A write that is played again and again from the same state, each time under another fault."""
 
     def __init__(self, directory: Path, write: str) -> None:
         self._directory = directory
@@ -235,12 +236,12 @@ class Stage:
         return place, system.calls
 
     def play(self, system: System, *, alone: bool = False) -> tuple[Path, bool]:
-        """One run in a copy of the start; returns the copy and whether the write returned. Raises StateError.
+        """Run the write in a copy of the start; return the copy and True if the write returned. Raises StateError.
 
-        ``alone``: nobody waits.
+        ``alone``: without a waiting script.
         """
         place = copied(self._start, self._directory / "run")
-        system.urandom = bytes  # the same names in each run, so that what was left can be compared
+        system.urandom = bytes  # the same names in each run, so that remaining files can be compared
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
                 stack.enter_context(BatchedWrite(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
@@ -254,9 +255,10 @@ class Stage:
         return place, True
 
     def check(self, place: Path, *, finished: bool) -> None:
-        """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on.
+        """Check that the state is old or new, that it is new if the write returned, and that the next writer goes on.
 
-        A posting that cannot be read is left to the one who waits. What was found before is not looked at again.
+        The lock file is never ahead of the durable data. A posted write that cannot be read is left to its owner. A
+        state that was checked before is not checked again.
         """
         found = (finished, *sorted((path.name, path.read_bytes()) for path in place.iterdir()))
         if found in self._checked:
@@ -274,7 +276,7 @@ class Stage:
 
 
 def copied(start: Path, place: Path) -> Path:
-    """The files of one directory alone in another."""
+    """Return a directory with the files of another one."""
     place.mkdir(exist_ok=True)
     for path in place.iterdir():
         path.unlink()
@@ -324,9 +326,9 @@ def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: S
 
 
 class Writer(threading.Thread):
-    """Holds the lock until somebody waits, or waits no longer, and writes the posting: at once, or slowly.
+    """A writer that holds the lock until another waits, or has stopped waiting, and then writes the posted write.
 
-    Slowly: the new content takes its place only after all is over for the one who waited.
+    ``slowly``: the new content replaces the file only after the waiting script has ended.
     """
 
     def __init__(self, directory: Path, *, slowly: bool) -> None:
@@ -339,14 +341,14 @@ class Writer(threading.Thread):
         state = StateDir(self._directory)
         with DataLock(state.intent.lock_path) as lock:
             self.held.set()
-            until(self._is_awaited, 60, every=0.001, what="somebody waits")
+            until(self._is_awaited, 60, every=0.001, what="a script waits")
             state.intent._write(state.intent._current(lock, None), lock)
 
     def _is_awaited(self) -> bool:
         return self.ended.is_set() or bool(list(self._directory.glob("intent.batch-*[0-9a-f]")))
 
     def rename(self, aside: str, path: str) -> None:
-        """Stands for ``atomic._rename``."""
+        """Rename in place of ``atomic._rename``."""
         if threading.current_thread() is self:
             self.in_hand.set()
             assert not self._slowly or self.ended.wait(60 * PATIENCE)
@@ -356,12 +358,12 @@ class Writer(threading.Thread):
 RENAME = atomic._rename
 
 
-def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
-    """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
+def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
+    """Return True if a script that waits beside such a writer succeeds, and check that it is recorded only then."""
     state, id_ = StateDir(directory), batched_writes.new_id()
     writer = Writer(directory, slowly=slowly)
     if slowly:
-        system.renamed = lambda: writer.in_hand.wait(60 * PATIENCE)  # the posting has its name
+        system.renamed = lambda: writer.in_hand.wait(60 * PATIENCE)  # the posted write has its final name
     with patch.object(atomic, "_rename", writer.rename):
         writer.start()
         assert writer.held.wait(60 * PATIENCE)
@@ -376,7 +378,7 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
             writer.ended.set()
             writer.join()
     recorded = id_ in state.intent.read().requests
-    assert answer == recorded, f"told {answer}, recorded {recorded}: {system.calls[-1:]}"
+    assert answer == recorded, f"succeeded {answer}, recorded {recorded}: {system.calls[-1:]}"
     return answer
 
 
@@ -385,18 +387,21 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     [pytest.param(False, id="a writer", marks=pytest.mark.slow), pytest.param(True, id="a slow writer")],
 )
 def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, slowly: bool) -> None:
-    """Each of his calls fails in turn; then he may have so many files open, and no more."""
+    """Let each of the waiting script's calls fail in turn, then limit the number of its open files."""
     StateDir(tmp_path).intent.create("demo")
     system = System()
-    assert told(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
+    assert add_beside_writer(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
     disturbed = [System(turn, errno.EIO) for turn in range(len(system.calls))]
     disturbed += [System(most=most) for most in range(6)]
-    answers = [told(tmp_path, system, 0.0 if slowly else 0.5, slowly=slowly) for system in disturbed]
+    answers = [add_beside_writer(tmp_path, system, 0.0 if slowly else 0.5, slowly=slowly) for system in disturbed]
     assert answers.count(False) > 3
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
-    """Turn and lock taken, signed, postings looked for, written aside, synced, still ours, renamed, synced, noted."""
+    """Check the order of the calls.
+
+    It is: take turn and lock, sign, find posted writes, write aside, sync, check the lock, rename, sync, record.
+    """
     order = [name for name in Stage(tmp_path, "another request").calls if name not in FINDING]
     assert " ".join(order) == (
         "flock flock pread pwrite read read listdir fchmod write fsync pread rename fsync listdir pread pwrite"

@@ -1,4 +1,4 @@
-"""status.json: what was published last, and that a damaged one is made again."""
+"""status.json: the last publication, and a damaged file that is made again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_status_is_what_was_written_last(state: StateDir) -> None:
     state.status.write(
         {"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30, "evicted")}, {"T": 7}
     )
-    assert state.status.read_answers(["r1", "nobody"]) == {"r1": Answer('{"requestId":"r1"}', False)}
-    assert state.status.read_answers(["nobody"]).get("nobody") is None
+    assert state.status.read_answers(["r1", "unknown"]) == {"r1": Answer('{"requestId":"r1"}', False)}
+    assert state.status.read_answers(["unknown"]).get("unknown") is None
     assert state.status.read_lost() == {"host": Loss(30, "evicted")}
     assert state.status.read_available() == {"T": 7}
     StateDir(state.path).status.write({"r3": Answer("…", True)}, {})
@@ -58,7 +58,7 @@ def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: st
 
 
 ODD_NAMES = ["answers", ',"answers":{', '"},"answers":{', "é", "}}"]
-"""Hosts that look like the place where the answers begin."""
+"""Names of hosts that look like the place where the answers begin."""
 
 
 @pytest.fixture

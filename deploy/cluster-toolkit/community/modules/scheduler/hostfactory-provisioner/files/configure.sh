@@ -14,7 +14,7 @@
 # limitations under the License.
 
 # Registers the provider instance at HostFactory and starts the loop, before EGO starts:
-# configure.sh SETTINGS SYMPHONY_INSTALL_DIR INSTANCE EGO_USER run|dry-run. With dry-run it shows what would change.
+# configure.sh SETTINGS SYMPHONY_INSTALL_DIR INSTANCE EGO_USER run|dry-run. With dry-run it only shows the changes.
 set -euo pipefail
 settings=$1 install_dir=$2 instance=$3 ego_user=$4 mode=$5
 provisioner=/opt/provisioner/bin/provisioner
@@ -25,13 +25,13 @@ fail() {
 	exit 1
 }
 
-# link PLACE TARGET: a directory of HostFactory's leads to one of the service's.
+# link PLACE TARGET: let a directory of HostFactory lead to a directory of the service.
 link() {
-	[[ ! -d $1 || -L $1 ]] || fail "$1 is a directory: move what it holds to $2 and remove it, then run this again"
+	[[ ! -d $1 || -L $1 ]] || fail "$1 is a directory: move its content to $2 and remove it, then run this again"
 	[[ $(readlink "$1") == "$2" ]] || ln -sfn "$2" "$1"
 }
 
-# would_change: shows the difference, if there is one.
+# would_change: show the difference; true if there is one.
 would_change() {
 	local code=0
 	"$provisioner" render-hf "$settings" --out "$hf_top" --dry-run || code=$?
@@ -39,8 +39,8 @@ would_change() {
 	[[ $code -eq 1 ]]
 }
 
-# EGO's profile stops a strict shell, and its library path breaks other programs: it is read in a shell of its own, in
-# which not even a `set -e` of the profile ends anything, because of the last line.
+# EGO's profile stops a strict shell, and its library path breaks other programs. So it is read in a separate shell, and the
+# `|| :` in the last line ignores even a `set -e` of the profile.
 hf_top=$(
 	set +euo pipefail
 	# shellcheck source=/dev/null
@@ -49,7 +49,7 @@ hf_top=$(
 ) || :
 hf_top=${hf_top:-$install_dir/hostfactory}
 [[ -d $hf_top/conf ]] || fail "$hf_top/conf is no directory: HostFactory's own configuration comes before this runner"
-[[ -x $provisioner ]] || fail "$provisioner is not there: the image lacks what packer_runners install"
+[[ -x $provisioner ]] || fail "$provisioner is missing: the image lacks the installation of packer_runners"
 id "$ego_user" >/dev/null 2>&1 || fail "there is no user $ego_user"
 
 if [[ $mode == dry-run ]]; then
@@ -71,7 +71,7 @@ if would_change; then
 	changed=yes
 fi
 
-# What a site has written there stays.
+# Lines that the site has written there stay.
 defaults=/etc/default/provisioner
 [[ -e $defaults ]] || install -o root -g hostfactory -m 640 /dev/null "$defaults"
 if ! grep -qx "HF_PROVIDER_NAME='$instance'" "$defaults"; then
@@ -80,7 +80,7 @@ if ! grep -qx "HF_PROVIDER_NAME='$instance'" "$defaults"; then
 	changed=yes
 fi
 
-# Symphony ships it with MANUAL: HostFactory would not start with EGO.
+# Symphony ships hostfactory.xml with MANUAL, with which HostFactory would not start with EGO.
 service=$install_dir/eservice/esc/conf/services/hostfactory.xml
 [[ ! -e $service ]] || sed -i 's/>MANUAL</>AUTOMATIC</' "$service"
 
