@@ -1,6 +1,6 @@
-"""``provisioner dump`` and ``provisioner restore``: what a state directory must not lose, in one file, and put back.
+"""``provisioner dump`` and ``provisioner restore``: save a state directory in one file, and put it back.
 
-What is there is moved aside by a restore only with ``--yes``.
+A restore moves existing files aside only with ``--yes``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from provisioner.state.dump import take
 from provisioner.state.restore import Restored, restore
 
 STANDARD = Path("-")
-"""Stands for stdin and stdout."""
+"""The file argument that stands for stdin or stdout."""
 
 NEXT = """\
-  1. Start the loop: it looks at every pool, makes memory.json again, and latches the brake. Nothing is deleted as an
-     orphan, no request is cancelled as forgotten.
-  2. provisioner recover   names the machines that this state does not know: those made after the dump.
-  3. Once you have looked: provisioner recover --release-brake"""
+  1. Start the loop: it observes every pool, makes memory.json again, and latches the brake. No machine is deleted as an
+     orphan, and no request is cancelled as forgotten.
+  2. provisioner recover   names the machines that are not in this state, because they were made after the dump.
+  3. Once you have checked them: provisioner recover --release-brake"""
 
 
 def add_dump_options(command: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run_dump(options: argparse.Namespace) -> int:
     """Write the dump. Raises UsageError, StateError."""
     state = state_directory(options.state_dir)
     if options.file == STANDARD and sys.stdout.isatty():
-        raise UsageError("-: stdout is a terminal; name a FILE, or let stdout lead to one")
+        raise UsageError("-: stdout is a terminal; name a FILE, or redirect stdout to a file")
     if options.file != STANDARD:
         _check(options.file, state)
     manifest, packed = take(state)
@@ -52,35 +52,35 @@ def run_dump(options: argparse.Namespace) -> int:
 
 
 def _check(file: Path, state: StateDir) -> None:
-    """Raises UsageError where a dump would be lost, or would take the place of what is no dump."""
+    """Check that a dump can be written to the file and would not be lost with the state. Raises UsageError."""
     if file.is_dir():
         raise UsageError(f"{file}: is a directory; name a file in it, such as {file}/state.tar.gz")
     if file.exists() and not file.is_file():
-        raise UsageError(f"{file}: is no regular file; name another, or - for stdout")
+        raise UsageError(f"{file}: is not a regular file; name another file, or - for stdout")
     if not file.absolute().parent.is_dir():
-        raise UsageError(f"{file}: its directory does not exist; create it, or name another")
+        raise UsageError(f"{file}: its directory does not exist; create the directory, or name another file")
     if file.absolute().parent.resolve().is_relative_to(Path(state.path).resolve()):
         raise UsageError(f"{file}: is in the state directory, and would be lost with it; name a file elsewhere")
 
 
 def add_restore_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    command.add_argument("file", type=Path, metavar="FILE", help="what `provisioner dump` wrote; - for stdin")
-    command.add_argument("--yes", action="store_true", help="move aside what the state directory holds")
+    command.add_argument("file", type=Path, metavar="FILE", help="file that `provisioner dump` wrote; - for stdin")
+    command.add_argument("--yes", action="store_true", help="move the files of the state directory aside")
     add_shared(command, "config", "state-dir")
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    """Put the dump back, and say what comes next. Raises UsageError, StateError."""
+    """Put the dump back, and print the next steps. Raises UsageError, StateError."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     dump = unpack(*_source(options.file))
-    print(_text(dump, restore(state, dump, instance, replaces=options.yes)))
+    print(_restored_message(dump, restore(state, dump, instance, replaces=options.yes)))
     return FINE
 
 
 def _source(file: Path) -> tuple[str, bytes]:
-    """The name and the bytes of the dump."""
+    """Return the name and the bytes of the dump."""
     if file == STANDARD:
         return "stdin", sys.stdin.buffer.read()
     try:
@@ -89,16 +89,16 @@ def _source(file: Path) -> tuple[str, bytes]:
         raise UsageError(f"{file}: {error.strerror}; name a file that `provisioner dump` wrote") from error
 
 
-def _text(dump: Dump, done: Restored) -> str:
+def _restored_message(dump: Dump, done: Restored) -> str:
     lines = [
         f"Restored the state of provider instance {dump.manifest.instance} as it was at {dump.manifest.time}: "
-        f"{done.requests} requests, {done.returns} returns, {done.reported} answers that HostFactory was told."
+        f"{done.requests} requests, {done.returns} returns, {done.reported} final answers to HostFactory."
     ]
     if done.kept:
-        lines.append(f"What was there before: {done.kept}")
+        lines.append(f"The files that were there before: {done.kept}")
     if done.left_out:
-        lines.append(f"Left out, as it was damaged when it was saved: {', '.join(done.left_out)}")
-    return "\n".join([*lines, "What comes next:", NEXT])
+        lines.append(f"Left out, because the file was damaged when it was saved: {', '.join(done.left_out)}")
+    return "\n".join([*lines, "Next steps:", NEXT])
 
 
 COMMANDS = {"dump": (add_dump_options, run_dump), "restore": (add_restore_options, run_restore)}

@@ -1,4 +1,4 @@
-"""``provisioner check``: the configuration, and with ``--live`` the clouds' places that it names."""
+"""``provisioner check``: check the configuration, and with ``--live`` also the places that it names."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError."""
+    """Check, and return PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
         ending = ending_authorities(configuration.ca_bundle, time.time())
-        warnings = [*ending, *advice(configuration, provider.templates), *otherwise_read(provider)]
+        warnings = [*ending, *advice(configuration, provider.templates), *stale_read_warnings(provider)]
         document = check_document(configuration, warnings)
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
@@ -65,47 +65,47 @@ def run(options: argparse.Namespace) -> int:
     return show(options, document, check_lines, fine=check_is_fine(document))
 
 
-def otherwise_read(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files of which the scripts, or the loop, have read another content.
+def stale_read_warnings(provider: Provider) -> list[str]:
+    """Return a warning for each of HF's two files of which the scripts, or the loop, last read another content.
 
-    Empty if no state directory is known, or it holds no mark.
+    Empty if no state directory is known, or if it contains no poll marker.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
         read = StateDir(Directories(os.environ).state).config.read()
     paths = (provider.config_path, provider.templates_path)
     return [
-        f"{path}: {WHO[side]} read another content last: bring the right one to both sides (docs/deploy-gke.md)"
+        f"{path}: {WHO[side]} last read another content; bring the right file to both sides (docs/deploy-gke.md)"
         for side, contents in read.items()
         if contents
-        for path, here, there in zip(paths, provider.digests, contents[0].digests, strict=True)
-        if here != there
+        for path, digest, read_digest in zip(paths, provider.digests, contents[0].digests, strict=True)
+        if digest != read_digest
     ]
 
 
-# --- what the clouds say ----------------------------------------------------------------------------------------------
+# --- questions to the clouds ------------------------------------------------------------------------------------------
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Ask if machines can be made in each pool's place as it is now, as big as promised; change nothing.
+    """Ask whether each pool's place can now make machines of the promised size; change nothing.
 
-    A pool of which something is wrong is asked no more; the others are.
+    After an error in a pool, its place is asked no further questions; the others are.
     """
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
         findings += live_findings(backends, "pools")
-        of_sizes = partial(size_findings, templates)
-        for question in (rehearsal_findings, clock_findings, of_sizes, event_findings, unseen_findings):
-            wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-            findings += question(settings, {name: one for name, one in backends.items() if name not in wrong})
+        sizes = partial(size_findings, templates)
+        for question in (rehearsal_findings, clock_findings, sizes, event_findings, unseen_findings):
+            faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+            findings += question(settings, {name: one for name, one in backends.items() if name not in faulty})
     finally:
         close(backends)
     return findings
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """The findings of a rehearsal of one create, with the first template that names each pool."""
+    """Return the findings of a rehearsal of one create, with the first template that names each pool."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
     rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
@@ -114,13 +114,13 @@ def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> l
 
 
 def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Places whose clock is not this host's."""
+    """Return a finding for each place whose clock differs from this host's clock."""
     timed = {name: backend for name, backend in backends.items() if isinstance(backend, Timed)}
     return [finding for name, backend in timed.items() for finding in place_clock.clock_findings(name, backend.ahead())]
 
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Templates that promise more than the machines have that these places make."""
+    """Return a finding for each template that promises larger machines than these places make."""
     sizes: dict[str, MachineSize] = {}
     unknown = []
     for name, backend in backends.items():
@@ -128,13 +128,13 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
             if isinstance(backend, Sized) and (size := backend.size(CHECK_SECONDS)):
                 sizes[name] = size
         except BackendError as error:
-            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
+            text = f"the size of its machines cannot be read, so it was not checked: {error.failure.text}"
             unknown.append(Finding(name, Severity.WARNING, text))
     return unknown + size_advice(settings, templates, sizes)
 
 
 def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Pools that cannot be looked at, of the kinds that check nothing by themselves."""
+    """Return a finding for each pool that cannot be observed, for kinds without checks of their own."""
     observations = observe(
         {name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0
     )
@@ -146,7 +146,7 @@ def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Findin
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:
-    """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
+    """Return the findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
     if settings.events is None:
         return []
     with needing(extra("events")):
@@ -159,7 +159,7 @@ def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding
 
 
 def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
-    """The pools and templates that follow from the configuration, and warnings."""
+    """Return the pools and templates of the configuration, and the warnings."""
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
@@ -173,18 +173,18 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """The findings on the pools, the worst first."""
+    """Return the findings on the pools, the worst first."""
     ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
     return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
 
 
 def check_is_fine(document: Document) -> bool:
-    """True when no finding is worse than a warning."""
+    """Return True if no finding is worse than a warning."""
     return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
 
 
 def _verdict(document: Document) -> str:
-    """The first words of the text: warnings are counted there, as they are easily missed below many pools."""
+    """Return the first words of the text, with the number of warnings, which are easily missed below many pools."""
     warnings = len(document["warnings"]) + len(document.get("findings", ()))
     if not check_is_fine(document):
         return "Wrong"
@@ -192,7 +192,7 @@ def _verdict(document: Document) -> str:
 
 
 def check_lines(document: Document) -> Iterator[str]:
-    """The document as lines for a terminal."""
+    """Yield the document as lines for a terminal."""
     yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
     pools, findings = document["pools"], document.get("findings")
     for name, pool in pools.items():
@@ -202,7 +202,7 @@ def check_lines(document: Document) -> Iterator[str]:
         yield f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}"
     yield from (f"  WARNING {text}" for text in document["warnings"])
     for one in findings or ():
-        whose = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
-        yield f"  {one['severity'].upper()} {whose}: {one['text']}"
+        subject = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
+        yield f"  {one['severity'].upper()} {subject}: {one['text']}"
     if findings == []:
         yield "  every pool's place is as it should be"

@@ -1,4 +1,4 @@
-"""The command ``provisioner``: its commands, and what ends them.
+"""The command line ``provisioner``: its commands, their errors and exit codes.
 
 Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-C.
 """
@@ -28,10 +28,10 @@ from provisioner.telemetry import logs
 log = logging.getLogger(__name__)
 
 STDOUT, STDERR = 1, 2
-"""Descriptors that every process is given, the last of them."""
+"""File descriptors of standard output and standard error."""
 
 WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
-"""Errors of the call or the configuration; a BackendError is one of a pool that names no cluster or group."""
+"""Errors of the call or the configuration. A BackendError also counts as such an error, if it reaches ``run``."""
 
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
@@ -47,14 +47,14 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module that holds several commands, in its ``COMMANDS``; empty if the command has a module of its own name."""
+    """Module with several commands, in its ``COMMANDS``; empty if the command has a module of the same name."""
     extra: str = "loop"
-    """Extra that the command's packages come with."""
+    """Extra of the distribution that installs the command's packages."""
     is_in_lab: bool = False
     """True for a command of the laboratory, which no other module of the product imports."""
 
     def load(self) -> tuple[AddOptions, Run]:
-        """Import the module that holds the command; return its ``add_options`` and ``run``. Raises MissingExtra."""
+        """Import the command's module; return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
         with needing(extra(self.extra)):
             module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
@@ -78,63 +78,63 @@ COMMANDS = (
     CommandEntry("status", "Show what the state files hold."),
     CommandEntry(
         "explain",
-        "Tell the timeline of a request, a return request, a machine or a pool: what happened when, how it stands, and "
-        "what comes next. Reads the state files and the journal alone.",
+        "Show the timeline of a request, a return request, a machine or a pool: past events with their times, present "
+        "state, and next steps. Reads only the state files and the journal.",
     ),
     CommandEntry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
     CommandEntry("plan", "Show what the next cycle would do; touches nothing."),
-    CommandEntry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),
+    CommandEntry("doctor", "Run every check at once, show each result with its remedy, and pack all for support."),
     CommandEntry(
         "diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."
     ),
     CommandEntry("pause", "Keep new machines from a pool.", home="holds"),
-    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="holds"),
+    CommandEntry("resume", "Release a pause or drain of a pool.", home="holds"),
+    CommandEntry("drain", "Keep new machines from a pool, and ask HostFactory to return its machines.", home="holds"),
     CommandEntry(
-        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="holds"
+        "cancel", "End an open request with its running machines, or ask HostFactory to return a machine.", home="holds"
     ),
-    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="holds"),
-    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="holds"),
-    CommandEntry("start-all", "Let go of stop-all.", home="holds"),
+    CommandEntry("stop-all", "Make and delete no machine; the scripts still answer.", home="holds"),
+    CommandEntry("start-all", "Release stop-all.", home="holds"),
     CommandEntry(
         "events",
-        "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "
-        "that runs meanwhile gets the others only, and sees by looking what it would have been told.",
+        "Print the messages of the Pub/Sub subscription and the use of each. A printed message is consumed: a running "
+        "loop does not receive it, and finds out about its machine by observation.",
         extra="events",
     ),
-    CommandEntry("check", "Check the configuration; every mistake at once."),
+    CommandEntry("check", "Check the configuration; report every mistake at once."),
     CommandEntry(
-        "settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."
+        "settings", "Print every setting with its default and reason, as a page or as a JSON schema for editors."
     ),
     CommandEntry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
     CommandEntry(
         "configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."
     ),
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
-    CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
+    CommandEntry("completion", "Print the code with which a shell completes commands, options and files."),
     CommandEntry(
-        "trim", "Let ended requests leave the state files, as a running loop does by itself.", home="state_files"
+        "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="state_files"
     ),
-    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on.", home="backup"),
+    CommandEntry("dump", "Save the state directory in one file, while scripts and loop continue.", home="backup"),
     CommandEntry(
         "restore",
-        "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
+        "Put a dump back after the state directory was lost. The next loop begins with the brake latched.",
         home="backup",
     ),
     CommandEntry(
         "recover",
-        "Show what is wrong with the state files, why the brake is latched, and what a release sets going: which "
+        "Show problems of the state files, the reason of a latched brake, and the effects of its release: which "
         "machines are deleted, and when, and which requests are cancelled. Changes nothing without a flag.",
     ),
 )
 
 
 class Command(argparse.ArgumentParser):
-    """The parser of one command. Its module is imported when the command is called, and not for the others."""
+    """The parser of one command. The command's module is imported only when that command is called."""
 
     entry: CommandEntry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, once the module has added its options; what is unknown is told with these."""
+        """Let the module add its options, then parse; an unknown argument is an error of this command."""
         self.actions()
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -142,7 +142,7 @@ class Command(argparse.ArgumentParser):
         return options, unknown
 
     def actions(self) -> list[argparse.Action]:
-        """The command's options, which its module has added."""
+        """Return the command's options; let its module add them first."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
             add_options, run = entry.load()
@@ -152,24 +152,24 @@ class Command(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the console script; ends the process with one of the three codes, and never with a traceback."""
-    _open_what_is_closed()
+    """Run the console script; end the process with one of the exit codes, never with a traceback."""
+    _open_closed_streams()
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
-    except Exception as error:  # no traceback reaches a person: the sentence tells what to do
+    except Exception as error:  # an operator gets a message with a remedy, not a traceback
         code = PROBLEM
         if isinstance(error, OSError):
             _discard_output()
             print(_refused_message(error), file=sys.stderr)
         else:
             log.debug("Internal error", exc_info=True)
-            print(_broken_message(error), file=sys.stderr)
+            print(_internal_error_message(error), file=sys.stderr)
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; returns the exit code."""
+    """Run the command in the arguments; return its exit code."""
     try:
         with needing(extra("loop")):
             options = parser().parse_args(arguments)
@@ -177,7 +177,7 @@ def run(arguments: Sequence[str]) -> int:
         with needing(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the reader has closed our output
         _discard_output()
         return FINE
     except (*WRONG_ERRORS, BackendError, StateError) as error:
@@ -187,7 +187,7 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Open the null device for a closed stdin, stdout or stderr, so that no other file gets its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
@@ -197,19 +197,19 @@ def _open_what_is_closed() -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """A standard stream that shows words from outside without their control characters."""
+    """A standard stream that removes control characters, which texts from outside may contain."""
 
     is_drawn_on = False
-    """True while rich steers the terminal: the words that it draws are printable already."""
+    """True while rich controls the terminal; its texts are printable already."""
 
     def write(self, text: str) -> int:
-        """Write the text without control characters; with escapes for those that the stream's encoding lacks."""
+        """Write the text without control characters; characters that the stream's encoding lacks are escaped."""
         super().write(text if self.is_drawn_on else printable_lines(text))
         return len(text)
 
 
 def _screen(stream: TextIO) -> TextIO:
-    """Return the stream as a ``_Screen``; a stream that another program has put in its place stays."""
+    """Return the stream as a ``_Screen``; a stream that was replaced, as by a test, is returned as it is."""
     if type(stream) is not io.TextIOWrapper:
         return stream
     encoding, lines = stream.encoding, stream.line_buffering
@@ -217,31 +217,31 @@ def _screen(stream: TextIO) -> TextIO:
 
 
 def _discard_output() -> None:
-    """Print the rest to the null device, also what Python prints at its end."""
+    """Redirect further output to the null device, including the output that Python flushes at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused_message(error: OSError) -> str:
-    """Return the refusal of the operating system; without a file's name it is of our output, as on a full disk."""
+    """Return the message about an error of the operating system; without a file name it concerns our output."""
     return (
-        f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. See to "
+        f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. Check "
         "disk space, rights and mounts there, then try again."
     )
 
 
-def _broken_message(error: Exception) -> str:
-    """Return the place of a mistake in this program, and what to do."""
+def _internal_error_message(error: Exception) -> str:
+    """Return the message about a mistake in this program: its place, and the next steps."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
     return (
-        f"Internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {words}. State files are written "
-        "whole, so they are as they were; try again. If it comes again, report this line, and what "
-        "`provisioner --log-level DEBUG …` logs."
+        f"Internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {words}. State files are "
+        "replaced as a whole, so they are intact; try again. If the error repeats, report this line, and the log of "
+        "`provisioner --log-level DEBUG …`."
     )
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands; each adds its options when it is called."""
+    """Return the parser of all commands; each adds its options when it is called."""
     top = argparse.ArgumentParser(
         prog="provisioner", description="HostFactory provisioner for Google Cloud.", epilog=EXIT_CODES
     )
@@ -255,6 +255,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def commands_of(top: argparse.ArgumentParser) -> list[Command]:
-    """The parsers of all commands, each once."""
+    """Return the parsers of all commands, without repeats for aliases."""
     (choices,) = (action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
     return list(dict.fromkeys(choices.values()))

@@ -1,4 +1,4 @@
-"""``provisioner completion``: what a shell needs to complete commands, options and files."""
+"""``provisioner completion``: print the code with which a shell completes commands, options and files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the shell's code. Raises MissingExtra."""
+    """Print the shell's code. Raises MissingExtra."""
     import shtab
 
     top = cli.parser()

@@ -1,6 +1,6 @@
-"""``provisioner configmap``: the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read.
+"""``provisioner configmap``: print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read.
 
-So both sides have one source: what is written here is what is mounted there, in one directory without others.
+Both sides then have the same source. A ConfigMap is mounted as one directory without subdirectories.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from provisioner.files.yaml_text import join, reason_of
 from provisioner.hostfactory import instance, templates
 
 LARGEST = 1_048_576
-"""Bytes of all that a ConfigMap holds."""
+"""Most bytes of a ConfigMap's data."""
 
 PUBLIC = frozenset({"ca_file", "ca_bundle"})
-"""Optional settings that name a file without a secret; other files that a pool may leave out are logins and keys."""
+"""Optional settings that name a file without a secret. All other optional files are logins and keys."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
@@ -34,7 +34,7 @@ Place = tuple[str, ...]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Print texts of several lines as blocks."""
+    """A dumper that prints texts of several lines as blocks."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
@@ -51,66 +51,68 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it. Raises ConfigError, TemplatesError, DirectoryError, UsageError."""
+    """Print the ConfigMap. Raises ConfigError, TemplatesError, DirectoryError, UsageError."""
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
-    named, secret = _named(options.config)
+    included_files, secret_files = _find_files(options.config)
     data: dict[str, str] = {}
-    own = {path for path in (file, Path(provider.config_path)) if path.exists()}  # no login and no key
-    for path in sorted({*own, Path(provider.templates_path), *named.values()}, key=lambda path: path.name):
+    own = {path for path in (file, Path(provider.config_path)) if path.exists()}
+    for path in sorted({*own, Path(provider.templates_path), *included_files.values()}, key=lambda path: path.name):
         if path.name in data:
-            raise UsageError(f"{path}: another file has this name, and a ConfigMap no directories: rename one of them")
-        data[path.name] = _text(path)
-    moved = {place: path.name for place, path in named.items() if path.parent != file.parent.resolve()}
+            raise UsageError(
+                f"{path}: another file has this name, and a ConfigMap has no directories; rename one of them"
+            )
+        data[path.name] = _checked_text(path)
+    moved = {place: path.name for place, path in included_files.items() if path.parent != file.parent.resolve()}
     if moved:
-        data[file.name] = _renamed(file, data.get(file.name, ""), moved)
+        data[file.name] = _rewrite_settings(file, data.get(file.name, ""), moved)
     size = sum(len(name) + len(text.encode()) for name, text in data.items())
     if size > LARGEST:
         raise UsageError(
-            f"{file.parent}: its files have {size} bytes together, a ConfigMap holds {LARGEST}: leave out templates "
-            "that nobody asks for, or let the pod mount the directory itself"
+            f"{file.parent}: its files have {size} bytes together, and a ConfigMap holds {LARGEST}; leave out unused "
+            "templates, or let the pod mount the directory itself"
         )
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
-    for place, path in named.items():
+    for place, path in included_files.items():
         if place[-1] in PUBLIC:
-            print(f"# With {path.name}, the {_setting_words(place)}.")
-    for place, path in secret.items():
-        print(f"# Without {path}, the {_setting_words(place)}, which may hold a key: give it to the pod as a Secret.")
+            print(f"# With {path.name}, the {_format_setting(place)}.")
+    for place, path in secret_files.items():
+        print(f"# Without {path}, the {_format_setting(place)}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     print(yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000), end="")
     return FINE
 
 
-def _named(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """The files that are named, by setting: those that are carried, and those that may hold a key."""
-    carried: dict[Place, Path] = {}
-    secret: dict[Place, Path] = {}
+def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
+    """Return the files that settings name, by setting: the included files, and the files that may hold a key."""
+    included_files: dict[Place, Path] = {}
+    secret_files: dict[Place, Path] = {}
     configuration = settings(given)
     if configuration.ca_bundle is not None:
-        carried["ca_bundle",] = configuration.ca_bundle.resolve()
+        included_files["ca_bundle",] = configuration.ca_bundle.resolve()
     for name, pool in configuration.pools.items():
         for setting, field in type(pool).model_fields.items():
             if isinstance(value := getattr(pool, setting), Path):
-                public = field.is_required() or setting in PUBLIC
-                (carried if public else secret)["pools", name, setting] = value.resolve()
-    return carried, secret
+                is_public = field.is_required() or setting in PUBLIC
+                (included_files if is_public else secret_files)["pools", name, setting] = value.resolve()
+    return included_files, secret_files
 
 
-def _setting_words(place: Place) -> str:
-    """A setting in words."""
+def _format_setting(place: Place) -> str:
+    """Return the name of a setting for a comment."""
     return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
 
 
-def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
-    """The text of provisioner.yaml with other values of these settings, and all else as it is. Raises UsageError."""
+def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
+    """Return the text of provisioner.yaml with new values of these settings only. Raises UsageError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
     for place, name in names.items():
-        node = reduce(lambda at, key: _entries(at).get(key), place, root)
+        node = reduce(lambda at, key: _mapping_entries(at).get(key), place, root)
         if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
-                f"{file}: {join(*place)}: a ConfigMap has no directories, and this value stands elsewhere: "
+                f"{file}: {join(*place)}: a ConfigMap has no directories, and this value is written elsewhere; "
                 f"move its file beside {file.name}, or write the value in the pool itself"
             )
         spans[node.start_mark.index, node.end_mark.index] = name
@@ -119,18 +121,19 @@ def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
     return text
 
 
-def _entries(node: Any) -> dict[str, Any]:
-    """The values of a mapping in a YAML text, with where they stand; none where there is no mapping."""
+def _mapping_entries(node: Any) -> dict[str, Any]:
+    """Return the nodes of a mapping in a YAML text, by key; empty if the node is not a mapping."""
     return {key.value: value for key, value in node.value} if getattr(node, "id", "") == "mapping" else {}
 
 
-def _text(path: Path) -> str:
+def _checked_text(path: Path) -> str:
+    """Return the content of a file. Raises UsageError if it cannot be part of a ConfigMap."""
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
-        raise UsageError(f"{path}: a ConfigMap takes names of letters, digits, '-', '_' and '.' alone: rename it")
+        raise UsageError(f"{path}: a ConfigMap allows only letters, digits, '-', '_' and '.' in a name; rename it")
     try:
         text = read_regular(str(path), most=instance.LARGEST).decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: {reason_of(error)}") from error
     if KEY.search(text):
-        raise UsageError(f"{path}: it holds a private key, and a ConfigMap is no place for one: take it out")
+        raise UsageError(f"{path}: contains a private key, which must not be in a ConfigMap; remove the key")
     return text

@@ -1,4 +1,4 @@
-"""``provisioner diff``: HostFactory's last list, our memory and the clouds, machine by machine; changes nothing."""
+"""``provisioner diff``: compare HostFactory's last list, our memory and the clouds by machine; change nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.model import Memory, Observation, ObservationFailed, Phase, Slo
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
-"""Machines that are named of each group, where not all are asked for."""
+"""Machines that are named of each group, unless all are requested."""
 
 NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
@@ -23,38 +23,39 @@ class View(NamedTuple):
     """A machine as HostFactory, memory and cloud show it."""
 
     listed: bool
-    """HostFactory's last list names it."""
+    """True if HostFactory's last list names the machine."""
     memory: str
-    """Its slot's verdict; ``none`` where no slot has its name."""
+    """Verdict of the machine's slot; ``none`` if no slot has this name."""
     cloud: str
-    """Its phase; ``strayed`` where it stands without what makes it ours; ``absent``, or ``unseen`` where its pool could
-    not be looked at."""
+    """Phase of the machine; ``strayed`` if it exists without our labels, or outside its group; ``absent``; ``unseen``
+    if its pool could not be observed."""
 
 
 class Meaning(NamedTuple):
-    """A combination of what HostFactory, memory and cloud say, and whether it is wrong."""
+    """The meaning of a view, as a text."""
 
     text: str
     differs: bool = True
+    """True if HostFactory, memory and cloud should agree here and do not."""
 
 
 AGREE = Meaning("all three agree", differs=False)
-BEING_MADE = Meaning("on its way: HostFactory hears of it when its request ends", differs=False)
-BEING_DELETED = Meaning("on its way out", differs=False)
-OVER = Meaning("over: nothing is left of it", differs=False)
-UNKNOWN = Meaning("its pool was not seen: nobody knows")
-VANISHED = Meaning("it vanished: HostFactory hears of it when a second observation lacks it")
-UNLISTED = Meaning("HostFactory does not list it: it has just begun, or HostFactory has lost sight of it")
+BEING_MADE = Meaning("on its way; reported to HostFactory when its request ends", differs=False)
+BEING_DELETED = Meaning("being deleted", differs=False)
+OVER = Meaning("ended and gone", differs=False)
+UNKNOWN = Meaning("unknown, because its pool was not seen")
+VANISHED = Meaning("it vanished; reported to HostFactory if it is missing from a second observation")
+UNLISTED = Meaning("HostFactory does not list it; it has just started, or HostFactory has lost track of it")
 NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
-DOWN = Meaning("it does not run any more: lost when it does not run again in time (provisioner status)")
+DOWN = Meaning("it does not run any more; lost unless it runs again in time (provisioner status)")
 EARLY = Meaning("HostFactory lists it before its request has ended")
-LOST = Meaning("lost: HostFactory is asked to give it back")
-STILL_LISTED = Meaning("HostFactory still lists what is closed: it is asked to give it back")
-ORPHAN = Meaning("no request of ours made it: an orphan, deleted when its grace is over (provisioner status)")
-KEPT = Meaning("no request that we know of made it, and HostFactory lists it: it stays")
-NOBODYS = Meaning("nobody has it: HostFactory is asked to give it back")
-STRAYED = Meaning("it runs on without our labels, or outside its group: somebody else's doing")
-FOREIGN = Meaning("a name of somebody else's", differs=False)
+LOST = Meaning("lost; HostFactory is asked to return it")
+STILL_LISTED = Meaning("closed, but HostFactory still lists it, and is asked to return it")
+ORPHAN = Meaning("no request of ours made it; an orphan, deleted after its grace period (provisioner status)")
+KEPT = Meaning("no known request made it, but HostFactory lists it, so it stays")
+NOWHERE = Meaning("neither memory nor cloud has it; HostFactory is asked to return it")
+STRAYED = Meaning("it runs without our labels, or outside its group; someone else has changed it")
+FOREIGN = Meaning("the name is not one of ours", differs=False)
 
 MEANINGS = {
     (None, True, True): KEPT,
@@ -70,10 +71,10 @@ MEANINGS = {
     (Verdict.LOST, True, True): LOST,
     (Verdict.LOST, True, False): LOST,
 }
-"""By the slot's verdict (None: no slot), whether HostFactory lists the machine, and whether it stands."""
+"""Meanings by the slot's verdict (None: no slot), is listed by HostFactory, and exists in the cloud."""
 
 WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-"""The meaning of phases in which no machine that HostFactory was told of should be."""
+"""Meanings of the phases in which no machine should be that was reported to HostFactory."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -83,14 +84,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM where the three differ or a pool was not seen. Raises StateError, BackendError."""
-    given = settings(options.config)
+    """Compare; return PROBLEM if the three differ or a pool was not seen. Raises StateError, BackendError."""
+    configuration = settings(options.config)
     state = state_directory(options.state_dir)
-    names, written = state.listed_hosts() or (None, 0)
+    names, written_ns = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
-    observations = observe_once(given, memory)
-    document = diff_document(memory, names, observations, given.name_prefix)
-    document["listed_at"] = None if names is None else written / 1e9
+    observations = observe_once(configuration, memory)
+    document = diff_document(memory, names, observations, configuration.name_prefix)
+    document["listed_at"] = None if names is None else written_ns / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
 
@@ -98,10 +99,11 @@ def run(options: argparse.Namespace) -> int:
 def diff_document(
     memory: Memory, names: Collection[str] | None, observations: Mapping[str, Observation], prefix: str
 ) -> dict[str, Any]:
-    """The machines in groups of the same view, those first that should be otherwise. ``names``: None before a list.
+    """Return the machines in groups of the same view, groups with a difference first.
 
-    ``hostfactory``, ``memory``, ``clouds``: how many machines each has. ``unseen``: the pools that could not be looked
-    at, and why. ``groups``: what the three say, what it means, and the machines.
+    ``names``: the machines of HostFactory's last list; None before the first list. In the document: ``hostfactory``,
+    ``memory``, ``clouds``: the number of machines of each; ``unseen``: the pools that could not be observed, with the
+    reason; ``groups``: each view with its meaning and machines.
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
@@ -130,7 +132,7 @@ def diff_document(
 
 
 def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """The phase that the clouds show, by machine."""
+    """Return the phase that the clouds show, by machine."""
     return {
         name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
         for observation in observations.values()
@@ -140,22 +142,22 @@ def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
-    """The meaning of a view; ``ours``: the machine's name has our shape."""
+    """Return the meaning of a view; ``ours``: the machine's name has the form of our names."""
     if view.cloud == UNSEEN and not (slot and slot.deletion.gone):
         return UNKNOWN if slot or ours else FOREIGN
-    verdict, stands = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
-    if verdict is None and not stands:
-        return NOBODYS if ours else FOREIGN
+    verdict, exists = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
+    if verdict is None and not exists:
+        return NOWHERE if ours else FOREIGN
     if verdict is Verdict.SUCCEEDED and view.cloud in WRONG_PHASES:
         return WRONG_PHASES[view.cloud]
-    closed = BEING_DELETED if stands else STILL_LISTED if view.listed else OVER
-    return MEANINGS.get((verdict, view.listed, stands), closed)
+    closed = BEING_DELETED if exists else STILL_LISTED if view.listed else OVER
+    return MEANINGS.get((verdict, view.listed, exists), closed)
 
 
 def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
-    """The document as lines for a terminal; ``every``: with all machines of each group."""
-    said = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
-    yield f"HostFactory {said}, memory has {document['memory']}, the clouds {document['clouds']} machines."
+    """Yield the document as lines for a terminal; ``every``: with all machines of each group."""
+    listed = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
+    yield f"HostFactory {listed}, memory has {document['memory']}, the clouds {document['clouds']} machines."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())
     for group in document["groups"]:
         machines = group["machines"]

@@ -1,4 +1,4 @@
-"""``provisioner doctor``: runs every check at once, shows each result with what to do, and packs them for support."""
+"""``provisioner doctor``: run every check at once, show each result with its remedy, and pack all for support."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioner import __version__
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.observe_pools import WAITING, all_at_once
-from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
+from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, masked
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
@@ -38,22 +38,22 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import is_denied, what_to_do
 
 SECONDS = 300.0
-"""Seconds that a part may take: a live check waits for the slowest cloud."""
+"""Most seconds of a part; a live check waits for the slowest cloud."""
 
 SHOWN = 25
-"""Lines of a part that are shown; the bundle has them all."""
+"""Most lines shown of a part; the bundle contains all lines."""
 
 LEAST_FREE = 200_000_000
-"""Bytes that the state directory's disk should have free: three times what the journal may take."""
+"""Bytes that the state directory's disk should have free: three times the journal's largest size."""
 
 PART_BYTES = 20_000_000
-"""The newest bytes of a file that the bundle takes."""
+"""Most bytes of a file in the bundle; the newest bytes are kept."""
 
 BUNDLE_MODE = 0o600
 
 TEMPLATE_KEYS = {"templates", "pools", "podSpecYaml", "gcp_zone", "gcp_region", "gcp_instance_group", "type"}
 TEMPLATE_KEYS |= OWN_FIELDS | NUMERIC_ATTRIBUTES
-"""Fields and attributes of HostFactory's templates that hold no secret."""
+"""Fields and attributes of HostFactory's templates that contain no secret."""
 
 
 PARTS = {
@@ -63,7 +63,7 @@ PARTS = {
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
 }
-"""Each part and the command that answers it, in the order in which the answers are read."""
+"""Parts and their commands, in the order of the output."""
 
 
 class Answer(NamedTuple):
@@ -90,10 +90,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM where some part asks for somebody. Raises UsageError."""
+    """Ask all parts; return PROBLEM if a part needs an operator. Raises UsageError."""
     if options.bundle and os.path.lexists(options.bundle):
-        raise UsageError(f"--bundle {options.bundle}: it exists; name a file that does not")
-    environment = surroundings(options)
+        raise UsageError(f"--bundle {options.bundle}: already exists; name another file")
+    environment = parts_environment(options)
     install = os.path.join(SCRIPTS, "check_install.sh")
     questions = {"installation": partial(ask, "installation", install, [install], environment)}
     for part, words in PARTS.items():
@@ -106,8 +106,8 @@ def run(options: argparse.Namespace) -> int:
     return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
 
 
-def surroundings(options: argparse.Namespace) -> dict[str, str]:
-    """The environment that the parts run in: HostFactory's, with the directories that the options name."""
+def parts_environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of the parts: HostFactory's, with the directories that the options name."""
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent
@@ -118,52 +118,54 @@ def surroundings(options: argparse.Namespace) -> dict[str, str]:
 
 
 def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """The answer of a command by its exit code; one that does not end in time has a problem, too."""
-    said = partial(Answer, part, seen_as)
+    """Return the answer of a command by its exit code. A command that does not end in time has a problem, too."""
+    answer = partial(Answer, part, seen_as)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return said(False, f"no answer within {SECONDS:.0f} s")
+        return answer(False, f"no answer within {SECONDS:.0f} s")
     except OSError as error:
-        return said(False, f"it did not start: {error.strerror}")
-    errors = [line for line in done.stderr.splitlines() if not line.startswith(WAITING)]
-    return said(done.returncode == 0, (done.stdout + "\n".join(errors)).strip())
+        return answer(False, f"it did not start: {error.strerror}")
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(WAITING)]
+    return answer(result.returncode == 0, (result.stdout + "\n".join(errors)).strip())
 
 
 def disk(environment: Mapping[str, str]) -> Answer:
-    """Check that the state directory's disk has room."""
-    said = partial(Answer, "disk", "df")
+    """Check that the state directory's disk has free space and can be written."""
+    answer = partial(Answer, "disk", "df")
     try:
         path = Directories(environment).state
         free = shutil.disk_usage(path).free
     except (DirectoryError, OSError) as error:
-        return said(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
+        return answer(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
     if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
-        return said(False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
-    enough = free >= LEAST_FREE
-    advice = "" if enough else f"; make room: below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
-    return said(enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
+        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
+    is_enough = free >= LEAST_FREE
+    advice = (
+        "" if is_enough else f"; free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
+    )
+    return answer(is_enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
 
 
 def clock(environment: Mapping[str, str]) -> Answer:
     """Compare the clocks of this host and the state directory's file system; ``check --live`` asks the clouds."""
-    said = partial(Answer, "clock", "date")
+    answer = partial(Answer, "clock", "date")
     try:
         path = Directories(environment).state
         ahead = StateDir(path).now() - time.time()
     except DirectoryError as error:
-        return said(False, str(error))
+        return answer(False, str(error))
     except OSError as error:
-        return said(is_denied(error), f"{path}: what time it is there cannot be found: {error.strerror}")
+        return answer(is_denied(error), f"{path}: the time of its file system cannot be read: {error.strerror}")
     text = f"{path}: its file system's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
-    agrees = abs(ahead) <= MOST_SECONDS
-    return said(agrees, text if agrees else f"{text}; synchronize both (chronyc tracking)")
+    is_close = abs(ahead) <= MOST_SECONDS
+    return answer(is_close, text if is_close else f"{text}; synchronize both (chronyc tracking)")
 
 
 def doctor_lines(document: Document) -> Iterator[str]:
-    """The document as lines for a terminal: one for each part that is fine, all words of any other."""
+    """Yield the document as lines for a terminal: one line for a part that is fine, the text of any other part."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -174,7 +176,7 @@ def doctor_lines(document: Document) -> Iterator[str]:
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"
     if document["bundle"]:
-        yield f"Written: {document['bundle']}. It holds no value of an unknown setting; look before you send it."
+        yield f"Written: {document['bundle']}. It contains no value of an unknown setting; check it before you send it."
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
@@ -182,10 +184,10 @@ def doctor_lines(document: Document) -> Iterator[str]:
 
 def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
     """Write the answers and the files behind them, without secrets, for their owner alone. Raises UsageError."""
-    taken: set[str] = set()
-    contents = dict(files(environment, taken))
-    clear = without(taken)
-    contents |= {re.sub(r"\W+", "-", answer.part) + ".txt": clear(masked(answer.text)) for answer in answers}
+    withheld: set[str] = set()
+    contents = dict(files(environment, withheld))
+    remove_withheld = make_remover(withheld)
+    contents |= {re.sub(r"\W+", "-", answer.part) + ".txt": remove_withheld(masked(answer.text)) for answer in answers}
     contents["versions.txt"] = versions()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, BUNDLE_MODE)
@@ -198,48 +200,51 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
         raise UsageError(f"--bundle {path}: {error.strerror}") from error
 
 
-def files(environment: Mapping[str, str], taken: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and what may be shown of each file; ``taken`` gets what may not."""
-    for path, shown in _paths(Directories(environment), taken):
+def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the harmless content of each file; add the withheld values to ``withheld``."""
+    for path, redact in _paths(Directories(environment), withheld):
         try:
-            content = shown(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))
+            content = redact(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))
         except OSError as error:
             content = f"could not be read: {error.strerror}\n"
         yield f"{path.parent.name}/{path.name}", content
 
 
-def _paths(directories: Directories, taken: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
-    """Yield the instance's files, then state, journal and the scripts' log, with what makes them harmless."""
+def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
+    """Yield the instance's files, then state, journal and the scripts' log, each with the function that redacts it.
+
+    State, journal and log come last, because values withheld from the configuration are removed from them, too.
+    """
     try:
         state, conf = Path(directories.state), Path(directories.conf)
         of_hf = conf / f"{directories.name}prov_config.json"
         templates = conf / f"{directories.name}prov_templates.json"
         known = {conf / "provisioner.yaml": setting_names(), of_hf: config_keys(str(of_hf)), templates: TEMPLATE_KEYS}
-        yield from ((path, partial(configuration, known=names, taken=taken)) for path, names in known.items())
+        yield from ((path, partial(configuration, known=names, withheld=withheld)) for path, names in known.items())
     except DirectoryError:
         return
-    ours = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
-    ours += state.glob("journal.jsonl*")
-    ours += Path(directories.logs).glob(f"{directories.name}-provider.*") if directories.logs else ()
-    clear = without(taken)  # of all three by now
-    yield from ((path, lambda text: clear(records(text))) for path in sorted(ours))
+    own_files = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
+    own_files += state.glob("journal.jsonl*")
+    own_files += Path(directories.logs).glob(f"{directories.name}-provider.*") if directories.logs else ()
+    remove_withheld = make_remover(withheld)
+    yield from ((path, lambda text: remove_withheld(records(text))) for path in sorted(own_files))
 
 
-def configuration(text: str, known: Collection[str], taken: set[str]) -> str:
-    """Return a configuration file's harmless settings as JSON."""
+def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
+    """Return a configuration file's harmless settings as JSON; add the other values to ``withheld``."""
     text = text.removeprefix("\ufeff")
     try:
         try:
-            document = json.loads(text)  # YAML takes no tabs
+            document = json.loads(text)  # JSON first, because YAML allows no tabs
         except ValueError:
             document, _ = parse(text[:LARGEST])
-        return json.dumps(harmless(document, known, taken), indent=2) + "\n"
+        return json.dumps(harmless(document, known, withheld), indent=2) + "\n"
     except (yaml.YAMLError, RecursionError):
-        return f"{WITHHELD}: it is no YAML or JSON\n"
+        return f"{WITHHELD}: neither YAML nor JSON\n"
 
 
 def records(text: str) -> str:
-    """Return a JSON document, or lines of JSON, without secrets; other lines are no program's of ours."""
+    """Return a JSON document, or lines of JSON, without secrets. Other lines are withheld, as they are not ours."""
     return _record(text) or "\n".join((_record(line) or WITHHELD) if line.strip() else "" for line in text.split("\n"))
 
 
@@ -258,7 +263,7 @@ def setting_names() -> set[str]:
 
 
 def config_keys(path: str) -> set[str]:
-    """Return the keys of HostFactory's configuration of the instance that connectors know."""
+    """Return the known keys of HostFactory's configuration of the instance."""
     with suppress(TemplatesError):
         config, _, document = load_config(path)
         return document.keys() - {*config.unknown}
@@ -266,6 +271,6 @@ def config_keys(path: str) -> set[str]:
 
 
 def versions() -> str:
-    """Return the versions of the program, the interpreter, the system, and every distribution beside them."""
-    beside = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions()}, key=str.lower)
-    return "\n".join([f"provisioner {__version__}", f"Python {sys.version}", platform.platform(), *beside]) + "\n"
+    """Return the versions of the program, the interpreter, the system, and every installed distribution."""
+    installed = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions()}, key=str.lower)
+    return "\n".join([f"provisioner {__version__}", f"Python {sys.version}", platform.platform(), *installed]) + "\n"

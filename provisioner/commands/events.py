@@ -1,4 +1,4 @@
-"""``provisioner events``: the messages of the subscription, one by one, and what each is good for."""
+"""``provisioner events``: print each message of the subscription, and its use for the loop."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config")
-    command.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
+    command.add_argument("--seconds", type=float, metavar="N", help="end after N seconds; default when interrupted")
     add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when the stream broke. Raises UsageError where the configuration names no subscription."""
+    """Print messages; return PROBLEM if the stream broke. Raises UsageError if no subscription is configured."""
     configuration = settings(options.config)
     if configuration.events is None:
-        raise UsageError(f"{config_file(options.config)}: no section 'events', so there is nothing to listen to.")
+        raise UsageError(f"{config_file(options.config)}: no section 'events', so there are no messages to print.")
     as_json = options.output == "json"
     prepare(configuration.ca_bundle)
-    broken = listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
-    if broken:
-        print(broken, file=sys.stderr)
-    return PROBLEM if broken else FINE
+    error_message = listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
+    if error_message:
+        print(error_message, file=sys.stderr)
+    return PROBLEM if error_message else FINE
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for so many seconds, or until SIGTERM; the reason if the stream broke, which ends it.
+    """Print every message for ``seconds`` (None: without limit), until SIGTERM or a break of the stream.
 
-    Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
+    Return the reason if the stream broke, else an empty text. Raises BrokenPipeError when the reader closes the output,
+    because further messages would be consumed and lost.
     """
     from provisioner.backends.events import EventStream
 
@@ -54,16 +55,16 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
         reasons.append(reason)
         ended.set()
 
-    def taken(message: Judged) -> None:
+    def print_message(message: Judged) -> None:
         document = message_document(message)
         line = json.dumps(document) if as_json else message_text(document)
         try:
-            with printing:  # messages come in several threads
+            with printing:  # messages arrive in several threads
                 print(line, flush=True)
         except BrokenPipeError as error:
             end(error)
 
-    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=end)
+    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=print_message, broke=end)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stream.start()
     ended.wait(seconds)
@@ -75,7 +76,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
 
 def message_document(message: Judged) -> dict[str, Any]:
-    """A message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
+    """Return a message as a document. ``grace_seconds``: seconds that a preempted machine had left; else null."""
     hint = message.hint
     return {
         "worth": str(message.worth),
@@ -90,8 +91,8 @@ def message_document(message: Judged) -> dict[str, Any]:
 
 
 def message_text(document: dict[str, Any]) -> str:
-    """A line for people."""
-    more = f" {document['problem']}" if document["problem"] else ""
-    more += " (failed)" if document["failed"] else ""
-    more += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
-    return COLUMNS.format(**document, more=more).rstrip()
+    """Return the document of a message as a line for a terminal."""
+    suffix = f" {document['problem']}" if document["problem"] else ""
+    suffix += " (failed)" if document["failed"] else ""
+    suffix += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
+    return COLUMNS.format(**document, suffix=suffix).rstrip()

@@ -1,4 +1,4 @@
-"""``provisioner explain``: the timeline of a request, a machine or a pool, what is now, and what comes next."""
+"""``provisioner explain``: show the timeline of a request, a machine or a pool, its state, and the next steps."""
 
 from __future__ import annotations
 
@@ -18,49 +18,52 @@ from provisioner.telemetry.pool_windows import local
 from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
 
 NEAR = 5
-"""Ids that are named where what was asked for is unknown."""
+"""Most ids that are suggested if the given id is unknown."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    command.add_argument("id", metavar="REQUEST|MACHINE|POOL", help="an id or name; of a machine also with its domain")
+    command.add_argument(
+        "id", metavar="REQUEST|MACHINE|POOL", help="an id or name; a machine's name may have its domain"
+    )
     add_shared(command, "state-dir", "output")
     command.add_argument(
-        "--machines", action="store_true", help="list each machine of a request, too; with -o json they always are"
+        "--machines", action="store_true", help="also list each machine of a request; -o json always lists them"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when nobody knows the id. Raises UsageError."""
+    """Explain; return PROBLEM if the id is unknown. Raises UsageError."""
     document = explain(state_directory(options.state_dir), options.id)
     return show(options, document, partial(explain_lines, named=options.machines), fine=document["kind"] is not None)
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
-    """The timeline of what has this id.
+    """Return the timeline, state and next steps of the subject with this id.
 
-    ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
-    ``now``: sentences on how it stands and what comes next. ``machines``: those of a request (``machines_of`` has the
-    fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
+    ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
+    ``event`` and ``text``. ``now``: sentences about its state and the next steps. ``machines``: the machines of a
+    request (fields as in ``machines_of``). ``caveats``: gaps in the answer. ``near``: known ids with similar spelling,
+    if this id is unknown.
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
     caveats = [*sources.caveats, *_journal_caveats(excerpt)]
     document = {"kind": None, "id": id_, "timeline": [], "now": [], "machines": [], "near": [], "caveats": caveats}
     if subject is None:
-        return document | {"near": _near(sources, id_)}
-    story = [
+        return document | {"near": _find_similar_ids(sources, id_)}
+    sentences = [
         {"at": format_utc(one.at), "until": format_utc(one.until), "event": one.event, "text": one.text}
         for one in timeline(subject, excerpt.lines, sources.memory)
     ]
-    if not story and excerpt.since is not None:
-        caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, does not tell of it.")
+    if not sentences and excerpt.since is not None:
+        caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, has no line about it.")
     now = [*prospects(sources, subject)]
     machines = machines_of(sources.memory, subject.id) if subject.kind is Kind.REQUEST else []
-    return document | {"kind": subject.kind, "id": subject.id, "timeline": story, "now": now, "machines": machines}
+    return document | {"kind": subject.kind, "id": subject.id, "timeline": sentences, "now": now, "machines": machines}
 
 
-# --- what is known ----------------------------------------------------------------------------------------------------
+# --- the subject ------------------------------------------------------------------------------------------------------
 
 
 def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
@@ -69,11 +72,11 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
     if excerpt.torn:
         yield f"{excerpt.torn} lines of the journal are torn, and left out."
     if excerpt.since is None and not excerpt.unreadable:
-        yield "There is no journal: this is what memory.json knows."
+        yield "There is no journal; this answer comes from memory.json alone."
 
 
 def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
-    """Find the subject with this id, by the state files or else by the journal, and its lines of the journal."""
+    """Find the subject with this id in the state files or else in the journal, and its lines of the journal."""
     find, excerpt = sources.state.find_history, Excerpt()
     subject = _in_files(sources, id_)
     if subject is None:
@@ -94,7 +97,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
 
 
 def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
-    """The subject that only the journal still knows."""
+    """Find a subject that only the journal still contains."""
     for line in excerpt.lines:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:
@@ -104,24 +107,24 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
     return None
 
 
-def _near(sources: Sources, id_: str) -> list[str]:
-    """Known ids that are spelled alike; for a machine of a known request, the first machine of that."""
+def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
+    """Return known ids with similar spelling; for a machine of a known request, the request's first machines."""
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
     record = sources.memory.requests.get(request_of(prefix_of(name), name))
-    near = [slot.name for slot in record.slots.values()][:NEAR] if record else []
+    similar = [slot.name for slot in record.slots.values()][:NEAR] if record else []
     for word in (id_, *name.split("-")[1:-1]):
-        near += difflib.get_close_matches(word, ids, NEAR, 0.6)
-    return list(dict.fromkeys(near))[:NEAR]
+        similar += difflib.get_close_matches(word, ids, NEAR, 0.6)
+    return list(dict.fromkeys(similar))[:NEAR]
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- text for a terminal ----------------------------------------------------------------------------------------------
 
 
 def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """The document as lines for a terminal; ``named``: with each machine of a request."""
+    """Yield the document as lines for a terminal; ``named``: with each machine of a request."""
     is_known = document["kind"] is not None
-    yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown(document)
+    yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown_message(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])
     for one in document["timeline"]:
         times = dict.fromkeys([local(one["at"]), local(one["until"])])
@@ -134,10 +137,10 @@ def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
         yield from map(_machine_line, document["machines"])
 
 
-def _unknown(document: Document) -> str:
+def _unknown_message(document: Document) -> str:
     words = "no request, return request, machine or pool with this id in the state files or the journal"
-    near = f" Known and spelled alike: {', '.join(document['near'])}." if document["near"] else ""
-    return f"{document['id']}: {words}.{near} `provisioner status` lists what there is."
+    similar = f" Known ids with similar spelling: {', '.join(document['near'])}." if document["near"] else ""
+    return f"{document['id']}: {words}.{similar} `provisioner status` lists requests, machines and pools."
 
 
 def _machine_line(one: Document) -> str:

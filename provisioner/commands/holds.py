@@ -1,6 +1,6 @@
-"""``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: holds, set and released.
+"""``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: set and release holds.
 
-They write holds.json alone, so they work whether or not a loop runs, and hold until an operator releases them.
+The commands write only holds.json, so they work whether or not a loop runs. A hold lasts until an operator releases it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500
-"""Characters of a reason: it stands in HostFactory's messages, in the log and in each line of ``status``."""
+"""Most characters of a reason, which appears in HostFactory's messages, in the log and in each line of ``status``."""
 
 
 class Verb(NamedTuple):
@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     kinds: tuple[HoldKind, ...]
     target: str = ""
-    """Metavar of its argument; empty if the hold is on everything."""
+    """Metavar of the command's argument; empty if the hold applies to everything."""
     sets: bool = True
     needs_reason: bool = False
 
@@ -57,23 +57,23 @@ TEXTS = {
     HoldKind.PAUSE: ("Pool {0} is paused", "Pool {0} gets no new machines until `provisioner resume {0}`."),
     HoldKind.DRAIN: (
         "Pool {0} is drained",
-        "Pool {0} gets no new machines, and HostFactory is asked to give back those that it has there, until "
+        "Pool {0} gets no new machines, and HostFactory is asked to return its machines there, until "
         "`provisioner resume {0}`.",
     ),
     HoldKind.CANCEL: (
         "Request {0} is cancelled",
-        "Request {0} ends with the machines that run; what it lacks is given up.",
+        "Request {0} ends with its running machines; its missing machines are not made any more.",
     ),
     MACHINE: (
         "Machine {0} is cancelled",
-        "HostFactory is asked to give machine {0} back, once it has it; the machine runs until then.",
+        "HostFactory is asked to return machine {0} once its request has ended; the machine runs until then.",
     ),
     HoldKind.STOP_ALL: (
         "Everything is stopped",
         "No machine is made or deleted until `provisioner start-all`; the scripts answer on.",
     ),
 }
-"""By kind of hold, and for the cancel of a machine: the target's state, and the effect of a new hold."""
+"""The state of the target and the effect of a new hold, by kind of hold; the cancel of a machine is separate."""
 
 
 def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
         type=_reason,
         required=verb.needs_reason,
         metavar="TEXT",
-        help=f"why, for the log, the journal, status and HostFactory's messages{needed}",
+        help=f"reason for the log, the journal, status and HostFactory's messages{needed}",
     )
     add_shared(command, "config", "state-dir", "output")
     command.set_defaults(target="")
@@ -100,26 +100,26 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Returns PROBLEM, and records nothing, for an unknown name. Raises StateError."""
+    """Set or release holds; return PROBLEM without any change if the name is unknown. Raises StateError."""
     state = state_directory(options.state_dir)
     known = _Known(options, state)
-    if refusal := known.refusal(verb, options.target):
-        print(f"{refusal} Nothing was recorded.", file=sys.stderr)
+    if refusal := known.refusal_message(verb, options.target):
+        print(f"{refusal} No hold was recorded.", file=sys.stderr)
         return PROBLEM
     by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
     def change(holds: Holds) -> Holds:
-        # Who stops all waits for no file of machines.
+        # A hold on everything must not depend on a file that contains machines.
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
         return pulled(kept, by) if verb.sets else let_go(kept, verb.kinds, by)
 
-    anew = _unusable(state) if HoldKind.STOP_ALL in verb.kinds else ""
+    anew = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
     before, after = state.change_holds(change, anew=bool(anew))
     return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _lines)
 
 
-def _unusable(state: State) -> str:
-    """Why the holds are unknown; empty if they are known. Raises StateTooNew, StateDenied."""
+def _unusable_message(state: State) -> str:
+    """Return the reason why the holds cannot be read; empty if they can. Raises StateTooNew, StateDenied."""
     try:
         state.read_holds()
     except (StateMissing, StateUnreadable) as error:
@@ -133,31 +133,31 @@ class _Known:
     def __init__(self, options: argparse.Namespace, state: State) -> None:
         self._options, self.state = options, state
         self.pool_status = PoolStatus()
-        with suppress(StateError):  # the loop writes them again
+        with suppress(StateError):  # the loop writes the file again
             self.pool_status = read_pool_status(state)
 
     @cached_property
     def memory(self) -> Memory:
-        """Read only if it is needed: a stop of all must not wait for it."""
+        """Memory, read only if it is needed, because a stop of everything must not depend on it."""
         with suppress(StateMissing):
             return self.state.memory.read()
         return NO_MEMORY
 
     @cached_property
     def intent(self) -> frozenset[str]:
-        """The requests that HostFactory has made."""
+        """Ids of the requests that HostFactory has made."""
         with suppress(StateMissing):
             return frozenset(self.state.intent.read().requests)
         return frozenset()
 
-    def refusal(self, verb: Verb, target: str) -> str:
-        """Why the target cannot be held; empty if it can."""
+    def refusal_message(self, verb: Verb, target: str) -> str:
+        """Return the reason why the target cannot have this hold; empty if it can."""
         if HoldKind.CANCEL in verb.kinds:
-            return self._cannot_cancel(target)
-        return self._no_pool(target) if verb.target else ""
+            return self._uncancellable_message(target)
+        return self._unknown_pool_message(target) if verb.target else ""
 
     def is_over(self, hold: Hold) -> bool:
-        """Return True for a cancel whose request has ended or is in no file any more."""
+        """Return True for a cancel whose request has ended or has left the state files."""
         if hold.kind is not HoldKind.CANCEL or self.memory is NO_MEMORY:
             return False
         return hold.target not in self.intent and is_done(hold, self.memory)
@@ -166,7 +166,7 @@ class _Known:
         """Return True for the cancel of a machine."""
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
-    def _no_pool(self, name: str) -> str:
+    def _unknown_pool_message(self, name: str) -> str:
         pools = {*self.pool_status.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
@@ -177,73 +177,86 @@ class _Known:
             pools |= settings(self._options.config).pools.keys()
         except (ConfigError, DirectoryError) as error:
             if not pools:
-                unread = str(error).partition("\n")[0]
-                why = f"no loop has told its pools yet, and the configuration cannot be read ({unread})"
-                return f"Whether there is a pool {name!r} is not known: {why}. See `provisioner check`."
-        return "" if name in pools else f"No pool is named {name!r}{_there_are(name, pools)}."
+                reason = str(error).partition("\n")[0]
+                return (
+                    f"The pools are unknown, so {name!r} cannot be found: no loop has published its pools yet, and the "
+                    f"configuration cannot be read ({reason}). See `provisioner check`."
+                )
+        return "" if name in pools else f"No pool is named {name!r}{_known_names_message(name, pools)}."
 
-    def _cannot_cancel(self, name: str) -> str:
+    def _uncancellable_message(self, name: str) -> str:
         records = self.memory.requests
         if name in records:
             ended = records[name].ended
-            words = "its machines are HostFactory's. To ask for one of them: provisioner cancel MACHINE"
-            return f"Request {name} has ended ({ended}): {words}." if ended else ""
+            words = "so its machines are HostFactory's. To have one of them returned: provisioner cancel MACHINE"
+            return f"Request {name} has ended ({ended}), {words}." if ended else ""
         if name in self.intent:
             return ""
         if name.startswith(RETURN_ID_PREFIX):
-            return f"{name} is a return: HostFactory has given its machines back."
+            return f"{name} is a return request and cannot be cancelled; HostFactory has returned its machines."
         slots = {slot.name: slot for _, slot in self.memory.slots}
         if name in slots:
             verdict = slots[name].verdict
             return "" if verdict in DESIRED else f"Machine {name} is {verdict} already."
-        there = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
-        there |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
-        return f"No request and no machine is named {name!r}{_there_are(name, there)}."
+        known_names = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
+        known_names |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
+        return f"No request and no machine is named {name!r}{_known_names_message(name, known_names)}."
 
 
-def _there_are(name: str, names: set[str]) -> str:
-    """Return the names that are spelled like a wrong one, or some of all names."""
+def _known_names_message(name: str, names: set[str]) -> str:
+    """Return the end of a message about an unknown name: a name with similar spelling, or some of the known names."""
     return suggestion(name, sorted(names), many=True) or "; there is none"
 
 
 def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:
-    """The effect. ``changed``: false if it was so already; ``held_by``: the hold in force, or None.
+    """Return the effect of the command.
 
-    ``machine``: a cancel is of a machine. ``paused_by_settings``: the pool stays paused. ``loop_runs``: it holds now.
-    ``anew``: why the file was moved aside, or made again, and all other holds are released; else empty.
+    ``changed``: false if the hold was in force, or released, already. ``held_by``: the hold in force, or None.
+
+    ``machine``: true for the cancel of a machine. ``paused_by_settings``: true if provisioner.yaml pauses the pool,
+    too. ``loop_runs``: true if a loop follows the hold now. ``anew``: the reason why holds.json was moved aside or
+    made again, so that all other holds are released; else empty.
     """
-    held = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
-    was_held = any(by.target in before.of(kind) for kind in verb.kinds)
+    in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
+    was_in_force = any(by.target in before.of(kind) for kind in verb.kinds)
     return {
         "hold": by.kind,
         "target": by.target,
         "pulled": verb.sets,
-        "changed": was_held is not verb.sets,
-        "held_by": {"who": held.who, "since": format_utc(held.since), "reason": held.reason} if held else None,
+        "changed": was_in_force is not verb.sets,
+        "held_by": _setter(in_force) if in_force else None,
         "machine": known.is_machine(by),
         "paused_by_settings": by.target in known.pool_status.paused,
         "loop_runs": bool(known.state.life_signs().is_running),
     }
 
 
+def _setter(hold: Hold) -> dict[str, str]:
+    """Return user, time and reason of a hold."""
+    return {"who": hold.who, "since": format_utc(hold.since), "reason": hold.reason}
+
+
 def _lines(document: Document) -> Iterator[str]:
-    """The document as a line for a terminal."""
+    """Yield the document as a line for a terminal."""
     target, sets = document["target"], document["pulled"]
-    which = f"pool {target}" if target else "everything"
-    already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]])
-    paused = " The pool stays paused until `paused` is taken out of provisioner.yaml."
-    stays = paused if document["paused_by_settings"] and not sets else ""
+    subject = f"pool {target}" if target else "everything"
+    state_text, effect_text = (
+        words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]]
+    )
+    paused = " The pool stays paused until `paused` is removed from provisioner.yaml."
+    pause_note = paused if document["paused_by_settings"] and not sets else ""
     if document["changed"] or document["anew"]:
-        text = done if sets else f"{which[0].upper()}{which[1:]} goes on."
-        anew = f" No other hold is in force any more: pull again what has to be. {document['anew']}"
-        now = "The loop follows it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
-        yield f"{text}{stays}{anew if document['anew'] else ''} {now}"
+        text = effect_text if sets else f"{subject[0].upper()}{subject[1:]} goes on."
+        anew = f" All other holds are released; set again those that are needed. {document['anew']}"
+        loop_follows = "The loop follows it at once."
+        now = loop_follows if document["loop_runs"] else "No loop runs; the next one follows it from its start."
+        yield f"{text}{pause_note}{anew if document['anew'] else ''} {now}"
     elif sets:
         by = document["held_by"]
-        why = f": {by['reason']}" if by["reason"] else ""
-        yield f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
+        reason = f": {by['reason']}" if by["reason"] else ""
+        yield f"{state_text} already, by {by['who']} since {by['since']}{reason}. No hold was changed."
     else:
-        yield f"No hold holds {which} back. Nothing was changed.{stays}"
+        yield f"There is no hold on {subject}. No hold was changed.{pause_note}"
 
 
 COMMANDS = {name: (partial(add_options, verb), partial(run, verb)) for name, verb in VERBS.items()}

@@ -1,4 +1,4 @@
-"""Putting the parts together: settings → backends, metrics, health and status page, loop."""
+"""The service of ``provisioner run``: backends, metrics, health and status page, and the loop, built from settings."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 9
-"""Seconds after SIGTERM or Ctrl-C by which the process ends, also in the midst of a wait that has no other bound."""
+"""Seconds after SIGTERM or Ctrl-C within which the process ends, even during a wait without a limit."""
 
 
-def under_way(frame: FrameType | None) -> dict[str, object]:
-    """Facts for a log line: the function of ours that the main thread is in, and the names of the other threads."""
+def interrupted_work(frame: FrameType | None) -> dict[str, object]:
+    """Return the function of ours that the main thread is in, and the names of the other threads, for a log line."""
     while frame is not None and not f"{frame.f_globals.get('__name__')}".startswith("provisioner."):
         frame = frame.f_back
     at = f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}" if frame else ""
@@ -52,12 +52,12 @@ class Service:
     """A provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
-        """Raises BackendError when a pool's place cannot be reached by its configuration."""
+        """Build all parts. Raises BackendError if a pool's configuration names no place that can be reached."""
         settings = configuration.settings
         self.registry = CollectorRegistry()
         self.interrupted = False
         """True once Ctrl-C has ended the loop."""
-        self._begun = False
+        self._is_started = False
         self._settings = settings
         metrics = Metrics(self.registry, settings.id)
         self._backends = make_backends(settings.pools, settings.site)
@@ -92,40 +92,40 @@ class Service:
             metrics.expect_logins()
 
     def follow_signals(self) -> None:
-        """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""
+        """End at SIGTERM and SIGINT, observe at once at SIGHUP. Call it only in the main thread."""
 
-        def ended(code: int) -> None:
+        def end_on_signal(code: int) -> None:
             self.interrupted = self.interrupted or code == INTERRUPTED
-            if not self._begun:  # only questions are under way
+            if not self._is_started:  # until then only questions are sent to clouds
                 end(code)
-            if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal postpones nothing
-                signal.signal(signal.SIGALRM, lambda _, frame: broken_off(code, frame))
+            if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal must not postpone the end
+                signal.signal(signal.SIGALRM, lambda _, frame: abort(code, frame))
                 signal.alarm(END_SECONDS)
             self.stop()
 
-        def broken_off(code: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # its own end may hang, as at a log that is not read
+        def abort(code: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # logging may hang, if the reader of the log has stopped
             signal.alarm(1)
-            with suppress(Exception):  # as where the signal came in the midst of another line
-                log.warning("Ended with work under way, which the next start repeats", extra=under_way(frame))
+            with suppress(Exception):  # logging may fail, if the signal interrupted the writing of another line
+                log.warning("Ended with work under way, which the next start repeats", extra=interrupted_work(frame))
             end(code)
 
-        signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))
-        signal.signal(signal.SIGTERM, lambda *_: ended(FINE))
+        signal.signal(signal.SIGINT, lambda *_: end_on_signal(INTERRUPTED))
+        signal.signal(signal.SIGTERM, lambda *_: end_on_signal(FINE))
         signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:
-        """End after the action in hand; safe in a signal handler and from any thread."""
+        """End after the current action; safe in a signal handler and from any thread."""
         self.loop.stop()
 
     def run(self, *, once: bool = False) -> None:
         """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()
         self._check_places()
-        self._begun = True
+        self._is_started = True
         self.server.start()
-        about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
-        log.info("Provisioner started", extra=about)
+        identity = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
+        log.info("Provisioner started", extra=identity)
         try:
             self.loop.run(once=once)
         finally:
@@ -133,7 +133,7 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _check_places(self) -> None:
-        """Log what is going to go wrong. Raises BackendError where the loop could touch what is not its own."""
+        """Log the findings on the pools' places. Raises BackendError if the loop could touch machines of others."""
         findings = live_findings(self._backends)
         for finding in findings:
             level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR
@@ -143,7 +143,7 @@ class Service:
             raise BackendError(ErrorClass.INVALID, words)
 
     def _events(self) -> Hints | None:
-        """The stream of Pub/Sub hints, if one is configured."""
+        """Return the stream of Pub/Sub hints, if one is configured."""
         if (events := self._settings.events) is None:
             return None
         with needing(extra("events")):
@@ -151,7 +151,7 @@ class Service:
 
         counters = EventMetrics(self.registry, Worth)
 
-        def taken(message: Judged) -> None:
+        def use_message(message: Judged) -> None:
             counters.events.labels(message.worth).inc()
             if (hint := message.news) is None:
                 return
@@ -163,6 +163,6 @@ class Service:
             events.project,
             events.subscription,
             prefix=self._settings.name_prefix,
-            taken=taken,
+            taken=use_message,
             broke=lambda _: counters.breaks.inc(),
         )

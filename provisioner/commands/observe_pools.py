@@ -1,4 +1,4 @@
-"""Questions that a command asks the pools' places, all at once: what they hold, and what is wrong with them."""
+"""Questions of a command to the places of all pools at once: their machines, and findings on their settings."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from provisioner.loop.clock import LoopClock
 from provisioner.model import ErrorClass, Failure, Memory, Observation, ObservationFailed, Snapshot
 from provisioner.settings.definitions import Settings
 
-NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+NOT_SOUGHT: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 OBSERVE_SECONDS = 30.0
-"""Seconds that a command tries to observe the pools."""
+"""Seconds for which a command tries to observe the pools."""
 CHECK_SECONDS = 10.0
-"""Seconds for which a place is asked about its settings. A start waits no longer: what is wrong shows itself later."""
+"""Seconds that a place has for the check of its settings. A start waits no longer, because mistakes show up later."""
 ANSWER_SECONDS = 2.0
-"""Seconds for which the findings of a place are waited for after its own time is over: one may forbid the start."""
-SAY_SECONDS = 5.0
-"""Seconds between two messages of a command about what it waits for."""
+"""Seconds to wait after ``CHECK_SECONDS`` for the findings of a place, because a finding may forbid the start."""
+MESSAGE_SECONDS = 5.0
+"""Seconds between two messages of a command that waits."""
 WAITING = "Waiting"
-"""The first word of such a message."""
+"""First word of a message of a command that waits."""
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ def observe(
     backends: Mapping[str, Backend],
     now: float,
     seconds: float = OBSERVE_SECONDS,
-    sought: Mapping[str, Mapping[str, str]] = NOTHING,
+    sought: Mapping[str, Mapping[str, str]] = NOT_SOUGHT,
 ) -> dict[str, Observation]:
-    """A complete look at each pool, all at once, or its failure. ``sought``: by pool, as ``Backend.observe`` takes it.
+    """Observe all pools at once; return a complete observation of each pool, or its failure.
 
-    Within ``seconds`` an observation that failed is tried again.
+    ``sought``: by pool, the machines for ``Backend.observe``. A failed observation is repeated within ``seconds``.
     """
     deadline = time.monotonic() + seconds
     seen = all_at_once(
@@ -54,46 +54,48 @@ def observe(
     return {name: seen.get(name) or ObservationFailed(backend.pool, now, slow) for name, backend in backends.items()}
 
 
-def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float = math.inf) -> dict[str, T]:
-    """Make all calls at once; the results, by name, of those that ended within ``seconds``, or what one raises.
+def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float = math.inf) -> dict[str, T]:
+    """Make all calls at once; return the results of the calls that ended within ``seconds``, by name.
 
-    Standard error says now and then what is waited for; ``what``: the plural of its kind, empty to be silent.
+    Raises the error of a call. A message on standard error names the unfinished calls every few seconds; ``noun``: the
+    plural noun for the calls, empty for no messages.
     """
-    begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
-    for name, call in calls.items():  # The end of Python would wait for the threads of an executor.
+    started_at, futures = time.monotonic(), {name: Future[T]() for name in calls}
+    for name, call in calls.items():  # The threads of an executor would delay the end of the process.
         threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
     passed = 0.0
-    while left := wait(futures.values(), min(SAY_SECONDS, seconds - passed)).not_done:
-        passed = time.monotonic() - begun
+    while unfinished := wait(futures.values(), min(MESSAGE_SECONDS, seconds - passed)).not_done:
+        passed = time.monotonic() - started_at
         if passed >= seconds:
             break
-        if what and sys.stderr:
-            names = ", ".join(name for name, future in futures.items() if future in left)
-            with suppress(OSError):  # a full or closed standard error must not cost the answer
-                print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
+        if noun and sys.stderr:
+            names = ", ".join(name for name, future in futures.items() if future in unfinished)
+            with suppress(OSError):  # a full or closed standard error must not prevent the answer
+                print(f"{WAITING} for {noun}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Make the call; set its result, or its error, in the future."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - the caller of all_at_once raises the error
         future.set_exception(error)
 
 
-def live_findings(backends: Mapping[str, Backend], what: str = "") -> list[Finding]:
-    """Return the findings on the pools' places; ``what`` as of ``all_at_once``."""
+def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Finding]:
+    """Return the findings on the pools' places; ``noun`` as in ``all_at_once``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
     questions = {name: partial(backend.check, CHECK_SECONDS) for name, backend in checkable.items()}
-    return ask_all(questions, what, CHECK_SECONDS + ANSWER_SECONDS)
+    return ask_all(questions, noun, CHECK_SECONDS + ANSWER_SECONDS)
 
 
 def ask_all(
-    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
+    questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
-    """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
+    """Ask all pools at once; return their findings, with an error for each pool that does not answer.
 
-    ``what`` and ``seconds`` as of ``all_at_once``.
+    ``noun`` and ``seconds`` as in ``all_at_once``.
     """
 
     def ask(name: str) -> list[Finding]:
@@ -102,48 +104,48 @@ def ask_all(
         except BackendError as error:
             return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
 
-    answers = all_at_once({name: partial(ask, name) for name in questions}, what, seconds)
+    answers = all_at_once({name: partial(ask, name) for name in questions}, noun, seconds)
     silent = f"cannot be checked: no answer within {seconds:g} s"
     return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
 def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Observation:
-    """Look again until the deadline, but only once more after a failure that a person has to fix."""
-    refused = 0
+    """Observe until success or the deadline, but at most twice after failures that an operator has to fix."""
+    lasting_failures = 0
     while True:
         try:
             return backend.observe(now, sought)
         except BackendError as error:
-            refused += error.failure.error.stays_unseen
+            lasting_failures += error.failure.error.stays_unseen
             pause = max(1.0, error.retry_after or 0.0)
-            if refused > 1 or time.monotonic() + pause >= deadline:
+            if lasting_failures > 1 or time.monotonic() + pause >= deadline:
                 return ObservationFailed(backend.pool, now, error.failure)
         time.sleep(pause)
 
 
 def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
-    """Observe the pools, with a second look for machines of ``memory`` (None: there is none) that they do not show.
+    """Observe the pools, and observe pools again that lack machines of ``memory`` (None if there is no memory).
 
-    Raises BackendError when a pool's place cannot be reached by its configuration.
+    Raises BackendError if a pool's configuration names no place that can be reached.
     """
     backends = make_backends(settings.pools, settings.site)
     try:
         now = LoopClock().now()
         observations = observe(backends, now)
-        lacking = _lacking(observations, memory) if memory else {}
-        again = observe(backends, now, sought=lacking) if lacking else {}
+        missing = _missing_machines(observations, memory) if memory else {}
+        again = observe(backends, now, sought=missing) if missing else {}
         return {**observations, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
     finally:
         close(backends)
 
 
-def _lacking(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
-    """By pool: the machines that should be there and are not shown, each with its uid."""
+def _missing_machines(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
+    """Return the missing machines of each pool, each with its uid."""
     shown = {
         name: observation.machines for name, observation in observations.items() if isinstance(observation, Snapshot)
     }
-    lacking: dict[str, dict[str, str]] = {}
+    missing: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
         if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
-            lacking.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
-    return lacking
+            missing.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
+    return missing

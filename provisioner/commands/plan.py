@@ -1,4 +1,4 @@
-"""``provisioner plan``: what the next cycle would do, by pool, template and reason."""
+"""``provisioner plan``: show the actions of the next cycle, by pool, template and reason."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ from provisioner.state.protocols import State
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
-    command.add_argument(
-        "--machines", action="store_true", help="name each machine, too; with -o json they are always named"
-    )
+    command.add_argument("--machines", action="store_true", help="also name each machine; -o json always names them")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when a pool was not seen, or what was seen is not trusted. Raises StateError, BackendError."""
+    """Show the plan; return PROBLEM if a pool was not seen or is not trusted. Raises StateError, BackendError."""
     observations, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, observations)
     return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
@@ -40,24 +38,24 @@ def run(options: argparse.Namespace) -> int:
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation], Plan | None]:
     """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
-    clock = clock_of(state)
+    clock = make_clock(state)
     try:
         observations = observe(backends, clock.now())
-        return observations, reconciler(settings, state, clock).preview(observations)
+        return observations, make_reconciler(settings, state, clock).preview(observations)
     finally:
         close(backends)
 
 
-def clock_of(state: State) -> LoopClock:
-    """Loop time as the next loop would have it."""
+def make_clock(state: State) -> LoopClock:
+    """Return the clock that the next loop would have."""
     try:
         return LoopClock(state.memory.read())
     except StateMissing:
         return LoopClock()
 
 
-def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
-    """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
+def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
+    """Return a Reconciler without pools to act in; it writes as the loop of that ``epoch``."""
     return Reconciler(
         clock=clock,
         state=state,
@@ -69,11 +67,11 @@ def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 
 
 
 def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) -> dict[str, Any]:
-    """The actions of the next cycle.
+    """Return the actions of the next cycle.
 
-    ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
-    and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
-    has said any. ``pools``: what each holds; or the ``error`` and ``text`` of one that was not seen, or is not trusted.
+    ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty without a
+    request) and ``reason``. ``deferred``: the number of ``machines`` of a pool and template. ``text``: the cloud's
+    message, if any. ``pools``: the content of each; or ``error`` and ``text`` if it was not seen or is not trusted.
     """
     pools = {name: seen.facts for name, seen in observations.items()}
     if plan is None:
@@ -105,25 +103,25 @@ def _close(close: Transition) -> dict[str, Any]:
 
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
-    """Machines that are held back; of a pool that backs off, with the cloud's words."""
+    """Return an entry for deferred machines, with the cloud's message if their pool backs off."""
     window = plan.memory.windows.get((pool, template))
     text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
     return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 
 
 def plan_is_fine(document: Document) -> bool:
-    """True when every pool was seen and is trusted: the plan says nothing of another one."""
+    """Return True if every pool was seen and is trusted. The plan has no actions for other pools."""
     return not any("error" in seen for seen in document["pools"].values())
 
 
 ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
-"""The actions of a plan, and the word for each."""
+"""The actions of a plan, with the verb for each."""
 
 
 def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """The document as lines for a terminal; ``named``: with each machine under its pool, template and reason."""
-    acts = any(document[key] for key in (*ACTIONS, "deferred"))
-    yield "The next cycle would:" if acts else "The next cycle has nothing to do."
+    """Yield the document as lines for a terminal; ``named``: with each machine under its pool, template and reason."""
+    has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
+    yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
     for name, seen in document["pools"].items():
         yield f"  pool {name}: " + (f"{seen['machines']} machines" if "machines" in seen else f"UNSEEN, {seen['text']}")
     for name, seen in document["pools"].items():
@@ -134,7 +132,7 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """A line for the machines of each pool, template and reason; they may differ in the cloud's words."""
+    """Yield a line for the machines of each pool, template and reason; the cloud's messages may differ within it."""
     groups = defaultdict[tuple[str, ...], list[Document]](list)
     for entry in entries:
         groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)
@@ -144,7 +142,7 @@ def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterato
 
 
 def _line(word: str, count: int, entry: Document) -> str:
-    what = f" of {entry['template']}" if entry["template"] else ""
-    why = ", ".join(filter(None, (entry.get("verdict"), entry["reason"])))
-    words = f": {entry['text']}" if entry.get("text") else ""
-    return f"  {word:<6} {count}{what} in {entry['pool']}: {why}{words}"
+    template = f" of {entry['template']}" if entry["template"] else ""
+    reason = ", ".join(filter(None, (entry.get("verdict"), entry["reason"])))
+    message = f": {entry['text']}" if entry.get("text") else ""
+    return f"  {word:<6} {count}{template} in {entry['pool']}: {reason}{message}"

@@ -1,4 +1,4 @@
-"""The state of a request, a return request, a machine or a pool, and what comes next, as sentences for ``explain``."""
+"""The state and next steps of a request, a return request, a machine or a pool, as sentences for ``explain``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sources:
     def __init__(self, state: State) -> None:
         self.state = state
         self.caveats: list[str] = []
-        """The gaps of the answer, and their reasons."""
+        """Gaps in the answer, with their reasons."""
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")
@@ -40,28 +40,28 @@ class Sources:
         try:
             return read()
         except StateError as error:
-            self.caveats.append(f"{error} What follows lacks what it would tell.")
+            self.caveats.append(f"{error} This answer lacks its content.")
             return None
 
     def slot(self, name: str) -> Slot | None:
-        """The slot whose machine has this name."""
+        """Return the slot whose machine has this name."""
         slot = slot_named(self.memory.requests, prefix_of(name), name)
         return slot if slot and slot.name == name else None
 
     def pools(self) -> set[str]:
-        """The names of all pools."""
+        """Return the names of all pools."""
         return {*(pool for pool, _ in self.memory.windows), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
-        """Why open requests miss machines."""
+        """Return the machines that open requests miss, with the reasons."""
         return UnmetDocuments(self.memory, self.pool_status, pool_failures(self.memory), self.now)
 
     def local(self, at: float) -> str:
-        """A moment of loop time as this terminal's clock shows it."""
+        """Return a moment of loop time as this terminal's clock shows it."""
         return local(format_utc(self.memory.wall_of(at)))
 
-    def silence(self) -> str:
-        """Since when no loop runs; empty if a loop runs, or may run."""
+    def silence_message(self) -> str:
+        """Return the text that says since when no loop runs; empty if a loop runs, or may run."""
         try:
             return silence_message(loop_document(self.state.life_signs()))
         except StateError:
@@ -69,49 +69,52 @@ class Sources:
 
 
 def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
-    """The state of the subject, and what comes next."""
+    """Yield sentences about the state of the subject and its next steps."""
     memory, id_ = sources.memory, subject.id
     if subject.kind is Kind.POOL:
         yield from _pool(sources, id_)
     elif subject.kind is Kind.REQUEST and (record := memory.requests.get(id_)):
         yield from _request(sources, record)
-    elif subject.kind is Kind.RETURN and (back := memory.returns.get(id_)):
-        yield _return(sources, back)
+    elif subject.kind is Kind.RETURN and (return_request := memory.returns.get(id_)):
+        yield _return(sources, return_request)
     elif slot := sources.slot(id_):
         yield from _machine(sources, slot)
-    elif subject.kind is Kind.MACHINE and (when := _deleted(sources, id_)):
-        yield f"No request explains it: it is deleted as an orphan {when}."
+    elif subject.kind is Kind.MACHINE and (deletion_time := _orphan_deletion(sources, id_)):
+        yield f"It belongs to no known request, so it is deleted as an orphan {deletion_time}."
     elif sources.has_memory:
-        yield "It has left the state files; the journal alone tells of it."
-    if silence := sources.silence():
-        yield f"LOOP NOT RUNNING {silence}: what comes next waits until `provisioner run` is started."
+        yield "It has left the state files; only the journal still contains it."
+    if silence := sources.silence_message():
+        yield f"LOOP NOT RUNNING {silence}: the next steps wait until `provisioner run` is started."
 
 
 def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
     slots = record.slots.values()
     if record.ended is not None:
-        heard = "" if record.reported_at is not None else "; HostFactory has not heard of it yet"
-        yield f"It ended as {record.ended} at {sources.local(record.ended_at or sources.memory.written.time)}{heard}."
+        unreported = "" if record.reported_at is not None else "; not reported to HostFactory yet"
+        ended_at = sources.local(record.ended_at or sources.memory.written.time)
+        yield f"It ended as {record.ended} at {ended_at}{unreported}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
         leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)
-        yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
+        yield f"{kept:,} of its machines are HostFactory's; {leaving:,} have ended and are not proven gone yet."
         return
     ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
     document = {"missing": sources.unmet().by_request().get(record.id, [])}
-    yield from (_ended(line.strip()) for line in unmet_lines(document, loop_acts=not sources.silence()))
-    yield f"What does not run by {sources.local(record.deadline)} fails, with the reason."
+    yield from (
+        _with_full_stop(line.strip()) for line in unmet_lines(document, loop_acts=not sources.silence_message())
+    )
+    yield f"Machines that do not run by {sources.local(record.deadline)} fail, with the reason."
 
 
 def _machine(sources: Sources, slot: Slot) -> Iterator[str]:
     record = sources.memory.requests[slot.request]
-    yield f"It belongs to request {slot.request} of template {record.template}, and was asked for in pool {slot.pool}."
+    yield f"It belongs to request {slot.request} of template {record.template}, and was requested in pool {slot.pool}."
     if slot.set_aside:
-        yield "It is set aside: nothing is done for it until a person has looked."
+        yield "It is set aside; the loop does not act on it until an operator has decided."
     if slot.verdict in DESIRED:
         yield from _wanted(sources, slot)
     elif slot.deletion.gone:
-        yield f"It is {slot.verdict}, and nothing is left of it."
+        yield f"It is {slot.verdict} and gone."
     else:
         yield from _leaving(sources, slot)
 
@@ -121,9 +124,9 @@ def _leaving(sources: Sources, slot: Slot) -> Iterator[str]:
     sent = "is to be sent" if deletion.sent is None else f"was sent at {sources.local(deletion.sent)}"
     yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until an observation shows that it is gone."
     if deletion.stuck:
-        yield "It is stuck: it was to be gone long ago."
+        yield "It is stuck; it should have been gone long ago."
     if deletion.hindrance is not None:
-        yield f"Its place says why it does not go: {deletion.hindrance.error}: {deletion.hindrance.text}"
+        yield f"Its place reports why it is not gone: {deletion.hindrance.error}: {deletion.hindrance.text}"
 
 
 def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
@@ -131,60 +134,63 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
     if notice is not None:
         yield f"It ends at {sources.local(notice.ends)}: {notice.cause}."
     if slot.life.down is not None:
-        why = f": “{slot.failure.text}”" if slot.failure else ""
-        yield f"It has not run since {sources.local(slot.life.down)}{why}. HostFactory was told of it."
+        reason = f": “{slot.failure.text}”" if slot.failure else ""
+        yield f"It has not run since {sources.local(slot.life.down)}{reason}. HostFactory counts it as running."
     elif slot.ran is not None:
-        yield f"It runs since {sources.local(slot.ran)} at {ip}, and is kept until HostFactory returns it."
+        yield f"It has run since {sources.local(slot.ran)} at {ip}, and is kept until HostFactory returns it."
     if slot.ran is not None:
         return
     limits = sources.pool_status.pool_limits.get(slot.pool)
-    said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
-    yield f"It does not run yet{said}."
+    reason = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
+    yield f"It does not run yet{reason}."
     if limits and slot.submitted is not None:
-        due = sources.local(boots_by(slot, limits))
-        yield f"If it does not run by {due}, it fails and another takes its place."
+        due_at = sources.local(boots_by(slot, limits))
+        yield f"If it does not run by {due_at}, it fails and another machine replaces it."
 
 
-def _return(sources: Sources, back: ReturnRecord) -> str:
-    settled = f"{len(back.results):,} of {len(back.names):,} machines are settled"
-    if back.ended is not None:
-        return f"It ended as {back.ended} at {sources.local(back.ended_at or sources.memory.written.time)}: {settled}."
-    return f"It is running: {settled}; it ends by {sources.local(back.deadline)}."
+def _return(sources: Sources, record: ReturnRecord) -> str:
+    settled = f"{len(record.results):,} of {len(record.names):,} machines are settled"
+    if record.ended is not None:
+        ended_at = sources.local(record.ended_at or sources.memory.written.time)
+        return f"It ended as {record.ended} at {ended_at}: {settled}."
+    return f"It is running: {settled}; it ends by {sources.local(record.deadline)}."
 
 
-def _deleted(sources: Sources, name: str) -> str:
-    """When an orphan is deleted; empty for a machine that is none."""
+def _orphan_deletion(sources: Sources, name: str) -> str:
+    """Return the time at which an orphan is deleted, as text; empty if the machine is not an orphan."""
     if not sources.has_memory:
         return ""
     try:
         document = released(sources.memory, sources.pool_status, script_calls(sources.state), sources.wall)
     except StateError:
         return ""
-    held = ", once the brake is released" if document["brake"] else ""
+    condition = ", once the brake is released" if document["brake"] else ""
     times = {one["machine"]: one["deleted_at"] for one in document["waiting"]}
-    return (f"at {local(times[name])}" if times[name] else "in time") + held if name in times else ""
+    if name not in times:
+        return ""
+    return (f"at {local(times[name])}" if times[name] else "later") + condition
 
 
 def _pool(sources: Sources, name: str) -> Iterator[str]:
     pool_status, memory = sources.pool_status, sources.memory
     if name in pool_status.paused:
         yield "It is paused: it gets no new machines."
-    yield from map(_ended, pool_status.pools.get(name, ()))
+    yield from map(_with_full_stop, pool_status.pools.get(name, ()))
     for one in pool_status.refused:
         if one.pool == name:
-            what = f"creates of {one.template}" if one.operation == "create" else "deletes"
-            yield f"It refuses {what} since {local(format_utc(one.since))}: “{one.text}”."
+            refused = f"creates of {one.template}" if one.operation == "create" else "deletes"
+            yield f"It has refused {refused} since {local(format_utc(one.since))}: “{one.text}”."
     if not sources.has_memory:
         return
     if memory.brake and memory.brake.pool == name:
-        yield f"The brake is on because of it since {sources.local(memory.brake.since)}: {memory.brake.detail}"
+        yield f"It has latched the brake, since {sources.local(memory.brake.since)}: {memory.brake.detail}"
     waiting = waits(memory, sources.unmet().by_request())
     for entry in window_documents(memory, pool_failures(memory), waiting, sources.now):
         if entry["pool"] == name:
-            yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
+            yield _with_full_stop(pool_line(entry).strip().removeprefix(f"pool {name}, "))
     wanted = [slot.ran is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]
-    yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
+    yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} do not run yet."
 
 
-def _ended(sentence: str) -> str:
+def _with_full_stop(sentence: str) -> str:
     return sentence.rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""``provisioner recover``: what is wrong with the state files, and what a release of the brake sets going."""
+"""``provisioner recover``: show problems of the state files, recover them, and release the brake."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when the brake stays although its release was asked for, or a mere look found something wrong."""
+    """Recover; return PROBLEM if the brake stays despite ``--release-brake``, or for a problem without a flag."""
     state = state_directory(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
-    news = recovery.pools_of_unknown(plan, observations)
-    waits = released(memory, _pool_status(options, state), script_calls(state), time.time(), news)
-    waits["release_asked"] = state.recovery_asked()
-    document = recovery_document(plan, observations, waits)
+    unknown_by_pool = recovery.pools_of_unknown(plan, observations)
+    release_effects = released(memory, _pool_status(options, state), script_calls(state), time.time(), unknown_by_pool)
+    release_effects["release_asked"] = state.recovery_asked()
+    document = recovery_document(plan, observations, release_effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_lines)
-    sys.stdout.flush()  # read before the release takes effect: it tells what that sets going
+    sys.stdout.flush()  # the operator should read the effects of the release before it takes effect
     if releases:
         state.ask_recovery()
     if options.output == "text":
         print(f"  {document['outcome']}")
-    in_vain = options.release_brake and plan.keeps_brake(applied=options.apply)
-    looked = not (options.apply or options.release_brake)
-    return PROBLEM if in_vain or (looked and plan.wrong) else FINE
+    is_brake_kept = options.release_brake and plan.keeps_brake(applied=options.apply)
+    only_shows = not (options.apply or options.release_brake)
+    return PROBLEM if is_brake_kept or (only_shows and plan.wrong) else FINE
 
 
 def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
-    """The notes of the loop; without them, the limits of the configuration, if it can be read."""
+    """Return the pool status of the loop; without one, the limits of the configuration, if it can be read."""
     try:
         pool_status = read_pool_status(state)
-    except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
+    except StateUnreadable:
         pool_status = PoolStatus()
     try:
         return pool_status if pool_status.limits else replace(pool_status, limits=settings(options.config).limits())
-    except (ConfigError, DirectoryError):
+    except (ConfigError, DirectoryError):  # a mistake in the configuration must not hide the state files
         return pool_status
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Find what can be recovered. Pools are observed, and a configuration is needed, only if intent is lost."""
+    """Return the recovery plan. Pools are observed, and a configuration is needed, only if intent is lost."""
     files = recovery.read_files(state)
     if files.fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
@@ -80,21 +80,25 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
     unseen = sorted(observations.keys() - seen.keys())
     if unseen and files.need_machines:
         raise StateError(
-            f"{state.path}: no file knows every request, and these pools, whose machines tell, cannot be seen: "
-            f"{', '.join(unseen)}. Nothing was written. Try again when they can be seen."
+            f"{state.path}: no file contains every request, so the machines of all pools are needed, and these pools "
+            f"cannot be seen: {', '.join(unseen)}. No file was written. Try again when they can be seen."
         )
     names = [name for snapshot in seen.values() for name in snapshot.machines]
     return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
-def recovery_document(plan: Recovery, observations: Mapping[str, Observation], waits: Document) -> dict[str, Any]:
-    """The state of the files, what would be written, and the effects of a release of the brake.
+def recovery_document(
+    plan: Recovery, observations: Mapping[str, Observation], release_effects: Document
+) -> dict[str, Any]:
+    """Return the state of the files, the files to write, and the effects of a release of the brake.
 
-    ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
-    ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files
-    written or moved aside. ``unknown``: machines without a request. ``unseen``: pools. ``brake``, ``release_asked``,
-    ``waiting`` and ``forgotten``: as of an ``StatusModel``. ``applied``, ``released``, ``moved`` (files) and
-    ``outcome`` (a sentence): what this command did."""
+    ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why a file is unreadable, by kind.
+    ``requests`` and ``returns``: written back; of a ``kept`` request only the machines are known. ``writes``: kinds of
+    files written or moved aside. ``unknown``: machines without a request. ``unseen``: pools.
+
+    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. ``applied``, ``released``,
+    ``moved`` (files) and ``outcome`` (a sentence): the effects of this command.
+    """
     intent = plan.intent
     return {
         "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},
@@ -103,27 +107,25 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], w
             {"id": request.id, "template": request.template, "count": request.count, "kept": request.id in plan.kept}
             for request in (intent.requests.values() if intent else ())
         ],
-        "returns": [
-            {"id": back.id, "machines": list(back.names)} for back in (intent.returns.values() if intent else ())
-        ],
+        "returns": [{"id": one.id, "machines": list(one.names)} for one in (intent.returns.values() if intent else ())],
         "writes": [*(["intent"] if intent else []), *plan.unreadable],
         "unknown": list(plan.unknown),
         "unseen": [pool for pool, seen in observations.items() if isinstance(seen, ObservationFailed)],
-        **waits,
+        **release_effects,
     }
 
 
 def recovery_lines(document: Document) -> Iterator[str]:
-    """The document as lines for a terminal."""
+    """Yield the document as lines for a terminal."""
     files = document["files"]
     yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
     yield from (f"  {reason}" for reason in document["reasons"].values())
     for request in document["requests"]:
-        kept = "; only its machines are left, they stay until HostFactory returns them" if request["kept"] else ""
+        kept = "; only its machines are known, and stay until HostFactory returns them" if request["kept"] else ""
         yield f"  writes back request {request['id']}: {request['count']} of {request['template']}{kept}"
-    yield from (f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"])
+    yield from (f"  writes back return {one['id']}: {', '.join(one['machines'])}" for one in document["returns"])
     yield from (f"  moves aside {kind}.json" for kind in document["writes"] if files[kind] == "unreadable")
     yield from (f"  pool {pool} cannot be seen" for pool in document["unseen"])
     yield from brake_lines(document)
     if document["waiting"] or document["forgotten"]:
-        yield "  So it will be if no brake holds from now on, and HostFactory does not list the machine."
+        yield "  This applies if no brake is latched from now on, and HostFactory does not list the machine."

@@ -1,5 +1,7 @@
-"""Text and documents without secrets, for the bundle of ``provisioner doctor``: of files that people write, only the
-settings known to be harmless stay; text of programs is searched for secrets. Pure: no I/O, no clock, no log.
+"""Redaction of texts and documents for the bundle of ``provisioner doctor``. Pure: no I/O, no clock, no log.
+
+Configuration files that operators write keep only the settings known to be harmless. Secrets are searched for and
+withheld in texts of programs.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 WITHHELD = "(withheld)"
 
 HOLDERS = frozenset({"pools", "templates"})
-"""Settings below which each key is a name that people gave."""
+"""Settings whose keys are names that an operator chose."""
 
 PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
-"""A value of a harmless setting: a word, path or address without user, query and space."""
+"""A plain value: a word, path or address without user, query and space."""
 
 SHORTEST = 5
-"""Characters of a withheld value that is searched for in other texts: shorter ones are part of common words."""
+"""Least characters of a withheld value that is removed from other texts, because shorter values occur in words."""
 
 MOST = 300
-"""Withheld values that are searched for, the longest first: more would take minutes for a journal."""
+"""Most withheld values that are removed from other texts, longest first. More would take minutes for a journal."""
 
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 
@@ -36,7 +38,7 @@ NAME = (
     rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})"
     rf"|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
-"""Part of a name whose value may be a secret; a path after ``credentials``, ``key`` or ``kubeconfig`` is none."""
+"""Part of a name whose value may be a secret. A path after ``credentials``, ``key`` or ``kubeconfig`` is no secret."""
 
 NAMED = re.compile(
     rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"
@@ -44,19 +46,19 @@ NAMED = re.compile(
     r"|\bpass(?:word|wd|phrase)\s+)\s*"
 )
 OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
-"""The rest of a named line whose value stands in the next one."""
+"""The rest of a line with a secret's name, if its value stands in the next line."""
 
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
-"""The half of a pair of name and value that counts where a name is near."""
+"""The value of a pair of name and value on separate lines; it is withheld if a secret's name is near."""
 
 MACHINE = rf"[a-z0-9-]*(?<=-)[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}(?![\w-])"
-"""The end of a machine name, whatever its prefix begins with."""
+"""The end of a machine name with any prefix."""
 
 ISSUED = re.compile(
     r"(?:\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)(?=[\w.~+/=-]{8})"
     rf"|(?<![\w-])sk-(?=[\w-]{{20}}))(?!{MACHINE})[\w.~+/=-]+|(?<![\w-])[0-9a-f]{{40}}(?![\w-])"
 )
-"""Tokens by how their issuers begin them, and those of 40 hexadecimal digits."""
+"""Tokens by the prefix that their issuer uses, and tokens of 40 hexadecimal digits."""
 
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),
@@ -70,7 +72,7 @@ TOKENS = (
 """Logins in addresses, queries, credentials of HTTP, and random words of mixed letters and digits."""
 
 NEVER = re.compile(r"[a-z0-9-]*")
-"""Names of machines and pools, and words: most of a journal, and no form of a secret but of one that is ``ISSUED``."""
+"""Names of machines and pools, and words, which are most of a journal. They are no secret unless ``ISSUED`` matches."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
 """The quotation in a message about a wrong setting or file."""
@@ -78,7 +80,7 @@ QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
 
 @lru_cache(maxsize=4096)
 def masked(text: str) -> str:
-    """Return a program's text without what looks like a secret."""
+    """Return a program's text without values that resemble a secret."""
     if NEVER.fullmatch(text) and not ISSUED.search(text):
         return text
     lines = PEM.sub(WITHHELD, text).split("\n")
@@ -86,7 +88,7 @@ def masked(text: str) -> str:
 
 
 def _masked(lines: list[str]) -> Iterator[str]:
-    """Each line; what stands deeper than a secret's name, or is an item of its list, belongs to the secret."""
+    """Yield each line redacted. Lines deeper than a secret's name, and items of its list, belong to the secret."""
     named, is_open = None, False
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -107,15 +109,15 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """The name of a secret in a line, or one of a name and a value in lines of their own; None if there is none."""
+    """Return the match of a secret's name in a line, or of a value whose name is in a line near it; else None."""
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)
     return pair if pair and _is_secrets_name("\n".join(around)) else None
 
 
-def without(values: Collection[str]) -> Callable[[str], str]:
-    """Return a function that takes these values out of a text, also as JSON and Python write them."""
+def make_remover(values: Collection[str]) -> Callable[[str], str]:
+    """Return a function that removes these values from a text, also in their JSON and Python notation."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
     longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]
     if not longest_first:
@@ -125,7 +127,7 @@ def without(values: Collection[str]) -> Callable[[str], str]:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a document of ours with its texts masked, and without values whose name is a secret's."""
+    """Return a document of ours with its texts masked, and without the values of secrets' names."""
     if isinstance(value, dict):
         return {
             masked(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part) for key, part in value.items()
@@ -140,28 +142,28 @@ def _is_secrets_name(text: str) -> bool:
     return re.search(NAME, text, re.IGNORECASE) is not None
 
 
-def harmless(value: Any, known: Collection[str], taken: set[str], *, key: str = "", is_known: bool = False) -> Any:
-    """Return the document with the values of ``known`` settings alone; what else it holds is added to ``taken``."""
+def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str = "", is_known: bool = False) -> Any:
+    """Return the document with the values of ``known`` settings only; add all other values to ``withheld``."""
     if isinstance(value, dict):
         return {
-            name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, taken, key=name, is_known=ours)
+            name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, withheld, key=name, is_known=ours)
             if ours or (key in HOLDERS and isinstance(part, dict))
-            else _taken(part, taken)
+            else _withhold(part, withheld)
             for name, part, ours in ((str(name), part, name in known) for name, part in value.items())
         }
     if isinstance(value, list):
-        return [harmless(part, known, taken, is_known=is_known) for part in value]
+        return [harmless(part, known, withheld, is_known=is_known) for part in value]
     named = f"{key}: {value}"
     is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and masked(named) == named)
-    return value if is_known and is_plain else _taken(value, taken)
+    return value if is_known and is_plain else _withhold(value, withheld)
 
 
-def _taken(value: Any, taken: set[str]) -> str:
-    """Remember each text and number of a value that is withheld."""
+def _withhold(value: Any, withheld: set[str]) -> str:
+    """Add each text and number of a value to ``withheld``; return the text that replaces the value."""
     parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
-        _taken(part, taken)
+        _withhold(part, withheld)
     if not isinstance(value, dict | list | bool | None):
-        taken.add(str(value))
-        taken.update(str(value).split("\n"))
+        withheld.add(str(value))
+        withheld.update(str(value).split("\n"))
     return WITHHELD

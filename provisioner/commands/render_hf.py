@@ -1,4 +1,4 @@
-"""``provisioner render-hf``: HostFactory's files, from one settings file."""
+"""``provisioner render-hf``: write HostFactory's files from one settings file."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from provisioner.interrupts import orderly
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; docs/render-hf.md has all of it")
+    command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML file; docs/render-hf.md describes it")
     command.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="directory, laid out as HF_TOP; default: that of the environment, its configuration in HF_CONFDIR if set",
+        help="directory with the layout of HF_TOP; default $HF_TOP, with its configuration in $HF_CONFDIR if set",
     )
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="write nothing: print how the files there would change, as a unified diff; exit code 0 when none would, "
-        "1 when one would",
+        help="write no file, but print the changes as a unified diff; exit code 0 without changes, 1 with changes",
     )
     command.add_argument(
         "--uninstall",
         action="store_true",
-        help="take the instance out of the registration files; its own files and all that others have stay",
+        help="remove the instance from the registration files; its own files and the entries of others stay",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was written, or would be. Raises ConfigError, UsageError."""
+    """Write the files, or print the changes. Raises ConfigError, UsageError."""
     from provisioner.tools.file_placement import changes, difference, put
     from provisioner.tools.render import disabled_messages, render, unregistered
 
@@ -48,19 +47,19 @@ def run(options: argparse.Namespace) -> int:
             due = changes(files)
             if options.dry_run:
                 lines = list(difference(due))
-                print("\n".join([*(lines or ["Nothing would change."]), *messages]))
+                print("\n".join([*(lines or ["No file would change."]), *messages]))
                 return PROBLEM if lines else FINE
             kept = put(due, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     except OSError as error:
         raise UsageError(str(error)) from error
-    written = [str(change.path) for change in due] or ["Nothing was to be changed."]
-    replaced = [f"What was there before is kept in {kept}"] if kept else []
+    written = [str(change.path) for change in due] or ["No file had to be changed."]
+    replaced = [f"The replaced files are kept in {kept}"] if kept else []
     print("\n".join([*written, *replaced, *messages]))
     return FINE
 
 
 def _conf(out: Path | None, environment: Mapping[str, str]) -> Path:
-    """HostFactory's configuration below ``out``, or the one of this environment. Raises UsageError."""
+    """Return HostFactory's configuration directory below ``out``, or of this environment. Raises UsageError."""
     if out is not None:
         return out / "conf"
     directory = Directories(environment).registrations

@@ -1,4 +1,4 @@
-"""``provisioner run``: the loop, or what it would do."""
+"""``provisioner run``: run the loop, or print the actions of its cycles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--once", action="store_true", help="one cycle on complete observations, then end")
-    command.add_argument(
-        "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
-    )
+    command.add_argument("--dry-run", action="store_true", help="print the actions of each cycle, without any effect")
     command.add_argument(
         "--listen", type=_address, metavar="HOST:PORT", help="address of metrics, health and status page"
     )
@@ -34,7 +32,10 @@ def _address(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when another loop took over, the address is taken, or ``--once`` did not see or do its work."""
+    """Run the loop; return an exit code.
+
+    PROBLEM: another loop took over, the address is in use, or ``--once`` did not see all pools or did not do its work.
+    """
     from provisioner.commands.loop_service import Service
     from provisioner.loop.cycle import SupersededError
     from provisioner.settings.reload import Configuration
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def dry_run(settings: Settings, state: State, *, once: bool) -> None:
-    """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
+    """Print the plan of each cycle until interrupted, without carrying it out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))

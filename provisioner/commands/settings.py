@@ -1,4 +1,4 @@
-"""``provisioner settings``: every setting of provisioner.yaml, for people or for editors."""
+"""``provisioner settings``: print every setting of provisioner.yaml, for operators or for editors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--output",
         choices=("markdown", "schema"),
         default="markdown",
-        help="a page for people (default), or a JSON schema for editors",
+        help="a page for operators (default), or a JSON schema for editors",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the settings of every kind of place that is installed. Raises MissingExtra."""
+    """Print the settings of every installed kind of place. Raises MissingExtra."""
     kinds = [registry.kind(name) for name in registry.names()]
     if options.output == "schema":
         print(json.dumps(reference.schema(kinds), indent=2, ensure_ascii=False))

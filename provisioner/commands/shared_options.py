@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 FINE, PROBLEM, WRONG = 0, 1, 2
 
 SHARED = {"config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"), "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR")}
-"""Metavar and default of options that name a place."""
+"""Metavar and default of the options that name a file or directory."""
 
 Document = Mapping[str, Any]
 """The result of a command, as ``-o json`` prints it."""
 
 
 class UsageError(Exception):
-    """The call or its environment is wrong; the text says what to give."""
+    """A wrong call or environment; the message contains the remedy."""
 
 
 def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[str] = ("text", "json")) -> None:
-    """Options that several commands have: ``config`` and ``state-dir``, which places they work on, and ``output``."""
+    """Add options that several commands have: ``config`` and ``state-dir``, their files, and ``output``."""
     for name in names:
         if name == "output":
             command.add_argument("-o", "--output", choices=outputs, default="text", help="default text")
@@ -39,34 +39,34 @@ def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[
             command.add_argument(f"--{name}", type=Path, metavar=metavar, help=f"default {default}")
 
 
-def _named(directory: Callable[[], str], option: str) -> str:
-    """Read the environment. Raises DirectoryError, which names the option that may be given instead."""
+def _get_directory(read: Callable[[], str], option: str) -> str:
+    """Read a directory from the environment. Raises DirectoryError, which names the option that replaces it."""
     try:
-        return directory()
+        return read()
     except DirectoryError as error:
         raise DirectoryError(f"{error}; give {option}, or set it as HostFactory does for its scripts") from error
 
 
 def config_file(given: Path | None) -> Path:
-    """The file that ``--config`` or HostFactory's environment names, or by its directory. Raises DirectoryError."""
-    path = given or Path(_named(lambda: Directories(os.environ).conf, "--config FILE"))
+    """Return provisioner.yaml, as ``--config`` or HostFactory's environment names it. Raises DirectoryError."""
+    path = given or Path(_get_directory(lambda: Directories(os.environ).conf, "--config FILE"))
     return path / "provisioner.yaml" if path.is_dir() else path
 
 
 def settings(given: Path | None) -> Settings:
-    """Read that file. Raises ConfigError, DirectoryError."""
+    """Read the settings of ``config_file``. Raises ConfigError, DirectoryError."""
     from provisioner.settings.loader import load
 
     return load(config_file(given), os.environ)
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """The directory that ``--state-dir`` or HostFactory's environment names. Raises UsageError, DirectoryError."""
+    """Return the state directory of ``--state-dir`` or HostFactory's environment. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
 
-    path = given or Path(_named(lambda: Directories(os.environ).state, "--state-dir DIR"))
+    path = given or Path(_get_directory(lambda: Directories(os.environ).state, "--state-dir DIR"))
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{path}: is no directory; name one, with --state-dir or HF_PROVIDER_WORKDIR")
+        raise UsageError(f"{path}: is not a directory; name a directory with --state-dir or HF_PROVIDER_WORKDIR")
     if not path.is_dir():
         raise UsageError(
             f"{path}: no such directory; create it for the loop's user and the group that it shares with HostFactory's "
@@ -76,7 +76,7 @@ def state_directory(given: Path | None) -> StateDir:
 
 
 def allow_drawing() -> None:
-    """Let rich steer the terminal from now on, by control characters of its own."""
+    """Let rich control the terminal from now on, with its own control characters."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "is_drawn_on"):
             stream.is_drawn_on = True
@@ -85,13 +85,13 @@ def allow_drawing() -> None:
 def show(
     options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
 ) -> int:
-    """Print the document as ``--output`` asks for it; the exit code says whether all is ``fine``."""
+    """Print the document in the form of ``--output``; return FINE if all is ``fine``, else PROBLEM."""
     print(printed(options.output, document, lines))
     return FINE if fine else PROBLEM
 
 
 def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
-    """The document as JSON, as YAML, or as lines for a terminal."""
+    """Return the document as JSON, as YAML, or as lines for a terminal."""
     if output not in ("json", "yaml"):
         return "\n".join(lines(document))
     text = json.dumps(document, indent=2)

@@ -1,6 +1,6 @@
-"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: state files begun, and made smaller.
+"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: create the first file, and make files smaller.
 
-``trim`` lets ended requests leave, as a running loop does by itself.
+``trim`` removes ended requests, as a running loop does by itself.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from provisioner.commands.plan import clock_of, reconciler
+from provisioner.commands.plan import make_clock, make_reconciler
 from provisioner.commands.shared_options import FINE, Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.definitions import Settings
@@ -21,7 +21,7 @@ def add_init_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Make the first intent.json. Raises StateError where there is one, or was."""
+    """Create the first intent.json. Raises StateError if it exists, or existed before."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     state.intent.create(instance)
@@ -32,12 +32,12 @@ def run_init(options: argparse.Namespace) -> int:
 def add_trim_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
-    command.add_argument("--dry-run", action="store_true", help="only show what would leave")
+    command.add_argument("--dry-run", action="store_true", help="only show the requests that would be removed")
     add_shared(command, "output")
 
 
 def run_trim(options: argparse.Namespace) -> int:
-    """Show which ids left the files, or would leave them. Raises StateError."""
+    """Show the ids that left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
     document = {
         "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
@@ -49,14 +49,17 @@ def run_trim(options: argparse.Namespace) -> int:
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
-    """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
+    """Remove ended requests; return their ids, or None if a loop runs, which does so itself. Raises StateError.
+
+    ``dry_run``: return the ids without any change, also while a loop runs.
+    """
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
         return None
     try:
         memory = state.memory.read()
         epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
-        left = reconciler(settings, state, clock_of(state), epoch).trim(dry_run=dry_run)
+        left = make_reconciler(settings, state, make_clock(state), epoch).trim(dry_run=dry_run)
         if not dry_run:
             lock.sign_off()
         return left
@@ -65,15 +68,15 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
 
 
 def trim_lines(document: Document) -> Iterator[str]:
-    """The document as lines for a terminal."""
+    """Yield the document as lines for a terminal."""
     if document["loop_runs"]:
-        yield "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+        yield "A loop runs and trims the files by itself. To see the due requests: provisioner trim --dry-run"
         return
-    word = "would leave" if document["dry_run"] else "left"
-    yield from (f"  request {id_} {word} the files" for id_ in document["requests"])
-    yield from (f"  return  {id_} {word} the files" for id_ in document["returns"])
+    verb = "would leave" if document["dry_run"] else "left"
+    yield from (f"  request {id_} {verb} the files" for id_ in document["requests"])
+    yield from (f"  return  {id_} {verb} the files" for id_ in document["returns"])
     if not (document["requests"] or document["returns"]):
-        yield "  nothing is due"
+        yield "  no request is due"
 
 
 COMMANDS = {"init": (add_init_options, run_init), "trim": (add_trim_options, run_trim)}

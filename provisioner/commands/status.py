@@ -1,6 +1,6 @@
-"""``provisioner status``: what the files hold, whether the loop runs, and what waits for a person.
+"""``provisioner status``: show the state files, the state of the loop, and the problems that need an operator.
 
-``--watch``: one look after the other; live on a terminal, a block per look elsewhere.
+``--watch`` reads the files repeatedly: a live picture on a terminal, a block of text for each reading elsewhere.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.status_model_part import narrowed
 
 WATCH_SECONDS = 2.0
-"""Seconds between two observations of ``--watch``, unless it says otherwise."""
+"""Default seconds between two readings of ``--watch``."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "state-dir")
-    command.add_argument("--pool", default="", metavar="NAME", help="only what concerns this pool")
-    command.add_argument("--template", default="", metavar="ID", help="only what concerns this template")
-    command.add_argument("--request", default="", metavar="ID", help="only what concerns this request")
+    command.add_argument("--pool", default="", metavar="NAME", help="show only this pool")
+    command.add_argument("--template", default="", metavar="ID", help="show only this template")
+    command.add_argument("--request", default="", metavar="ID", help="show only this request")
     add_shared(command, "output", outputs=("text", "wide", "json", "yaml"))
     command.add_argument(
         "--watch",
@@ -36,7 +36,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         type=_seconds,
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"look again every so often, until Ctrl-C; default every {WATCH_SECONDS:.0f} s",
+        help=f"repeat every so many seconds, until Ctrl-C; default every {WATCH_SECONDS:.0f} s",
     )
 
 
@@ -47,17 +47,17 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when something waits for a person. Raises StateError, UsageError, MissingExtra."""
+    """Show the status; return PROBLEM if a problem needs an operator. Raises StateError, UsageError, MissingExtra."""
     state = state_directory(options.state_dir)
     if options.watch is not None:
-        return watch(lambda: look(options, state), options)
-    seen = look(options, state)
-    print(printed(seen, options.output))
-    return FINE if seen.fine else PROBLEM
+        return watch(lambda: read_status(options, state), options)
+    status = read_status(options, state)
+    print(printed(status, options.output))
+    return FINE if status.fine else PROBLEM
 
 
-def look(options: argparse.Namespace, state: State) -> StatusModel:
-    """Read the files, or the part of them that was asked for. Raises StateError, UsageError for an unknown name."""
+def read_status(options: argparse.Namespace, state: State) -> StatusModel:
+    """Read the files; return the status, or the requested part. Raises StateError, UsageError for an unknown name."""
     whole = status_model(read_status_inputs(state))
     known = {
         "pool": [row.pool for row in whole.pools],
@@ -66,44 +66,42 @@ def look(options: argparse.Namespace, state: State) -> StatusModel:
     }
     for kind, names in known.items():
         if (name := getattr(options, kind)) and name not in names:
-            there = f"there are {', '.join(names)}" if names else "there is none"
-            raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")
+            known_names = f"there are {', '.join(names)}" if names else "there is none"
+            raise UsageError(f"--{kind} {name}: the state files contain no such {kind}; {known_names}")
     if not (options.pool or options.template or options.request):
         return whole
     return narrowed(whole, pool=options.pool, template=options.template, request=options.request)
 
 
-# --- one look after the other -----------------------------------------------------------------------------------------
+# --- repeated readings ------------------------------------------------------------------------------------------------
 
-Looking = Callable[[], StatusModel]
+Read = Callable[[], StatusModel]
 
 
-def watch(look: Looking, options: argparse.Namespace) -> int:
-    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first observation raises,
-    MissingExtra."""
-    first = look()
-    lively = sys.stdout.isatty() and options.output in ("text", "wide")
+def watch(read: Read, options: argparse.Namespace) -> int:
+    """Show the status repeatedly until Ctrl-C; return FINE. Raises the errors of the first reading, MissingExtra."""
+    first = read()
+    is_live = sys.stdout.isatty() and options.output in ("text", "wide")
     try:
         with orderly():
-            if lively:
+            if is_live:
                 from provisioner.commands.status_picture import draw
 
                 allow_drawing()
-                draw(_looks(first, look, options.watch), wide=options.output == "wide")
-            for seen in _looks(first, look, options.watch):
-                print(seen if isinstance(seen, str) else printed(seen, options.output), flush=True)
+                draw(_readings(first, read, options.watch), wide=options.output == "wide")
+            for reading in _readings(first, read, options.watch):
+                print(reading if isinstance(reading, str) else printed(reading, options.output), flush=True)
     except KeyboardInterrupt:
         return FINE
     return FINE
 
 
-def _looks(first: StatusModel, look: Looking, seconds: float) -> Iterator[StatusModel | str]:
-    """The first observation, then others for ever. A later observation that fails gives its sentence, and the next may
-    succeed."""
+def _readings(first: StatusModel, read: Read, seconds: float) -> Iterator[StatusModel | str]:
+    """Yield the first reading, then further ones without end; yield the error message of a failed reading."""
     yield first
     while True:
         time.sleep(seconds)
         try:
-            yield look()
+            yield read()
         except (StateError, UsageError) as error:
             yield str(error)

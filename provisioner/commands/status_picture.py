@@ -1,4 +1,4 @@
-"""The picture of ``provisioner status --watch`` on a terminal, drawn by rich."""
+"""The live picture of ``provisioner status --watch`` on a terminal, drawn by rich."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 
-def draw(observations: Iterable[StatusModel | str], *, wide: bool) -> None:
-    """Draw each overview, or the sentence of an observation that failed, in place of the one before."""
+def draw(readings: Iterable[StatusModel | str], *, wide: bool) -> None:
+    """Draw each status, or the error message of a failed reading, in place of the previous one."""
     with Live(screen=True, auto_refresh=False) as screen:
-        for seen in observations:
-            screen.update(_words(seen, "bold red") if isinstance(seen, str) else picture(seen, wide=wide), refresh=True)
+        for reading in readings:
+            shown = _words(reading, "bold red") if isinstance(reading, str) else picture(reading, wide=wide)
+            screen.update(shown, refresh=True)
 
 
 def _words(text: str, style: str = "") -> Text:
@@ -29,7 +30,7 @@ def _words(text: str, style: str = "") -> Text:
 
 
 def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
-    """The overview for a live terminal: what asks for a person, machines, and open requests as bars."""
+    """Return the status for a live terminal: problems for an operator, machines, and open requests as bars."""
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
     head = f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."
@@ -54,12 +55,12 @@ def _machines(seen: StatusModel, wide: bool) -> Table:
 
 
 def _requests(seen: StatusModel) -> Table:
-    """A bar for each open request, and why it is short."""
-    table = Table("request", "template", "", "running", "short of", box=None, pad_edge=False)
+    """Return a table with a bar for each open request, and its missing machines with the reasons."""
+    table = Table("request", "template", "", "running", "missing", box=None, pad_edge=False)
     for request in seen.requests:
         if request["status"] == "running":
-            why = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
+            missing = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
             bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
             share = f"{request['running']} of {request['count']}"
-            table.add_row(Text(request["id"]), _words(request["template"]), bar, share, _words(why))
+            table.add_row(Text(request["id"]), _words(request["template"]), bar, share, _words(missing))
     return table

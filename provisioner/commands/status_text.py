@@ -1,4 +1,4 @@
-"""The text of ``provisioner status``, and of the brake, as ``status`` and ``recover`` print it."""
+"""The text of ``provisioner status``; the text about the brake, which ``recover`` prints, too."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
-"""Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
+"""Most characters of a last error in the table; ``-o wide`` shows all."""
 
 SHOWN = 20
-"""Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""
+"""Most machines shown that wait to be deleted; ``-o json`` names all."""
 
 
 def printed(seen: StatusModel, output: str) -> str:
-    """The overview as ``--output`` asks for it. Raises MissingExtra."""
+    """Return the status in the form of ``--output``. Raises MissingExtra."""
     lines = status_lines(seen, wide=output == "wide")
     return shared_options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
 
 
 def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
-    """The overview as lines for a terminal."""
+    """Yield the status as lines for a terminal."""
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
     yield from (f"  {line}" for line in spending_lines(seen.budget))
     for request in seen.requests:
         yield _request_line(request)
         yield from unmet_lines(request, loop_acts=seen.loop_acts)
-    for back in seen.returns:
-        yield f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
+    for one in seen.returns:
+        yield f"  return  {one['id']}: {one['status']}, {one['settled']} of {one['machines']} settled"
     yield from cancel_lines(seen.holds)
     yield from map(pool_line, seen.pressure)
     yield from (f"  pool {pool}: {note}" for pool, pool_status in seen.problems.items() for note in pool_status)
@@ -46,7 +46,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
 
 
 def _head(seen: StatusModel) -> Iterator[str]:
-    """The provisioner of these files, the state of the loop, and what an operator must do."""
+    """Yield the provisioner of these files, the state of the loop, and the problems that need an operator."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
     ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"
@@ -57,13 +57,13 @@ def _head(seen: StatusModel) -> Iterator[str]:
     yield from brake_lines(seen.document())
     if seen.brake:
         yield (
-            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
-            "recover) and released it: provisioner recover --release-brake"
+            "  No orphan is deleted, and no request cancelled as forgotten, until an operator has checked (provisioner "
+            "recover) and released the brake: provisioner recover --release-brake"
         )
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
-    """Machines by template and by pool; ``wide``: also by both, and each last error in full."""
+    """Yield tables of machines by template and by pool; ``wide``: also by both, and each last error in full."""
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:
         tables.append(("template in pool", seen.machines))
@@ -78,21 +78,21 @@ def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
 
 
 NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
-"""The columns of a table of machines."""
+"""Columns of a table of machines."""
 
 
 def title_of(row: Row) -> str:
-    """The template and the pool of a row, or the one that it sums up."""
+    """Return the template and pool of a row, or the template or pool that the row sums up."""
     return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
 def numbers_of(row: Row) -> list[str]:
-    """The numbers of a row, a dash for each that is unknown."""
+    """Return the numbers of a row, with a dash for an unknown number."""
     return ["-" if (number := getattr(row, name)) is None else str(number) for name in NUMBERS]
 
 
 def error_text(row: Row, longest: int | None = None) -> str:
-    """The last error of a row with its age, no longer than so many characters; a dash where there is none."""
+    """Return the last error of a row with its age, cut to ``longest`` characters; a dash without an error."""
     error = row.last_error
     if error is None:
         return "-"
@@ -102,40 +102,40 @@ def error_text(row: Row, longest: int | None = None) -> str:
 
 def _request_line(request: Document) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
-    aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
-    lacking = sum(one["machines"] for one in request["missing"])
-    short = f", {lacking} missing until {local(request['deadline'])} at the latest" if lacking else ""
+    set_aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
+    count = sum(one["machines"] for one in request["missing"])
+    missing = f", {count} missing until {local(request['deadline'])} at the latest" if count else ""
     return (
         f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running{short}; slots: {verdicts or 'none'}{aside}"
+        f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}{set_aside}"
     )
 
 
 def brake_lines(document: Document) -> list[str]:
-    """The brake, and what waits for its release, as lines for a terminal."""
+    """Return the brake, and the machines and requests that wait for its release, as lines for a terminal."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
         lines.append(f"  BRAKE {brake['reason']}{where} since {local(brake['since'])}: {brake['detail']}")
     if document["release_asked"]:
-        lines.append("  The loop was asked to release the brake; it does so with its next cycle.")
+        lines.append("  A release of the brake was requested; the loop releases it with its next cycle.")
     machines = document["waiting"]
-    lines += [_machine_line(one, held=brake is not None) for one in machines[:SHOWN]]
+    lines += [_machine_line(one, is_braked=brake is not None) for one in machines[:SHOWN]]
     if len(machines) > SHOWN:
         last = machines[-1]["deleted_at"]
         when = f", the last of them at {local(last)}" if last else ""
         lines.append(f"  and {len(machines) - SHOWN} more{when}; `-o json` names all")
     lines += [
-        f"  request {one['id']}: cancelled, and its {one['machines']} machines deleted, unless HostFactory asks first"
+        f"  request {one['id']}: cancelled, and its {one['machines']} machines deleted, unless HostFactory polls first"
         for one in document["forgotten"]
     ]
     return lines
 
 
-def _machine_line(one: Document, *, held: bool) -> str:
-    where = f" in pool {one['pool']}" if one["pool"] else ""
-    why = "is in no list of HostFactory" if one["unlisted"] else "has no request"
-    when = f"at {local(one['deleted_at'])}" if one["deleted_at"] else "in time, unless orphan_cap_per_hour is 0"
-    return f"  machine {one['machine']}{where} {why}: deleted as an orphan {when}" + (
-        " if released now" if held else ""
+def _machine_line(one: Document, *, is_braked: bool) -> str:
+    place = f" in pool {one['pool']}" if one["pool"] else ""
+    reason = "is in no list of HostFactory" if one["unlisted"] else "has no request"
+    when = f"at {local(one['deleted_at'])}" if one["deleted_at"] else "later, unless orphan_cap_per_hour is 0"
+    return f"  machine {one['machine']}{place} {reason}: deleted as an orphan {when}" + (
+        " if released now" if is_braked else ""
     )

@@ -1,4 +1,4 @@
-"""``provisioner usage``: machine-hours and what they cost, by day, template, pool and account. It only reads."""
+"""``provisioner usage``: show machine-hours and their cost, by day, template, pool and account; change nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioner.telemetry.cost import of_most
 from provisioner.telemetry.pool_status import read_pool_status
 
 PARTS = ("day", "template", "pool", "account")
-"""Columns by which hours are summed, in the order in which a group has them."""
+"""Columns by which hours are summed, in the order of a group's values."""
 
 Group = tuple[str, ...]
 
@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
-    """A date. Raises ArgumentTypeError."""
+    """Return the date of an argument. Raises ArgumentTypeError."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
@@ -46,22 +46,22 @@ def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
 
 
 def first_day(text: str) -> str:
-    """The first of so many days up to today, or a date. Raises ArgumentTypeError."""
+    """Return the first of so many days up to today, or a date. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
-        return day(text, "a date such as 2026-11-01, or so many days such as 7d")
+        return day(text, "a date such as 2026-11-01, or a number of days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """Names of ``PARTS``. Raises ArgumentTypeError."""
-    named = text.split(",")
-    if wrong := [name for name in named if name not in PARTS]:
+    """Return the names of ``PARTS`` in an argument. Raises ArgumentTypeError."""
+    given = text.split(",")
+    if wrong := [name for name in given if name not in PARTS]:
         raise argparse.ArgumentTypeError(f"expected some of {','.join(PARTS)}, got {wrong[0]!r}")
-    return tuple(name for name in PARTS if name in named)
+    return tuple(name for name in PARTS if name in given)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints what was used. Raises StateError, UsageError."""
+    """Print the usage. Raises StateError, UsageError."""
     if options.until and options.until < options.since:
         raise UsageError(f"--since {options.since}: is after {options.until}, the last day")
     document = usage(state_directory(options.state_dir), options.since, options.until, options.by)
@@ -69,16 +69,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
-    """The usage from one day to another, both included. Raises StateError.
+    """Return the usage from day ``since`` to day ``until``, both included. Raises StateError.
 
-    ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.
-    ``cost``: None where no machine of the row has a price; ``unpriced_hours``: of machines without.
-    ``since``, ``until``: days.
-    ``counted_since``: nothing is known of machines that had gone before; None: of any that has gone.
-    ``now``: machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
+    ``rows``: the parts in ``by``, with ``hours`` and ``cost`` by the present prices. ``total``: their sums. ``cost``:
+    None if no machine of the row has a price. ``unpriced_hours``: hours of machines without a price.
+
+    ``counted_since``: time before which machines that were gone are not counted; None if no machine that is gone is
+    counted. ``now``: number of present machines, their cost ``per_hour`` and the cost of this ``month``, with budgets.
     """
-    memory, notes = state.memory.read(), read_pool_status(state)
-    limits = notes.limits or Limits("", {}, {})
+    memory, pool_status = state.memory.read(), read_pool_status(state)
+    limits = pool_status.limits or Limits("", {}, {})
     currency = limits.budget.currency
     now, wall = LoopClock(memory).now(), time.time()
     last = until or wall_day(wall)
@@ -99,7 +99,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Milliseconds of each group by cell, not yet summed, as cells have different prices."""
+    """Return the milliseconds of each group by cell, not summed, because cells have different prices."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
@@ -129,11 +129,11 @@ def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[st
     }
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- text for a terminal or a spreadsheet -----------------------------------------------------------------------------
 
 
 def usage_csv(document: Document) -> list[str]:
-    """The rows alone, for a spreadsheet; the currency is in the head of its column."""
+    """Return the rows as CSV; the currency is in the head of its column."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
@@ -142,7 +142,7 @@ def usage_csv(document: Document) -> list[str]:
 
 
 def usage_lines(document: Document) -> Iterator[str]:
-    """The document as lines for a terminal: a table, and remarks on it."""
+    """Yield the document as lines for a terminal: a table, and remarks on it."""
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
     lines += [[*(printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]
@@ -165,9 +165,9 @@ def _remarks(document: Document) -> Iterator[str]:
     if since is None:
         yield "No machine has gone since this version counts them."
     elif since[:10] >= document["since"]:
-        yield f"Counted since {since}, when memory was made; nothing is known of before."
+        yield f"Counted since {since}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:
-        yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and cost nothing here."
+        yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and count as cost 0."
     if now["per_hour"] is None:
         return
     yield (

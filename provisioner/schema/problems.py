@@ -1,4 +1,4 @@
-"""Says everything that is wrong with a configuration at once: file, setting, what was expected, what was found.
+"""Report of all mistakes in a configuration at once: file, setting, expected value, value found.
 
 No network, no clock, no logger.
 """
@@ -20,36 +20,36 @@ from provisioner.files.config_error import Problem as Problem
 from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
 
 LONGEST_QUOTE = 60
-"""Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
+"""Characters shown of a wrong value: enough to find the value, too few to print a whole section or key."""
 
 NAMES_SHOWN = 25
-"""Names that a sentence about an unknown machine, request or pool lists at most; there may be thousands."""
+"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expects:
-    """Metadata of a setting's type: what a right value is, in words that follow "expected"."""
+    """Metadata of a setting's type: the description of a valid value, which follows the word "expected"."""
 
     words: str
 
 
 UNITS = {"": 1, "_seconds": 1, "_minutes": 60, "_hours": 3600}
-"""Ends of the names of settings, with the seconds of their unit."""
+"""Suffixes of settings' names, with the seconds of their unit."""
 
 SomeLimits = TypeVar("SomeLimits")
 
 
 class Section(BaseModel):
-    """Settings that are read once and never change; unknown ones are mistakes, and no type is guessed."""
+    """Settings that are read once and never change. Unknown settings are mistakes, and types are not converted."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
-        """Return limits for the plan: each field is given, or is the setting of its name, in seconds if it has a unit.
+        """Return limits for the plan. Each field is given, or has the value of the setting of the same name.
 
-        Fields without a setting have their default.
+        A setting with a unit in its name is converted to seconds. Fields without a setting have their default.
         """
         for name in kind.__annotations__.keys() - given.keys():
             for unit, seconds in UNITS.items():
@@ -63,7 +63,7 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def quoted(value: object) -> str:
-    """A wrong value as people find it in their file: short, and nothing for YAML's null."""
+    """Return a wrong value as it stands in the file, shortened; "nothing" for YAML's null."""
     if value is None:
         return "nothing"
     text = repr(value)
@@ -71,14 +71,14 @@ def quoted(value: object) -> str:
 
 
 def expected(words: str, value: object) -> str:
-    """The text for a value that is not what ``words`` says."""
+    """Return the message about a value that does not match the description ``words``."""
     return f"expected {words}, got {quoted(value)}"
 
 
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
-    """The end of a sentence about an unknown word: the name that is near, or else the names that there are.
+    """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
 
-    ``many``: the names may be thousands, so that only the first are listed.
+    ``many``: there may be thousands of names, so only the first are listed.
     """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
@@ -88,7 +88,7 @@ def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
 
 
 def words_of(model: type[Section], setting: str) -> str:
-    """The words of the ``Expects`` in the type of a setting of ``model``."""
+    """Return the words of the ``Expects`` in the type of a setting of ``model``."""
     field = model.model_fields[setting]
     notes = [*field.metadata, *_nested_notes(field.annotation)]
     return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
@@ -103,10 +103,10 @@ def _nested_notes(annotation: object) -> Iterator[object]:
 def validate(
     model: type[SomeSection], body: Mapping[str, object], file: str, where: str, around: object = None, **given: object
 ) -> tuple[SomeSection | None, list[Problem]]:
-    """``body`` as a ``model``, or None, and what is wrong with it; ``where`` is the section's path in ``file``.
+    """Return ``body`` as a ``model``, or None, and its problems; ``where`` is the section's path in ``file``.
 
-    ``around``: the ``Surroundings`` that paths are relative to. ``given`` are fields that the program fills in: as
-    settings they are unknown.
+    ``around``: the ``Surroundings`` that paths are relative to. ``given``: fields that the program fills in, which are
+    unknown as settings.
     """
     settable = [name for name in model.model_fields if name not in given]
     problems = [
@@ -134,7 +134,7 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
 
 
 def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
-    """The innermost section on the way to a place, and the setting of it that the way leads through."""
+    """Return the innermost section on the path to a setting, and the section's setting on that path."""
     setting = str(place[0])
     for part in place[1:]:
         section = _section_in(model.model_fields[setting].annotation)
@@ -144,14 +144,14 @@ def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[S
 
 
 def _section_in(hint: object) -> type[Section] | None:
-    """The section that a type holds; None if it holds none."""
+    """Return the section that a type contains; None if it contains no section."""
     if isinstance(hint, type) and issubclass(hint, Section):
         return hint
     return next(filter(None, map(_section_in, get_args(hint))), None)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """The YAML mapping in a file, with what is wrong with the file as a whole; an empty file is an empty mapping."""
+    """Return the YAML mapping in a file, and the problems of the whole file. An empty file is an empty mapping."""
     file = str(path)
     try:
         document, repeated = parse(read_text(path))

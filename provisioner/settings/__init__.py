@@ -1,1 +1,1 @@
-"""The configuration: read, checked, and all that is wrong with it said at once."""
+"""The configuration, read and checked; all mistakes in it are reported at once."""

@@ -1,6 +1,6 @@
-"""Every setting of provisioner.yaml as a type: its default, its unit, and why.
+"""Every setting of provisioner.yaml as a type, with default, unit and reason.
 
-What a value has to be stands in its type, as a check and as words. No I/O, no clock, no logger.
+The type of a setting contains its check and the description of valid values. No I/O, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -55,93 +55,105 @@ class Loop(Section):
     """The pace of the loop."""
 
     interval_seconds: Interval = 5.0
-    """Seconds between two cycles when nothing wakes the loop; default 5, at most 15: a loop that is silent for a minute
-    counts as dead. A lost wake-up costs no more than this."""
+    """Seconds between two cycles if no event wakes the loop; default 5; at most 15, because a loop that is silent for a
+    minute counts as dead. A lost wake-up delays the loop by no more than this time."""
     floor_seconds: DurationOrZero = 0.5
-    """Least seconds between two cycles of a busy loop; default 0.5. Changes gather, instead of one plan for each."""
+    """Least seconds between two cycles of a busy loop; default 0.5. Several changes are then planned together."""
     act_seconds: Duration = 2.0
-    """Seconds after which a cycle starts no new call to a cloud; default 2. The rest is planned anew on newer facts."""
+    """Seconds after which a cycle starts no new call to a cloud; default 2. The remaining actions are planned again by
+    the next cycle, from newer observations."""
     intent_poll_seconds: Duration = 0.1
-    """Seconds between two looks at intent.json's signature; default 0.1. Works on NFS, where no notice is sent."""
+    """Seconds between two checks whether intent.json has changed; default 0.1. Polling also works on NFS, which sends
+    no change notifications."""
 
 
 class Backoff(Section):
-    """How long a pool that refuses machines is left alone."""
+    """Delays before a pool that refuses machines is tried again."""
 
     first_seconds: Duration = 5.0
     """Seconds before the first probe after a refusal; default 5. Doubles with each further refusal, with jitter."""
     last_seconds: Duration = 1800.0
-    """Most seconds between two probes; default 1800. A pool whose machines fail makes some fifty a day."""
+    """Most seconds between two probes; default 1800. A pool whose machines fail then gets about fifty probes a day."""
     no_room_seconds: Duration = 180.0
-    """Most seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs a
-    call, and room that returns is used within minutes."""
+    """Most seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs
+    one call, and free capacity is used within minutes."""
 
 
 class Events(Section):
-    """Pub/Sub messages that wake the loop and announce preemptions. Hints only: losing them all loses no machine."""
+    """Pub/Sub messages that wake the loop and announce preemptions. The messages are hints, so losing them all loses no
+    machine."""
 
     project: PlaceName
     """Google Cloud project of the subscription. No default."""
     subscription: Text
-    """Name of the subscription, without ``projects/…``. No default. It must be ours alone: messages are taken."""
+    """Name of the subscription, without ``projects/…``. No default. Each provisioner needs a subscription of its own,
+    because a message that one reader receives does not reach another."""
 
 
 class Budget(Section):
-    """What all machines together may cost, by ``price_per_hour`` of their templates and pools. Where it is used up no
-    more are asked for (reason ``budget``); none that exists is ever deleted for it."""
+    """Limits on the cost of all machines together, by ``price_per_hour`` of their templates and pools. Once a budget is
+    used up, no more machines are requested (reason ``budget``); existing machines are never deleted because of it."""
 
     per_hour: Amount = None
-    """Most that all machines that are there or asked for may cost in an hour; default any. Bounds the bill however much
-    HF asks for."""
+    """Most that all existing and requested machines together may cost per hour; default no limit. Bounds the cost,
+    however many machines HF requests."""
     per_month: Amount = None
-    """What machines may cost in a calendar month (UTC); default any. Once it is reached no more are asked for until the
-    next month; those that run go on and cost more. A lost memory knows nothing of the month before its loss."""
+    """Most that machines may cost in a calendar month (UTC); default no limit. Once it is reached, no more machines are
+    requested until the next month; running machines continue and cost more. If memory.json is lost, the costs of the
+    month before the loss are not counted."""
     currency: Text = "USD"
-    """The currency of prices and budgets, as it is shown; default USD. Nothing is converted."""
+    """Currency of prices and budgets, for display; default USD. Amounts are not converted."""
 
 
 class Server(Section):
-    """Who may read metrics, health and status page. What is read changes nothing, and holds no secret and no pod spec;
-    it names machines, addresses and requests."""
+    """Access to metrics, health and status page. Reading changes no state. The pages name machines, addresses and
+    requests; they contain no secret and no pod spec."""
 
     token_file: OptionalFile = None
-    """File of one line, the token that a reader has to send; default none, whoever reaches ``listen`` may read.
-    Sent as ``Authorization: Bearer TOKEN``. The file is read anew when it changes.
-    ``/healthz`` and ``/readyz`` answer without it, by their code alone: probes of a platform have no token."""
+    """File of one line, the token that a reader has to send; default none, so everyone who reaches ``listen`` can read.
+    Sent as ``Authorization: Bearer TOKEN``. The file is read again when it changes.
+    ``/healthz`` and ``/readyz`` answer without a token, by their status code alone, because a platform's probes have no
+    token."""
     tls_cert: OptionalFile = None
-    """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed one is
-    taken without another start. Without TLS everybody between reader and server can read the token."""
+    """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed
+    certificate is used without a restart. Without TLS the token can be read on the network between reader and
+    server."""
     tls_key: OptionalFile = None
     """File of the certificate's private key, PEM, without a passphrase; default none."""
 
 
 class TemplateSettings(Section):
-    """What a request for machines of a template may be answered with before all of them run."""
+    """Settings of the requests for machines of one template."""
 
     straggler_seconds: DurationOrZero = 180.0
-    """Seconds without a change of any machine of a request, once most of them run, after which the others fail and the
-    request ends; default 180; 0: they have until the request's deadline. HF uses no machine of a request before its
-    end, so one that never boots holds back all that run. What comes later is deleted."""
+    """Seconds without a change of any machine of a request, once most of its machines run, after which the other
+    machines fail and the request ends; default 180; 0 lets them boot until the request's deadline.
+
+    HF uses no machine of a request before the request ends, so one machine that never boots holds back all running
+    machines. A machine that boots after the end is deleted."""
     straggler_share: Share = 0.9
-    """Share of a request's machines that has to run before ``straggler_seconds`` counts; default 0.9. Of fewer than ten
-    machines that means all of them: less, where requests are small."""
+    """Share of a request's machines that must run before ``straggler_seconds`` counts; default 0.9. In a request for
+    fewer than ten machines, 0.9 means all machines: set a lower share if requests are small."""
 
     tries: CountOrZero = 3
-    """Tries of one wanted machine that may fail before it is given up with the reason of the last; default 3; 0: as
-    many as the request's deadline leaves time for. A create that is refused for good, a boot that fails and a machine
-    that dies before its request ends are tries; a stock-out, a quota, a call that is throttled or not answered, and the
-    change to another pool are none."""
+    """Failed tries after which a wanted machine fails with the reason of the last try; default 3; 0 allows as many as
+    the request's deadline leaves time for.
+
+    A create that is refused for good, a failed boot, and a machine that dies before its request ends are tries. A
+    stock-out, a quota, a call that is throttled or not answered, and the change to another pool are not."""
     max_lifetime_seconds: Amount = None
-    """Seconds that a machine runs before getReturnRequests names it as ``aged``, with an hour of grace; default none:
-    it never does. It is deleted when HF gives it back, and not before. At most a tenth of the template's machines, at
-    least one, is offered at a time; where all its pools back off, one, and none while a request waits. So a new image
-    rolls through the grid. What is offered stays so when this is taken away."""
+    """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace; default none, so
+    machines never age. A machine is deleted only when HF returns it. In this way a new image rolls out over the grid.
+
+    At most a tenth of the template's machines, but at least one, is named at a time. While all its pools back off, one
+    machine is named, or none if a request waits for machines. A machine that was named stays so if this setting is
+    removed."""
     price_per_hour: Price = None
-    """What a machine of the template costs in an hour, in whatever pool; default the pool's ``price_per_hour``. For
-    templates that share a pool and differ in size."""
+    """Cost of a machine of the template per hour, in any pool; default the pool's ``price_per_hour``. For templates
+    that share a pool and differ in size."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
-        """The limits of the template for the plan; id, pools and cap are from HF's templates file."""
+        """Return the limits of the template for the plan; id, pools and cap come from HF's templates file."""
         given = {"id": id_, "pools": pools, "max_machines": max_machines, "straggler_after": self.straggler_seconds}
         return self.as_limits(TemplateLimits, **given)
 
@@ -160,68 +172,72 @@ class Settings(Section):
     """The whole configuration. Paths are absolute or relative to the working directory, never to the file."""
 
     id: Label
-    """The provisioner's id: label value on pods; default ``HF_PROVIDER_NAME``.
+    """The provisioner's id, a label value on pods; default ``HF_PROVIDER_NAME``.
     Two provisioners that share a namespace need different ids."""
     name_prefix: Prefix = "hf"
     """First part of machine names; default ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf.
     Two provisioners that share a MIG need different prefixes."""
     request_deadline_minutes: Duration = 60.0
-    """Minutes until what is missing of a request fails; default 60. HF counts a running request as supply."""
+    """Minutes until the missing machines of a request fail; default 60. HF counts a running request as supply."""
     return_deadline_minutes: Duration = 60.0
     """Minutes until a return that cannot be carried out ends with an error; default 60."""
     orphan_grace_minutes: Duration = 10.0
-    """Minutes an orphan is watched before it is deleted; default 10. Time for a person to notice a mistake."""
+    """Minutes that an orphan is observed before it is deleted; default 10. Gives an operator time to notice a
+    mistake."""
     orphan_cap_per_hour: CountOrZero = 20
-    """Most orphans deleted in an hour; default 20; 0 keeps them all. Limits what a wrong state file can cost."""
+    """Most orphans deleted per hour; default 20; 0 keeps all orphans. Limits the damage of a wrong state file."""
     cancel_after_minutes: Duration = 30.0
-    """Minutes without HF asking for a request, while it asks for others, until it is cancelled; default 30."""
+    """Minutes without a poll of HF for a request, while HF polls for other requests, until the request is cancelled;
+    default 30."""
     retention_hours: DurationOrZero = 24.0
-    """Hours a request stays in the files after HF has seen its end; default 24. HF may ask again."""
+    """Hours that a request stays in the files after HF has seen its end; default 24. HF may poll for it again."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """Hours after which a machine that HF was told of, and that none of its lists names any more, is deleted as an
-    orphan, with the orphans' cap and brake; default none: it is only shown. At least 1: lists may come in parts. Only
-    for grids that call getReturnRequests with all their hosts."""
+    """Hours after which a machine that was reported to HF, but is missing from all of HF's lists since, is deleted as
+    an orphan, within the orphans' cap and brake; default none, so it is only shown. At least 1, because HF may send a
+    list in parts. Only for grids that call getReturnRequests with all their hosts."""
     adopt_prefixes: AdoptPrefixes = ()
-    """Name prefixes of another provider's machines that a return may delete; default none. For a cut-over.
-    Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Its operator makes no pod anew, but
-    holds each by a finalizer: let it run until the last is gone, or they stay terminating and their returns fail."""
+    """Name prefixes of another provider's machines that a return may delete; default none. For a migration. Google's
+    connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``.
+
+    The connector's operator creates no pod again, but each of its pods has a finalizer. Let the operator run until the
+    last pod is gone; otherwise the pods stay terminating and their returns fail."""
     usage_days: UsageDays = 92
-    """Days of which machine-hours are kept for `provisioner usage`; default 92, a quarter; at least 32, as a month's
-    budget is judged by them. Each day takes a line of memory.json per template, pool and account."""
+    """Days of machine-hours kept for `provisioner usage`; default 92, a quarter; at least 32, because a month's budget
+    is computed from them. Each day takes a line of memory.json per template, pool and account."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()
-    """How long a pool that refuses machines is left alone."""
+    """Delays before a pool that refuses machines is tried again."""
     budget: Budget = Budget()
-    """What machines may cost; default any amount."""
+    """Limits on the cost of machines; default no limit."""
     compute: Compute = Compute()
-    """How the Compute Engine API is used."""
+    """Use of the Compute Engine API."""
     ca_bundle: OptionalFile = None
     """File of the certificate authorities (PEM) that every client trusts instead of the system's; default
-    ``REQUESTS_CA_BUNDLE``, else the system's. For a proxy that opens TLS, or endpoints with certificates of your own:
-    put in all that are met, the public ones too where they are. A cluster's own authority (``ca_file``, kubeconfig)
-    counts for that cluster instead. Read at the start."""
+    ``REQUESTS_CA_BUNDLE``, else the system's. For a proxy that decrypts TLS, or endpoints with private certificates.
+
+    The file must contain every authority in use, including the public ones. A cluster's own authority (``ca_file``,
+    kubeconfig) takes precedence for that cluster. Read at the start."""
     listen: Listen = "127.0.0.1:9464"
-    """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 takes a free one. On another address
-    than the loopback everybody who reaches it can read: see ``server``."""
+    """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 uses a free port. On any address but
+    the loopback everyone who reaches it can read the pages, see ``server``."""
     server: Server = Server()
-    """Who may read metrics, health and status page."""
+    """Access to metrics, health and status page."""
     events: Events | None = None
     """Pub/Sub wake-ups; default none."""
     pools: Mapping[str, Pool] = Field(strict=False)
-    """Every pool by name, those that follow from templates included. At least one."""
+    """Every pool by name, including the pools that follow from templates. At least one."""
     templates: Mapping[str, TemplateSettings] = Field(default={}, strict=False)
-    """What requests for HF's templates have of their own, by templateId; default none, every template has the
-    defaults."""
+    """Settings of single templates, by templateId; default none, so every template has the defaults."""
     template_limits: Mapping[str, TemplateLimits] = Field(strict=False)
-    """HF's templates by id. Not a setting of this file: pools and cap are from HF's templates file, the rest is from
-    ``templates``."""
+    """HF's templates by id. Not a setting of this file: pools and cap come from HF's templates file, the other limits
+    from ``templates``."""
 
     instance: str = ""
-    """HF's provider instance, which the scripts write into intent.json: owner of the state directory. Not a setting of
-    this file: ``HF_PROVIDER_NAME``, or from the names of HF's two files."""
+    """HF's provider instance, which owns the state directory; the scripts write it into intent.json. Not a setting of
+    this file, but taken from ``HF_PROVIDER_NAME``, or from the names of HF's two files."""
     digests: Digests = Digests("", "")
-    """By which content HF's two files are known. Not a setting of this file."""
+    """Digests of the contents of HF's two files. Not a setting of this file."""
 
     @property
     def site(self) -> Site:
@@ -229,7 +245,7 @@ class Settings(Section):
         return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
 
     def limits(self) -> Limits:
-        """The limits for the plan."""
+        """Return the limits for the plan."""
         grace, unlisted = 60 * self.orphan_grace_minutes, self.delete_unlisted_after_hours
         return self.as_limits(
             Limits,

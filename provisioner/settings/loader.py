@@ -1,6 +1,6 @@
-"""Reads provisioner.yaml on top of HostFactory's two JSON files into one typed tree, or says all that is wrong with it.
+"""Reader of provisioner.yaml and HostFactory's two JSON files: returns typed settings, or reports all mistakes.
 
-Pools may be written in provisioner.yaml, or follow from a template that carries the fields of Google's connector.
+Pools stand in provisioner.yaml, or follow from a template with the fields of Google's connector.
 Reads files only; no network, no clock, no logger.
 """
 
@@ -20,10 +20,10 @@ from provisioner.schema.problems import ConfigError, Problem, expected, read_map
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
-"""Sections, and two settings of each, of which the first may not be above the second."""
+"""Sections with two settings each; the first setting may not be above the second."""
 NO_FILE = (
-    "no such file; make it and name the pools in it, as config/demoinst of the repository does, or say with --config "
-    "or HF_PROVIDER_CONFDIR where it is"
+    "no such file; create it and name the pools in it, as config/demoinst of the repository does, or give its place "
+    "with --config or HF_PROVIDER_CONFDIR"
 )
 
 NO_TEMPLATES = (
@@ -32,11 +32,11 @@ NO_TEMPLATES = (
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Settings:
-    """The configuration in ``path`` and in HF's two files beside it; raises ConfigError with every mistake.
+    """Return the configuration in ``path`` and in HF's two files beside it. Raises ConfigError with every mistake.
 
-    Without that file all settings have their defaults, if the templates are those of Google's connector.
-    ``environment``: gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
-    KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name none.
+    If ``path`` does not exist, and the templates are for Google's connector, all settings have their defaults.
+    ``environment`` contains HF_PROVIDER_NAME, which selects HF's pair of files if there are several pairs, and
+    KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name neither.
     """
     document, problems = read_mapping(path)
     if problems and not path.exists():
@@ -49,7 +49,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
             problems.append(Problem(error.path, "", error.reason + advice))
         raise ConfigError(problems) from error
     if not path.exists() and not any(template.pools for template in provider.templates):
-        problems = []  # Google's connector has no such file: its templates say where machines are made
+        problems = []  # Google's connector has no such file, because its templates name the places of machines
     if problems:
         raise ConfigError([*problems, *provider.problems])
     reader = _Reader(path, environment, provider, document)
@@ -60,7 +60,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 class _Reader:
-    """A reading of a configuration: goes on after each mistake, and gathers them."""
+    """A reader of one configuration, which continues after each mistake and collects all of them."""
 
     def __init__(
         self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
@@ -69,21 +69,23 @@ class _Reader:
         self.provider = provider
         self.document = document
         self.around = Surroundings(path.parent, provider.config, environment)
-        """The surroundings that a configuration's meaning depends on."""
+        """Directory, provider config and environment that the meaning of the configuration depends on."""
         self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
-        """The tree, or None; to be used only when ``problems`` is empty afterwards."""
+        """Return the settings, or None. They are valid only if ``problems`` is empty afterwards."""
         pools = self.written_pools()
-        made = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
+        pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
-            self.complain("pools", f"none; name one here, or give a template {fields}")
+            self.add_problem("pools", f"none; name one here, or give a template {fields}")
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
         settings, problems = validate(
             Settings,
-            {name: value for name, value in of_hf.items() if value} | self.written(made) | {"pools": pools},
+            {name: value for name, value in of_hf.items() if value}
+            | self.written(pools_by_template)
+            | {"pools": pools},
             str(self.path),
             "",
             self.around,
@@ -97,121 +99,125 @@ class _Reader:
         self.check_adopted(settings)
         limits = {}
         for one in self.provider.templates:
-            most = None if one.max_number == templates.UNLIMITED else one.max_number
+            max_machines = None if one.max_number == templates.UNLIMITED else one.max_number
             own = settings.templates.get(one.id, TemplateSettings())
-            limits[one.id] = own.limits(one.id, made[one.id], most)
+            limits[one.id] = own.limits(one.id, pools_by_template[one.id], max_machines)
         return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
-        """A prefix to adopt that covers our own names, or the other way round, cannot tell the two apart."""
+        """Report each prefix to adopt that matches our own machine names, or that our prefix matches."""
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
                 wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
-                self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
+                self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:
-        """Settings of a section that are out of order, defaults included; other mistakes in them are told elsewhere."""
+        """Report a section whose setting ``low`` is above ``high``, with defaults. Other mistakes are left to
+        validation."""
         body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
         body |= written if isinstance(written := self.document.get(name), dict) else {}
-        least, most = body[low], body[high]
-        if isinstance(least, (int, float)) and isinstance(most, (int, float)) and 0 < most < least:
-            self.complain(join(name, low), expected(f"at most {high} ({most:g})", least))
+        lower, upper = body[low], body[high]
+        if isinstance(lower, (int, float)) and isinstance(upper, (int, float)) and 0 < upper < lower:
+            self.add_problem(join(name, low), expected(f"at most {high} ({upper:g})", lower))
 
-    def complain(self, where: str, text: str) -> None:
-        """Note a mistake in provisioner.yaml."""
+    def add_problem(self, where: str, text: str) -> None:
+        """Record a mistake in provisioner.yaml."""
         self.problems.append(Problem(str(self.path), where, text))
 
-    def complain_of_template(self, template: templates.Template, name: str, text: str) -> None:
-        """Note a mistake in a field of HF's templates file."""
+    def add_template_problem(self, template: templates.Template, name: str, text: str) -> None:
+        """Record a mistake in a field of HF's templates file."""
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
 
     def written(self, ids: Collection[str]) -> dict[str, Any]:
-        """The settings in the file; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
+        """Return the settings in the file; a section with YAML's empty value is absent. ``ids``: HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
         of_templates = body.pop("templates", None) or {}
         if isinstance(of_templates, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
             for name in of_templates:
                 if name not in ids:
-                    self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+                    self.add_problem(join("templates", name), "no such template" + suggestion(str(name), ids))
         else:
-            self.complain("templates", expected("a mapping of templates", of_templates))
+            self.add_problem("templates", expected("a mapping of templates", of_templates))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")
         if isinstance(server, dict) and (server.get("tls_cert") is None) != (server.get("tls_key") is None):
-            self.complain("server", "tls_cert and tls_key need one another: name both, or neither")
+            self.add_problem("server", "tls_cert and tls_key need one another: name both, or neither")
         return body
 
     def written_pools(self) -> dict[str, Pool]:
-        """The pools of the file that are right."""
+        """Return the valid pools of the file."""
         bodies = self.document.get("pools") or {}
         if not isinstance(bodies, dict):
-            self.complain("pools", expected("a mapping of pools", bodies))
+            self.add_problem("pools", expected("a mapping of pools", bodies))
             return {}
         for name in bodies:
             if not isinstance(name, str):
-                self.complain(join("pools", name), expected(words_of(Pool, "name"), name))
+                self.add_problem(join("pools", name), expected(words_of(Pool, "name"), name))
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
-        right = {pool.name: pool for pool in pools if pool is not None}
+        valid_pools = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
-        for name, pool in right.items():  # two that are one place would count each other's machines
+        for name, pool in valid_pools.items():  # two pools with the same place would count each other's machines
             if first.setdefault(pool.identity, name) != name:
-                self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
-        return right
+                self.add_problem(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
+        return valid_pools
 
     def written_pool(self, name: str, body: object) -> Pool | None:
-        """A pool of the file; None if it is wrong."""
+        """Return a pool of the file; None if its settings are wrong."""
         where = join("pools", name)
         if not isinstance(body, dict):
-            self.complain(where, expected("a mapping of settings", body))
+            self.add_problem(where, expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
         if kind not in registry.names():
             words = " or ".join(registry.names())
             wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
-            self.complain(join(where, "kind"), wrong)
+            self.add_problem(join(where, "kind"), wrong)
             return None
         pool, problems = self.pool(name, kind, body)
         self.problems += [Problem(str(self.path), join(where, problem.where), problem.text) for problem in problems]
         return pool
 
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
-        """A pool with what it inherits, and what is wrong with it (places relative to the pool)."""
+        """Return a pool with its inherited settings, and its problems, whose paths are relative to the pool."""
         kind = registry.kind(name_of_kind)
-        offered = kind.inherited(body, self.around)
-        inherited = {key: value for key, value in offered.items() if value and body.get(key) is None}
+        inheritable = kind.inherited(body, self.around)
+        inherited = {key: value for key, value in inheritable.items() if value and body.get(key) is None}
         pool, problems = validate(kind.pool, {**body, **inherited}, "", "", self.around, name=name)
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """The pools that make a template's machines; adds its implicit pool to ``pools`` if it has one."""
-        names = template.pools or self.implicit(template, pools)
+        """Return the pools that make a template's machines; add its implicit pool to ``pools`` if it has one."""
+        names = template.pools or self.implicit_pool(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
         for name in template.pools:
             if name not in written and isinstance(bodies, dict):
                 text = f"unknown pool {name!r}" + suggestion(name, written, many=True)
-                self.complain_of_template(template, "pools", text)
+                self.add_template_problem(template, "pools", text)
         texts = [pools[name].template_problem(template.id) for name in names if name in pools]
         for text in dict.fromkeys(filter(None, texts)):
-            self.complain_of_template(template, "templateId", text)
+            self.add_template_problem(template, "templateId", text)
         return tuple(names)
 
-    def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""
+    def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
+        """Return the pool that the fields of Google's connector describe.
+
+        If one of ``pools`` has the same place, its name is returned; otherwise the new pool is added to ``pools``.
+        """
         kinds = registry.built_in()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
             words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])
-            self.complain_of_template(template, "pools", f"expected {words}")
+            self.add_template_problem(template, "pools", f"expected {words}")
             return ()
         [(kind, body)] = named
         pool, problems = self.pool(template.id, kind.name, body)
         called = {"name": "templateId", **kind.template_fields}
         for problem in problems:
-            self.complain_of_template(template, called.get(problem.where, problem.where), problem.text)
+            self.add_template_problem(template, called.get(problem.where, problem.where), problem.text)
         if pool is None:
             return ()
         same = next((other.name for other in pools.values() if other.identity == pool.identity), None)

@@ -1,4 +1,4 @@
-"""Every setting of provisioner.yaml, as a page for people and as a JSON schema for editors, from the types themselves.
+"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors, made from the types.
 
 Pure: no I/O, no clock, no logger.
 """
@@ -21,35 +21,39 @@ Json = dict[str, Any]
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
 """Settings that hold others."""
 NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
-"""Fields that the program fills in itself: as settings of the file these are unknown."""
+"""Fields that the program fills in itself; as settings of the file they are unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings
 
 `provisioner settings` prints this page, and `provisioner settings -o schema` the same as a JSON schema for editors
-([config/provisioner.schema.json](../config/provisioner.schema.json)). `provisioner check` reads a file and says every
-mistake in it at once. Times are in the unit that the name of a setting ends in; paths are relative to the directory of
-provisioner.yaml. Where it says so, HostFactory's own files or the environment give what is not written here.
+([config/provisioner.schema.json](../config/provisioner.schema.json)). `provisioner check` reads a file and reports all
+mistakes in it at once. Times have the unit at the end of the setting's name; paths are relative to the directory of
+provisioner.yaml. Some defaults come from HostFactory's own files or the environment; the setting's text says so.
 
-Whole files, with comments that say why: [config/production](../config/production/provisioner.yaml) to begin from, and
-[config/demoinst](../config/demoinst/provisioner.yaml), whose short times are those of a demonstration.
+Complete files with reasons as comments: [config/production](../config/production/provisioner.yaml) to start from, and
+[config/demoinst](../config/demoinst/provisioner.yaml), which has short times for a demonstration.
 """
 
 
 def page(kinds: Iterable[Kind[Any]]) -> str:
-    """The reference in Markdown: a table per section, and one per kind of place."""
+    """Return the reference in Markdown, with a table for each section and for each kind of place."""
     parts = [HEAD, *_part("The file provisioner.yaml", Settings, (*NOT_WRITTEN, *SECTION_NAMES))]
     for name, model in SECTIONS.items():
         parts += _part(f"`{name}`", model)
     parts += _part("`pools`: what every pool has", Pool, (*NOT_WRITTEN, "kind"))
     for kind in kinds:
         own = kind.pool.model_fields
-        same = {name for name, field in Pool.model_fields.items() if _said(field) == _said(own[name])}
+        same = {
+            name
+            for name, field in Pool.model_fields.items()
+            if _get_default_and_text(field) == _get_default_and_text(own[name])
+        }
         parts += _part(f"`pools`: kind `{kind.name}`", kind.pool, same)
     parts += _part("`templates`", TemplateSettings)
     return "\n".join(parts) + "\n"
 
 
-def _said(field: FieldInfo) -> tuple[object, ...]:
+def _get_default_and_text(field: FieldInfo) -> tuple[object, ...]:
     return (field.default, field.description)
 
 
@@ -74,24 +78,24 @@ def _one_line(text: str | None) -> str:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Names of settings are their own titles."""
+    """A schema generator without titles, which would only repeat the names of settings."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
-        """Never."""
+        """Return False for every field."""
         return False
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
-        """Settings stay in the order in which the page has them."""
+        """Return the settings in the order of the page."""
         return value
 
 
 def schema(kinds: Sequence[Kind[Any]]) -> Json:
-    """The JSON schema of provisioner.yaml; settings that HF's files or the environment may give are not required."""
+    """Return the JSON schema of provisioner.yaml. Settings that HF's files or the environment may give are optional."""
     models: list[type[Section]] = [*SECTIONS.values(), TemplateSettings, *(kind.pool for kind in kinds)]
     root = _object(Settings)
-    root["properties"] |= {name: _or_nothing(_reference(model)) for name, model in SECTIONS.items()}
-    root["properties"]["pools"] = _named(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
-    root["properties"]["templates"] = _or_nothing(_named(_reference(TemplateSettings)))
+    root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
+    root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
+    root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
     return {
         "$schema": DIALECT,
         "title": "provisioner.yaml",
@@ -101,7 +105,7 @@ def schema(kinds: Sequence[Kind[Any]]) -> Json:
 
 
 def _object(model: type[Section]) -> Json:
-    """The settings that the file gives for a model."""
+    """Return the schema of a model's settings that the file may contain."""
     whole = model.model_json_schema(schema_generator=_Untitled)
     properties = {name: whole["properties"][name] for name in model.model_fields if name not in NOT_WRITTEN}
     return {
@@ -116,7 +120,7 @@ def _object(model: type[Section]) -> Json:
 
 
 def _is_needed(field: FieldInfo) -> bool:
-    """Return True if neither HF's files nor the environment can give it: its docstring says so."""
+    """Return True if the docstring of the setting says that neither HF's files nor the environment can give it."""
     return field.is_required() and "No default." in (field.description or "")
 
 
@@ -135,10 +139,10 @@ def _reference(model: type[Section]) -> Json:
     return {"$ref": f"#/$defs/{model.__name__}"}
 
 
-def _or_nothing(value: Json) -> Json:
-    """YAML's empty value is a section that is not there."""
+def _or_null(value: Json) -> Json:
+    """Return a schema that also accepts YAML's empty value, which stands for an absent section."""
     return {"anyOf": [value, {"type": "null"}]}
 
 
-def _named(value: Json) -> Json:
+def _mapping_of(value: Json) -> Json:
     return {"type": "object", "additionalProperties": value}

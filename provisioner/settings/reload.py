@@ -1,4 +1,4 @@
-"""The configuration in force: read again when its files change; a bad new one is refused whole."""
+"""The configuration in force. It is read again when its files change; a new one with a mistake is refused whole."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ from provisioner.state.directory import STATE_FILES
 log = logging.getLogger(__name__)
 
 ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
-"""Settings that a loop that runs does not follow; those of a pool are its ``read_at_start``."""
+"""Settings that are read only when the loop starts. The settings of a pool are in its ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
 
 
 class Configuration:
-    """Settings and where they come from. Which pools there are is fixed at the start; their limits are not."""
+    """Settings and their source. The set of pools is fixed at the start; the limits of the pools may change."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
-        """Reads the files; raises ConfigError."""
+        """Read the files. Raises ConfigError."""
         self._path = path
         self._environment = environment
         self.refused = ""
-        """Why what the files say is not in force; empty when it is."""
-        self._signature = self._sign()
+        """Reason why the content of the files is not in force; empty if it is in force."""
+        self._signature = self._get_signature()
         self.settings = self._started = load(path, environment)
         self.limits = self.settings.limits()
-        """Those in force."""
+        """Limits in force."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
-        """The limits in force: new ones if the files changed into something that can be applied."""
-        if (now := self._sign()) == self._signature:
+        """Return the limits in force, from the changed files if their content is valid."""
+        if (new_signature := self._get_signature()) == self._signature:
             return limits
-        self._signature = now
+        self._signature = new_signature
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
-        except Exception as error:  # the edge: no file that an operator writes ends the loop
+        except Exception as error:  # no mistake in a configuration file may end the loop
             is_mistake = isinstance(error, (ConfigError, ValueError, OSError))
             self.refused = str(error) if is_mistake else repr(error)
             log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
             return limits
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
-        if waiting := self._waiting(settings):
-            log.warning("New settings are followed only after another start", extra={"settings": ", ".join(waiting)})
+        if ignored := self._changed_start_settings(settings):
+            log.warning("New settings take effect only after a restart", extra={"settings": ", ".join(ignored)})
         return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
-        """Raises ValueError for a setting that cannot change while the loop runs."""
+        """Refuse a setting that cannot change while the loop runs. Raises ValueError."""
         for name in ("id", "instance", "name_prefix"):
             if getattr(new, name) != getattr(self.settings, name):
-                raise ValueError(f"{name}: cannot change while the loop runs; start it again")
+                raise ValueError(f"{name}: cannot change while the loop runs; restart the loop")
         identities = {name: pool.identity for name, pool in self.settings.pools.items()}
         if identities != {name: pool.identity for name, pool in new.pools.items()}:
-            raise ValueError("pools: none can come, go or move while the loop runs; start it again")
+            raise ValueError("pools: cannot be added, removed or moved while the loop runs; restart the loop")
         for record in memory.requests.values() if memory else ():
-            busy = not all(slot.deletion.gone for slot in record.slots.values())
-            if busy and record.template not in new.template_limits:
-                raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
+            has_machines = not all(slot.deletion.gone for slot in record.slots.values())
+            if has_machines and record.template not in new.template_limits:
+                raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 
-    def _waiting(self, new: Settings) -> list[str]:
-        """The settings that changed since the start and take effect only with the next one."""
+    def _changed_start_settings(self, new: Settings) -> list[str]:
+        """Return the settings that changed since the start and take effect only with the next start."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [
@@ -80,14 +80,15 @@ class Configuration:
             if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
-    def _sign(self) -> object:
-        """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.
+    def _get_signature(self) -> object:
+        """Return a value that changes whenever one of the directory's JSON or YAML files changes.
 
-        Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
+        State files are left out, because they change all the time. A directory that cannot be read has an empty
+        signature; the error is reported when its files are read.
         """
         with suppress(OSError):
             names = [one.name for one in os.scandir(self._path.parent) if one.name not in STATE_FILES]
             paths = [self._path.parent / name for name in sorted(names) if name.endswith((".json", ".yaml", ".yml"))]
-            # A file without a key has gone since the directory was read.
+            # A file without a key was removed after the directory was read.
             return tuple((path.name, *key) for path, key in zip(paths, signature(paths), strict=True) if key)
         return ()

@@ -1,6 +1,6 @@
-"""Warnings about a valid configuration that its author can hardly mean: templates, their machines, and pools.
+"""Warnings about settings of a valid configuration that are probably mistakes: templates, their machines, and pools.
 
-Reads what settings name; no network, no clock, no logger.
+Reads the files that settings name; no network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -16,25 +16,33 @@ from provisioner.settings.definitions import Settings
 
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
-    """A line for each doubtful setting. OSError or ValueError for a file that has changed."""
-    of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
-    return [*_idle(settings), *_missing(settings), *_unpriced(settings), *_open(settings), *of_templates]
+    """Return a line for each doubtful setting. Raises OSError or ValueError for a file that has changed."""
+    of_templates = [
+        line for template in templates for line in (*_slot_warnings(template), *_size_warnings(settings, template))
+    ]
+    return [
+        *_unused_pool_warnings(settings),
+        *_missing_file_warnings(settings),
+        *_price_warnings(settings),
+        *_server_warnings(settings),
+        *of_templates,
+    ]
 
 
 def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
-    """The templates that promise more than the machines have which the places of their pools make."""
+    """Return a finding for each template that promises larger machines than the places of its pools make."""
     return [
         Finding(name, Severity.WARNING, line)
         for template in templates
         if (limits := settings.template_limits.get(template.id))
         for name in limits.pools
         if name in sizes
-        for line in _promises(template, name, sizes[name])
+        for line in _promise_warnings(template, name, sizes[name])
     ]
 
 
-def _open(settings: Settings) -> Iterator[str]:
-    """A server that more people can read than was meant, or that cannot serve at all."""
+def _server_warnings(settings: Settings) -> Iterator[str]:
+    """Warn of a server that more readers can reach than intended, or that cannot serve at all."""
     server = settings.server
     for name in ("token_file", "tls_cert", "tls_key"):
         path = getattr(server, name)
@@ -43,13 +51,13 @@ def _open(settings: Settings) -> Iterator[str]:
     if is_loopback(settings.listen):
         return
     if server.token_file is None:
-        yield f"listen: everybody who reaches {settings.listen} can read the status page: name a server.token_file"
+        yield f"listen: everyone who reaches {settings.listen} can read the status page; set server.token_file"
     elif server.tls_cert is None:
-        yield f"listen: the token is sent to {settings.listen} in the clear: name server.tls_cert and server.tls_key"
+        yield f"listen: the token is sent to {settings.listen} in clear text; set server.tls_cert and server.tls_key"
 
 
 def is_loopback(listen: str) -> bool:
-    """Return True if only programs of this host reach the address ``HOST:PORT``."""
+    """Return True if only programs on this host can reach the address ``HOST:PORT``."""
     host = listen.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -57,37 +65,40 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
-def _idle(settings: Settings) -> Iterator[str]:
-    """A pool that no template names makes no machine."""
+def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
+    """Warn of each pool that no template names, because such a pool makes no machine."""
     used = {name for limits in settings.template_limits.values() for name in limits.pools}
     for name in (name for name in settings.pools if name not in used):
-        yield f"pools.{name}: no template uses it: name it in a template's 'pools', or leave it out"
+        yield f"pools.{name}: no template uses it; name it in a template's 'pools', or leave it out"
 
 
-def _missing(settings: Settings) -> Iterator[str]:
-    """A file that a pool names, but for its pod spec, without which it is no pool. KUBECONFIG may name several."""
+def _missing_file_warnings(settings: Settings) -> Iterator[str]:
+    """Warn of each missing file that a pool names. KUBECONFIG may name several files.
+
+    A missing pod spec is an error, and is reported when the configuration is read.
+    """
     for name, pool in settings.pools.items():
         for setting, value in pool:
             if isinstance(value, Path) and not any(map(os.path.exists, str(value).split(os.pathsep))):
                 yield f"pools.{name}.{setting}: no such file: '{value}'"
 
 
-def _unpriced(settings: Settings) -> Iterator[str]:
-    """A budget counts a machine without a price as nothing."""
+def _price_warnings(settings: Settings) -> Iterator[str]:
+    """Warn of templates without a price, because a budget counts their machines as 0."""
     if settings.budget.per_hour is None and settings.budget.per_month is None:
         return
     limits = settings.limits()
     for template in limits.templates.values():
         if lacking := [pool for pool in template.pools if limits.price(template.id, pool) is None]:
             yield (
-                f"template {template.id}: no price_per_hour, of its own or of pool {', '.join(lacking)}: the budget "
-                "counts these machines as nothing"
+                f"template {template.id}: no price_per_hour, of its own or of pool {', '.join(lacking)}; the budget "
+                "counts these machines as 0"
             )
 
 
-def _slots(template: Template) -> Iterator[str]:
-    """Symphony counts slots as ncores x ncpus (docs/hostfactory.md: slots): one of them should be 1."""
-    ncores, ncpus = _number(template, "ncores"), _number(template, "ncpus")
+def _slot_warnings(template: Template) -> Iterator[str]:
+    """Warn if ncores and ncpus are both above 1: Symphony counts ncores x ncpus slots (docs/hostfactory.md, slots)."""
+    ncores, ncpus = _attribute_number(template, "ncores"), _attribute_number(template, "ncpus")
     if ncores > 1 and ncpus > 1:
         yield (
             f"template {template.id}: ncores {ncores:g} and ncpus {ncpus:g} are both above 1; "
@@ -95,29 +106,29 @@ def _slots(template: Template) -> Iterator[str]:
         )
 
 
-def _sizes(settings: Settings, template: Template) -> Iterator[str]:
-    """A host that is promised bigger than its machine is gets more work than it can do."""
+def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
+    """Warn if a template promises larger hosts than its machines, because such a host gets too much work."""
     limits = settings.template_limits.get(template.id)
     for name in limits.pools if limits else ():
         pool = settings.pools.get(name)
         size = registry.kind(pool.kind).size(pool, template.id) if pool else None
         if size is not None:
-            yield from _promises(template, name, size)
+            yield from _promise_warnings(template, name, size)
 
 
-def _promises(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """Resources that a template promises and its machines in a pool lack."""
-    cores = _number(template, "ncores") * _number(template, "ncpus")
-    for attribute, value, has, unit in (
+def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
+    """Yield a line for each resource that a template promises and its machines in a pool lack."""
+    cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
+    for attribute, promised, actual, unit in (
         ("ncores x ncpus", cores, size.cores, "cores"),
-        ("nram", _number(template, "nram"), size.megabytes, "MB"),
+        ("nram", _attribute_number(template, "nram"), size.megabytes, "MB"),
     ):
-        if value > has:
+        if promised > actual:
             yield (
-                f"template {template.id}: {attribute} promises {value:g} {unit}, but {size.name} has {has:g} {unit} "
-                f"(pool {pool})"
+                f"template {template.id}: {attribute} promises {promised:g} {unit}, but {size.name} has {actual:g} "
+                f"{unit} (pool {pool})"
             )
 
 
-def _number(template: Template, attribute: str) -> float:
+def _attribute_number(template: Template, attribute: str) -> float:
     return float(template.attributes[attribute][1])

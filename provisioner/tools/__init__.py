@@ -1,1 +1,1 @@
-"""Programs beside the loop: the demonstration on a playground, the replay of a trace, HostFactory's files."""
+"""Makers of HostFactory's files: read one settings file, render, register and place the files."""

@@ -1,4 +1,4 @@
-"""HostFactory's registration files: our entries in them, and all that others have there as it is.
+"""HostFactory's registration files: our entries in them; the entries of other providers are not changed.
 
 Reads files; no network, no clock, no logger.
 """
@@ -19,13 +19,14 @@ from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]
 VERSION = 2
-"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md: registration files)."""
+"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md, registration files)."""
 
 
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
-    """The document for ``path`` with our entries: each replaces one of the same name, or follows those of others.
+    """Return the document for ``path`` with our entries.
 
-    Raises ConfigError when the file is there and has another shape.
+    Each entry replaces an entry of the same name, or is appended. Raises ConfigError if the file exists and has another
+    structure.
     """
     document = _read(path, key)
     left = {entry["name"]: entry for entry in entries}
@@ -34,14 +35,14 @@ def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObj
 
 
 def plugin_entry(settings: HostFactorySettings) -> JsonObject:
-    """Our entry in hostProviderPlugins.json."""
+    """Return our entry in hostProviderPlugins.json."""
     name = settings.plugin
     scripts = settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
     return {"name": name, "enabled": 1, "scriptPath": scripts}
 
 
 def provider_entry(settings: HostFactorySettings) -> JsonObject:
-    """Our entry in hostProviders.json."""
+    """Return our entry in hostProviders.json."""
     name = settings.instance
     places = {
         "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
@@ -52,16 +53,16 @@ def provider_entry(settings: HostFactorySettings) -> JsonObject:
 
 
 def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
-    """The document for hostRequestors.json: our instance is added to what a requestor of the same name has.
+    """Return the document for hostRequestors.json; our instance is added to the existing requestors of the same names.
 
-    Raises ConfigError as ``with_entries``, and when a requestor that others use has another mode than ours: it is
-    theirs too.
+    Raises ConfigError as ``with_entries``, and if a requestor with other providers has another mode than the settings
+    file, because the mode applies to all its providers.
     """
     entries = {name: _new_requestor(name, settings) for name in settings.requestors}
     problems: list[Problem] = []
     for present in _read(path, "requestors")["requestors"]:
         if (name := present["name"]) in settings.requestors:
-            joined = _joined(present, entries[name], settings)
+            joined = _merge_requestor(present, entries[name], settings)
             problems += _other_mode(path, present, joined, settings.instance)
             entries[name] = joined
     if problems:
@@ -70,7 +71,7 @@ def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
 
 
 def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
-    """The requestors of hostRequestors.json that name ``instance`` and are disabled: HostFactory asks none for them."""
+    """Return the disabled requestors of ``instance`` in hostRequestors.json; HostFactory makes no requests for them."""
     return [
         entry["name"]
         for entry in document["requestors"]
@@ -79,47 +80,48 @@ def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
 
 
 def without_entries(path: Path, key: str, name: str) -> JsonObject:
-    """The document for ``path`` without the entry of that name. Raises ConfigError as ``with_entries``."""
+    """Return the document for ``path`` without the entry of that name. Raises ConfigError as ``with_entries``."""
     document = _read(path, key)
     return {**document, key: [entry for entry in document[key] if entry["name"] != name]}
 
 
 def without_requestor(path: Path, instance: str) -> JsonObject:
-    """The document for hostRequestors.json in which nobody asks ``instance``; raises ConfigError as ``with_entries``.
+    """Return the document for hostRequestors.json in which no requestor uses ``instance``.
 
-    A requestor that has no other provider is disabled, and kept: it may have been there before us.
+    A requestor without another provider is disabled and kept, because it may be older than our registration. Raises
+    ConfigError as ``with_entries``.
     """
     document = _read(path, "requestors")
-    return {**document, "requestors": [_parted(entry, instance) for entry in document["requestors"]]}
+    return {**document, "requestors": [_without_provider(entry, instance) for entry in document["requestors"]]}
 
 
 def registration_text(path: Path, document: JsonObject) -> str:
-    """The text of a registration file, written as the file at ``path`` is: by its indentation and its lists."""
+    """Return the text of a registration file, with the indentation and list layout of the file at ``path``."""
     before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
-    return _Style.of(before).written(document, 0) + "\n"
+    return _Style.from_text(before).written(document, 0) + "\n"
 
 
-def _text(value: object) -> str:
-    """The JSON of a value on one line; letters stay as they are, surrogates that UTF-8 lacks are escaped."""
+def _json_text(value: object) -> str:
+    """Return the JSON of a value on one line. Letters stay unescaped; surrogates, which UTF-8 lacks, are escaped."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 class _Style(NamedTuple):
-    """The layout of a JSON text, as far as HostFactory and editors differ."""
+    """The layout of a JSON text, in the points in which HostFactory and editors differ."""
 
     indent: str
     colon: str
     inline: bool
     """Lists of texts and numbers stand on one line."""
     hugging: bool
-    """A list of objects begins with ``[{`` on one line, as HostFactory itself writes it."""
+    """A list of objects begins with ``[{`` on one line, as in HostFactory's own files."""
     space: str
-    """The text between a comma and what follows on its line."""
+    """The text between a comma and the next value on the same line."""
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """The layout of a text; that of Python's ``json`` with two spaces, if there is none."""
-        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # no text in quotes is layout
+    def from_text(cls, text: str) -> Self:
+        """Return the layout of a text; for an empty text the layout of Python's ``json`` with two spaces."""
+        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # text in quotes is not layout
         indent, colon = re.search(r'\n([ \t]+)""', bare), re.search(r'""([ \t]*:[ \t]*)\S', bare)
         return cls(
             indent[1] if indent else "  ",
@@ -130,13 +132,13 @@ class _Style(NamedTuple):
         )
 
     def written(self, value: object, depth: int) -> str:
-        """The text of a value at that depth."""
+        """Return the text of a value at that depth."""
         if not isinstance(value, (dict, list)) or not value:
-            return _text(value)
+            return _json_text(value)
         parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
         inner, end = "\n" + self.indent * (depth + 1), "\n" + self.indent * depth
         if isinstance(value, dict):
-            pairs = [f"{_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
+            pairs = [f"{_json_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
             return f"{{{inner}{f',{inner}'.join(pairs)}{end}}}"
         objects = any(isinstance(part, (dict, list)) for part in value)
         if self.hugging if objects else self.inline:
@@ -144,7 +146,7 @@ class _Style(NamedTuple):
         return f"[{inner}{f',{inner}'.join(parts)}{end}]"
 
 
-def _parted(entry: JsonObject, instance: str) -> JsonObject:
+def _without_provider(entry: JsonObject, instance: str) -> JsonObject:
     if instance not in entry.get("providers", []):
         return entry
     others = _others(entry, instance)
@@ -160,18 +162,18 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
     if _others(joined, instance) and mode != joined["requestMode"]:
         text = expected(f"{joined['requestMode']} of the settings file", mode)
         where = join("requestors", joined["name"], "requestMode")
-        yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
+        yield Problem(str(path), where, f"{text}, which other providers use; give the settings file that mode")
 
 
-def _given(requestor: Requestor) -> JsonObject:
-    """The keys that the settings file sets of a requestor."""
+def _get_given_keys(requestor: Requestor) -> JsonObject:
+    """Return the keys of a requestor that the settings file sets."""
     enabled = None if requestor.enabled is None else int(requestor.enabled)
     named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
     return {key: value for key, value in named.items() if value is not None}
 
 
 def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
-    """The entry of a requestor of which hostRequestors.json has none."""
+    """Return the entry of a requestor that is not in hostRequestors.json."""
     requestor = settings.requestors[name]
     symphony = {
         "plugin": "symA",
@@ -183,38 +185,39 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
     own: JsonObject = {"providers": [settings.instance], "requestMode": "POLL"}
     if requestor.mode in (None, "POLL"):
         own = {**symphony, **own, "resourceRequestParameters": parameters}
-    return {"name": name, "enabled": 1, **own, **_given(requestor)}
+    return {"name": name, "enabled": 1, **own, **_get_given_keys(requestor)}
 
 
-def _joined(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
-    """A requestor that is there, with our provider in it and all that the settings file gives.
+def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
+    """Return an existing requestor with our provider and all keys that the settings file sets.
 
-    One without providers is enabled, as ``without_requestor`` has disabled it; else it stays as its site has set it.
+    A requestor without providers is enabled, because ``without_requestor`` disabled it. Any other requestor stays
+    enabled or disabled as it is.
     """
     if not entry.get("providers"):
         entry = {**entry, **new, **entry, "enabled": 1}  # the keys of the entry keep their places
     providers = entry.get("providers", [])
     joined = {**entry, "providers": providers if settings.instance in providers else [*providers, settings.instance]}
-    given = _given(settings.requestors[entry["name"]])
+    given = _get_given_keys(settings.requestors[entry["name"]])
     return {**joined, "requestMode": joined.get("requestMode", new["requestMode"]), **given}
 
 
 def _read(path: Path, key: str) -> JsonObject:
-    """The document that is there; one without entries where there is no file. Raises ConfigError."""
+    """Return the document of the file; a document without entries if the file does not exist. Raises ConfigError."""
     if not os.path.lexists(path):
         return {"version": VERSION, key: []}
     try:
         document = read_json(str(path))
     except TemplatesError as error:
         raise ConfigError([Problem(error.path, "", error.reason)]) from error
-    problems = [Problem(str(path), where, text) for where, text in _misshapen(document, key)]
+    problems = [Problem(str(path), where, text) for where, text in _find_structure_problems(document, key)]
     if problems or not isinstance(document, dict):
         raise ConfigError(problems)
     return document
 
 
-def _misshapen(document: object, key: str) -> Iterator[tuple[str, str]]:
-    """Each part of a document that no registration file has in this shape, and the shape that it should have."""
+def _find_structure_problems(document: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each part of a document with a wrong structure, and the message about it."""
     if not isinstance(document, dict):
         yield "", expected("an object", document)
         return

@@ -1,7 +1,7 @@
-"""``provisioner render-hf``: every file that HostFactory needs for a provider instance, from one settings file.
+"""Rendering of every file that HostFactory needs for a provider instance, from one settings file.
 
-Everything is rendered and checked before the first file is put in place, and registration files keep what others have
-in them. Reads and writes files; no network, no clock, no logger.
+All files are rendered and checked before the first file is put in place. Registration files keep the entries of other
+providers. Reads and writes files; no network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ REGISTRATIONS = {
     "providers": Path("providers", "hostProviders.json"),
     "requestors": Path("requestors", "hostRequestors.json"),
 }
-"""HF's registration files below its conf directory, by what is registered in them."""
+"""HF's registration files below its conf directory, by the key of their entries."""
 
 FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
 """The keys of the provider config that name a file."""
 
 
 class Given(NamedTuple):
-    """A value, and the file that has it."""
+    """A value and the file that contains it."""
 
     value: Any
     file: str
 
 
 class Rendering:
-    """The files to write, gathered with everything that is wrong."""
+    """The files to write, with all their problems."""
 
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
@@ -75,7 +75,7 @@ class Rendering:
             self._merge(file.parent / source)
 
     def files(self, conf: Path) -> dict[Path, Rendered]:
-        """Every file below ``conf``, HostFactory's configuration, the registrations last; raises ConfigError."""
+        """Return every file below ``conf``, HostFactory's configuration, registrations last. Raises ConfigError."""
         registrations = self._registrations(conf)
         if self._problems:
             raise ConfigError(self._problems)
@@ -84,7 +84,7 @@ class Rendering:
         return {**{directory / name: rendered for name, rendered in own.items()}, **registrations}
 
     def _instance_files(self) -> dict[str, Rendered]:
-        """The files of the provider instance, by their path in its directory."""
+        """Return the files of the provider instance, by their path in its directory."""
         name = self._settings.instance
         config, sections, entries, pools = (
             {name: given.value for name, given in part.items()} for part in self._parts.values()
@@ -99,7 +99,7 @@ class Rendering:
         return files
 
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
-        """The registration files, with what others have there."""
+        """Return the registration files, including the entries of other providers."""
         settings = self._settings
         documents: dict[str, Callable[[Path], JsonObject]] = {
             "providerplugins": lambda path: with_entries(path, "providerplugins", [plugin_entry(settings)]),
@@ -116,7 +116,7 @@ class Rendering:
         return files
 
     def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
-        """Read the instance's files as the loop will; raises ConfigError, which names them as files in ``conf``."""
+        """Read the instance's files as the loop will. Raises ConfigError, which names them as files in ``conf``."""
         with TemporaryDirectory() as staged:
             for name, rendered in files.items():
                 path = Path(staged, name)
@@ -140,40 +140,45 @@ class Rendering:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def _merge(self, source: Path) -> None:
-        """Add what another instance's directory holds."""
+        """Add the content of another instance's directory."""
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
         for key, value in load_config(provider.config_path).document.items():
             if key != "HF_TEMPLATES_FILENAME":
-                self._take("config", key, _of_copy(value, source) if key in FILE_KEYS else value, provider.config_path)
+                self._add(
+                    "config", key, _copied_path(value, source) if key in FILE_KEYS else value, provider.config_path
+                )
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, also from HF's file
             sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
         for name, given in sections.items():
-            self._take("provisioner", name, *given)
+            self._add("provisioner", name, *given)
         document: Any = read_json(provider.templates_path)
         for entry in document["templates"] if isinstance(document, dict) else document:
-            self._take("templates", entry["templateId"], entry, provider.templates_path)
+            self._add("templates", entry["templateId"], entry, provider.templates_path)
         for name, pool in settings.pools.items():
-            self._take("pools", name, _body(pool, source), str(source))
+            self._add("pools", name, _body(pool, source), str(source))
         own = {Path(provider.config_path), Path(provider.templates_path), file}
         for copied in _files_below(source):
             if copied not in own:
                 self._copy(str(copied.relative_to(source)), copied)
 
-    def _take(self, part: str, name: str, value: object, file: str) -> None:
-        """Take what the settings file does not give: a template or pool of one file alone, else values that agree."""
+    def _add(self, part: str, name: str, value: object, file: str) -> None:
+        """Add a value of ``file``, unless the settings file gives it.
+
+        A template or pool may stand in one merged file only. Other values may stand in several files if they are equal.
+        """
         first = self._parts[part].setdefault(name, Given(value, file))
         if first.file in (self._file, file):
             return
         if part in ("templates", "pools"):
-            self._complain(part, f"{name!r} is in {first.file} and in {file}: rename one")
+            self._complain(part, f"{name!r} is in {first.file} and in {file}; rename one")
         elif first.value != value:
             values = f"{quoted(first.value)} in {first.file} and {quoted(value)} in {file}"
-            self._complain(part, f"{name} is {values}: give it here")
+            self._complain(part, f"{name} is {values}; give it here")
 
     def _copy_named(self, base: Path, name: str) -> None:
         """Copy a file, or all files of a directory, that the settings file names."""
@@ -188,30 +193,32 @@ class Rendering:
 
     def _copy(self, path: str, file: Path) -> None:
         if self._copies.setdefault(path, file).read_bytes() != file.read_bytes():
-            self._complain("merge", f"{file} and {self._copies[path]} differ: rename one")
+            self._complain("merge", f"{file} and {self._copies[path]} differ; rename one")
 
     def _complain(self, where: str, text: str) -> None:
         self._problems.append(Problem(self._file, where, text))
 
 
 def render(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Every file that ``file`` asks for below ``conf``, by its path. Raises ConfigError, TemplatesError and OSError."""
+    """Return every file below ``conf`` that ``file`` describes. Raises ConfigError, TemplatesError and OSError."""
     return Rendering(read_settings(file), file).files(conf)
 
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
     """Yield a sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
     settings = read_settings(file)
-    on_purpose = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
+    disabled_by_settings = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
         for name in disabled_requestors(json.loads(files[path].content), settings.instance):
-            said = f"Requestor {name} is disabled in {path}: HostFactory asks {settings.instance} for no machine by it."
+            message = (
+                f"Requestor {name} is disabled in {path}: HostFactory asks {settings.instance} for no machine by it."
+            )
             advice = f" To enable it, give it `enabled: true` below `requestors` in {file}, and keep the others there."
-            yield said if name in on_purpose else said + advice
+            yield message if name in disabled_by_settings else message + advice
 
 
 def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """The registration files below ``conf`` that are there, without the instance of ``file``.
+    """Return the existing registration files below ``conf`` without the instance of ``file``.
 
     The plug-in stays while another provider uses it. Raises ConfigError and OSError.
     """
@@ -237,13 +244,13 @@ def _files_below(directory: Path) -> list[Path]:
 
 
 def _body(pool: Pool, source: Path) -> dict[str, Any]:
-    """A pool as provisioner.yaml has it, its files relative to the directory."""
+    """Return the settings of a pool for provisioner.yaml, with paths relative to the directory."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
-    return {key: _of_copy(value, source) for key, value in body.items()}
+    return {key: _copied_path(value, source) for key, value in body.items()}
 
 
-def _of_copy(value: object, source: Path) -> object:
-    """The path of a file below ``source``, as that of its copy in the new instance; any other value as it is."""
+def _copied_path(value: object, source: Path) -> object:
+    """Return the path of a file below ``source`` as the path of its copy; return other values unchanged."""
     if isinstance(value, str) and (os.path.isabs(value) or value.startswith(f"{source}{os.sep}")):
         for path, directory in ((Path(value).absolute(), source.absolute()), (Path(value).resolve(), source.resolve())):
             if path.is_relative_to(directory):

@@ -1,4 +1,4 @@
-"""The settings file of ``provisioner render-hf``: its keys, and what is wrong with it by itself.
+"""The settings file of ``provisioner render-hf``: its keys, and the problems that need no other file.
 
 Reads the file; no network, no clock, no logger.
 """
@@ -20,7 +20,7 @@ Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or 
 
 
 def _with_mode(written: object) -> object:
-    """A requestor of which its mode alone is given."""
+    """Return the settings of a requestor; a text alone is its mode."""
     return {"mode": written} if isinstance(written, str) else written
 
 
@@ -28,18 +28,18 @@ class Requestor(Section):
     """The settings of a requestor that may ask the instance."""
 
     mode: Mode | None = None
-    """POLL, REST or REST_MANUAL; default: that of hostRequestors.json, else POLL."""
+    """POLL, REST or REST_MANUAL; default the mode in hostRequestors.json, else POLL."""
     enabled: Annotated[bool | None, Expects("true or false")] = None
-    """False disables, true enables a requestor that is there; default: as it is, and enabled if it is new."""
+    """False disables, true enables an existing requestor; default unchanged. A new requestor is enabled by default."""
     providers: Annotated[list[HfName] | None, Expects("a list of provider instances")] = None
-    """All provider instances that it may ask; default: those that it has, and this one."""
+    """All provider instances that the requestor may ask; default its present ones, and this instance."""
 
 
 class HostFactorySettings(Section):
     """The settings file of ``render-hf``."""
 
     instance: HfName
-    """Name of the provider instance: HF_PROVIDER_NAME of its scripts. No default."""
+    """Name of the provider instance, which its scripts have in HF_PROVIDER_NAME. No default."""
     plugin: HfName = "provisioner"
     """Name of the provider plug-in; default provisioner."""
     scripts: Annotated[str | None, Expects("a path")] = None
@@ -53,23 +53,25 @@ class HostFactorySettings(Section):
     config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = Field(
         default_factory=dict
     )
-    """Keys of the provider config, as they stand in the file; before those of ``merge``."""
+    """Keys of the provider config, as they stand in the file. They take precedence over keys of ``merge``."""
     templates: Annotated[
         list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
     ] = Field(default_factory=list)
-    """HF's templates, as they stand in the file; before those of ``merge`` with the same templateId."""
+    """HF's templates, as they stand in the file. They replace templates of ``merge`` with the same templateId."""
     pools: Annotated[Mapping[str, Any], Expects("pools by name")] = Field(default_factory=dict)
-    """Pools of the provisioner.yaml that is made, as they stand in it; before those of ``merge`` with the same name."""
+    """Pools of the rendered provisioner.yaml, as they stand in it. They replace pools of ``merge`` of the same
+    name."""
     provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = Field(default_factory=dict)
-    """The other settings of the provisioner.yaml that is made; before those of ``merge``. Without these, ``pools`` and
-    ``merge`` none is made, and one that is there stays."""
+    """Other settings of the rendered provisioner.yaml, which take precedence over settings of ``merge``. Without
+    ``provisioner``, ``pools`` and ``merge`` no provisioner.yaml is rendered, and an existing one stays."""
     files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(
         default_factory=list
     )
-    """What the pools name, such as pod specs: copied into the instance's directory, by the same relative path."""
+    """Files that the pools name, such as pod specs. They are copied into the instance's directory, to the same relative
+    path."""
     merge: Annotated[list[str], Expects("a list of directories")] = Field(default_factory=list)
-    """Configuration directories of provider instances that become this one, relative to the settings file. What is
-    registered of those instances stays so: disable them before this one runs."""
+    """Configuration directories of provider instances that this instance replaces, relative to the settings file. Those
+    instances stay registered: disable them before this instance runs."""
 
 
 def read_settings(file: Path) -> HostFactorySettings:
@@ -84,7 +86,7 @@ def read_settings(file: Path) -> HostFactorySettings:
 
 
 def own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """The problems that the settings file has by itself."""
+    """Yield the problems of the settings file that need no other file."""
     for requestor, given in settings.requestors.items():
         if given.providers is not None and settings.instance not in given.providers:
             words = expected(f"a list that names {settings.instance}", given.providers)

@@ -168,7 +168,7 @@ REFUSED = {
     ),
     "an authority with its key": (
         lambda conf: an_authority(conf, AUTHORITY.read_bytes() + KEY),
-        "cluster-ca.crt: it holds a private key",
+        "cluster-ca.crt: contains a private key",
     ),
     "two files of one name": (two_of_one_name, "another file has this name"),
     "a value that stands elsewhere": (

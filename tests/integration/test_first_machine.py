@@ -416,7 +416,7 @@ def complete(said: str) -> Any:
 
 def ended(story: str) -> str:
     """A machine's story, once it is told to the end."""
-    return story if "nothing is left of it" in story else ""
+    return story if "It is returned and gone." in story else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
@@ -433,7 +433,7 @@ def rented(walk: Walk, answer: Any) -> None:
 
 def given_back(walk: Walk, name: str, story: str) -> None:
     """The cloud has it no more, and status says so."""
-    assert story.splitlines()[-1].strip() == "It is returned, and nothing is left of it."
+    assert story.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
     assert re.search(rf"request {request} \(\w+\): complete, 0 of 1 running", walk.status())
@@ -462,7 +462,7 @@ def instance_registered(walk: Walk, printed: str) -> None:
         '"providers": ["awsinst"],',
         '"providers": ["awsinst"],',
     ], "nothing else of what Symphony ships changes"
-    assert walk.type(HF_USER, "provisioner render-hf settings.yaml --dry-run") == "Nothing would change.\n"
+    assert walk.type(HF_USER, "provisioner render-hf settings.yaml --dry-run") == "No file would change.\n"
 
 
 def images_made(walk: Walk, _printed: str) -> None:

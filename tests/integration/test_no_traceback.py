@@ -45,7 +45,7 @@ def test_a_full_disk_behind_the_output_is_said(
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     done = call(*command.split(), shell=">/dev/full")
-    words = "The operating system refused a write to our output: No space left on device. See to disk space, rights and"
+    words = "The operating system refused a write to our output: No space left on device. Check disk space, rights and"
     assert (done.returncode, done.stderr.partition(" mounts ")[0], done.stderr.count("\n")) == (1, words, 1)
 
 

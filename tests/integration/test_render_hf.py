@@ -77,7 +77,7 @@ def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> No
     done = render_hf(top)
     assert (done.returncode, done.stderr) == (0, "")
     again = render_hf(top, "--dry-run")
-    assert (again.returncode, again.stdout) == (0, "Nothing would change.\n")
+    assert (again.returncode, again.stdout) == (0, "No file would change.\n")
     [(_, requestors)] = [item for item in registered(top).items() if "Requestors" in item[0]]
     assert [entry["providers"] for entry in requestors["requestors"]] == [["awsinst", "gridinst"], ["gridinst"]]  # type: ignore[index]
     assert {path.stat().st_uid for path in top.rglob("*")} == {top.stat().st_uid}

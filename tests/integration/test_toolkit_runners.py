@@ -197,7 +197,7 @@ def test_an_image_is_installed_and_its_master_registers_the_instance(
 
     before = master.placed()
     assert "installed already" in master.take(made["packer_runners"])
-    assert "Nothing would change." in master.take(made["master_runners"])
+    assert "No file would change." in master.take(made["master_runners"])
     assert master.placed() == before
     assert master.calls() == ["systemctl enable --now provisioner provisioner-backup.timer"]
 

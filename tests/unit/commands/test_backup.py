@@ -1,4 +1,4 @@
-"""`provisioner dump` and `provisioner restore` as commands: where a dump may go, who may read it, and what is said."""
+"""`provisioner dump` and `provisioner restore` as commands: place and mode of a dump, and the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import contents
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state directory of a provider instance that has been at work."""
+    """The state directory of a provider instance with requests and returns."""
     example_site(tmp_path, monkeypatch)
     monkeypatch.setenv("HF_PROVIDER_NAME", "demo")
     for kind in ("config", "templates"):
@@ -51,7 +51,7 @@ def test_a_dump_is_for_its_owner_alone_whatever_the_umask_and_whatever_was_there
     [
         pytest.param("no/such/dir/file", "its directory does not exist", id="a directory that is not there"),
         pytest.param(".", "is a directory", id="a directory"),
-        pytest.param("fifo", "is no regular file", id="a FIFO, which a dump would replace, as it would a device"),
+        pytest.param("fifo", "is not a regular file", id="a FIFO, which a dump would replace, as it would a device"),
         pytest.param("work/intent.json", "is in the state directory", id="a file of the state"),
         pytest.param("link/state.tar.gz", "is in the state directory", id="the state directory by another name"),
     ],
@@ -96,9 +96,9 @@ def test_a_restore_says_what_it_did_and_what_comes_next(
     assert run(["restore", "--yes", str(file)]) == 0
     out = capsys.readouterr().out
     (kept,) = work.glob("before-restore-*")
-    assert "3 requests, 1 returns, 0 answers" in out
-    assert f"What was there before: {kept}\n" in out
-    assert "Left out, as it was damaged when it was saved: status.json\n" in out
+    assert "3 requests, 1 returns, 0 final answers" in out
+    assert f"The files that were there before: {kept}\n" in out
+    assert "Left out, because the file was damaged when it was saved: status.json\n" in out
     assert "provisioner recover --release-brake" in out
     assert run(["restore", str(file.with_name("none"))]) == 2
     assert "name a file that `provisioner dump` wrote" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `check` warns of without asking any cloud: fields, files, pools and timings that nobody can have meant."""
+"""Warnings of `check` without any cloud: fields, files, pools and timings that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = "containers: [{name: main, image: busybox%s}]\n"
 
 
 def warnings(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What is said of the pools."""
+    """Return the output about the pools."""
     site.write()
     assert run(["check", str(site.path), "-o", "json"]) == 0
     listed: list[str] = json.loads(capsys.readouterr().out)["warnings"]

@@ -1,4 +1,4 @@
-"""The command line: exit codes, where things are looked for, what is printed."""
+"""The command line: exit codes, places of files, and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ended = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
-    """A command as the console script runs it: exit code and both outputs."""
+    """Run a command as the console script does; return exit code and both outputs."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -39,7 +39,7 @@ def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
     return call
 
 
-def test_what_a_command_does_not_know_is_told_with_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_argument_is_reported_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["check", "--lve"])
     assert ended.value.code == 2
@@ -56,9 +56,9 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"provisioner {__version__}\n"
 
 
-# --- what is wrong around a command is a sentence with what to do -----------------------------------------------------
+# --- errors around a command are a sentence with a remedy -------------------------------------------------------------
 
-SINCE = "expected a date such as 2026-11-01, or so many days such as 7d, got 'soon'"
+SINCE = "expected a date such as 2026-11-01, or a number of days such as 7d, got 'soon'"
 NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines"
 NO_LOOP = "memory.json: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
 WRONG = [
@@ -69,10 +69,10 @@ WRONG = [
     (2, "render-hf {site}/hf.yaml --out {site}/out", "{site}/hf.yaml: 1 problem\n  no such file"),
     (2, "usage --since 2026-11-30 --until 2026-11-01", "--since 2026-11-30: is after 2026-11-01"),
     (2, "usage --since soon", SINCE),
-    (2, "status --state-dir {site}/conf/provisioner.yaml", "is no directory; name one"),
+    (2, "status --state-dir {site}/conf/provisioner.yaml", "is not a directory; name a directory"),
     (2, "status --state-dir {site}/nowhere", "nowhere: no such directory"),
     (2, "replay /nowhere/trace", "/nowhere/trace: No such file or directory; name a trace that --record wrote"),
-    (2, "check /nowhere/provisioner.yaml", "no such file; make it"),
+    (2, "check /nowhere/provisioner.yaml", "no such file; create it"),
     (1, "trim", NO_LOOP),
     (1, "status", NEW),
     (1, "recover", NEW),
@@ -126,14 +126,14 @@ def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
     (site / "conf" / "provisioner.yaml").write_bytes(content)
     code, out, error = ended("pause", "gke-main")
     assert (code, out, error.count("\n")) == (1, "", 1)
-    words = "Whether there is a pool 'gke-main' is not known: no loop has told its pools yet, and"
+    words = "The pools are unknown, so 'gke-main' cannot be found: no loop has published its pools yet, and"
     assert error.startswith(words)
     assert "provisioner.yaml" in error
     assert "`provisioner check`" in error
     assert not (site / "work" / "holds.json").exists()
 
 
-def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_story_is_logged_at_debug(
+def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_traceback_is_logged_at_debug(
     site: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def boom(_: object) -> int:

@@ -1,4 +1,4 @@
-"""`provisioner diff`: what HostFactory lists, what is remembered and what the clouds show, and what each view means."""
+"""`provisioner diff`: views of HostFactory's list, memory and clouds, and the meaning of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GONE = {"gone": True}
 
 
 @pytest.mark.parametrize(
-    ("listed", "one", "look", "means", "differs"),
+    ("listed", "one", "observation", "means", "differs"),
     [
         pytest.param(True, running(0, Verdict.SUCCEEDED), THERE, "all three agree", False, id="as it should be"),
         pytest.param(False, running(0, Verdict.SUCCEEDED), THERE, "does not list it", True, id="HF has lost sight"),
@@ -28,21 +28,21 @@ GONE = {"gone": True}
                      True, id="it has strayed"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, Phase.PENDING)), "does not run any more",
                      True, id="it runs no more"),
-        pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "nobody knows", True, id="pool unseen"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "unknown, because", True, id="pool unseen"),
         pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
-        pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not told yet"),
+        pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not reported yet"),
         pytest.param(True, running(), THERE, "before its request", True, id="HF knows too early"),
         pytest.param(True, slot(), NOWHERE, "before its request", True, id="HF knows one too early that is not made"),
-        pytest.param(True, running(0, Verdict.LOST, **GONE), NOWHERE, "asked to give it back", True, id="lost"),
-        pytest.param(False, running(0, Verdict.RETURNED), THERE, "on its way out", False, id="being deleted"),
+        pytest.param(True, running(0, Verdict.LOST, **GONE), NOWHERE, "asked to return it", True, id="lost"),
+        pytest.param(False, running(0, Verdict.RETURNED), THERE, "being deleted", False, id="being deleted"),
         pytest.param(True, running(0, Verdict.RETURNED, **GONE), NOWHERE, "still lists", True, id="closed, listed"),
         pytest.param(True, running(0, Verdict.RETURNED, **GONE), unobserved(), "still lists", True, id="gone for good"),
-        pytest.param(False, running(0, Verdict.RETURNED), NOWHERE, "over", False, id="over"),
+        pytest.param(False, running(0, Verdict.RETURNED), NOWHERE, "ended and gone", False, id="over"),
         pytest.param(False, None, THERE, "an orphan", True, id="orphan"),
-        pytest.param(True, None, THERE, "it stays", True, id="HF has it and we forgot"),
-        pytest.param(True, None, NOWHERE, "nobody has it", True, id="nobody has it"),
-        pytest.param(True, None, unobserved(), "nobody knows", True, id="ours by name, a pool unseen"),
-        pytest.param(None, running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="nobody could list it"),
+        pytest.param(True, None, THERE, "so it stays", True, id="HF has it and we forgot"),
+        pytest.param(True, None, NOWHERE, "neither memory nor cloud has it", True, id="in HF alone"),
+        pytest.param(True, None, unobserved(), "unknown, because", True, id="ours by name, a pool unseen"),
+        pytest.param(None, running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="listed before a list"),
         pytest.param(None, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished before a list"),
         pytest.param(None, None, THERE, "an orphan", True, id="an orphan before a list"),
         pytest.param(None, running(), THERE, "on its way", False, id="on its way before a list"),
@@ -58,9 +58,9 @@ def test_a_view_of_a_machine_says_what_it_means(
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
 
 
-def test_a_host_of_somebody_else_is_no_difference() -> None:
+def test_a_host_of_another_provider_is_no_difference() -> None:
     [group] = diff_document(memory(), ["login-1"], {"a": unobserved()}, PREFIX)["groups"]
-    assert (group["meaning"], group["differs"]) == ("a name of somebody else's", False)
+    assert (group["meaning"], group["differs"]) == ("the name is not one of ours", False)
 
 
 def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
@@ -72,8 +72,8 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     assert lines == [
         "HostFactory lists 2, memory has 17, the clouds 2 machines.",
         "  pool b: UNSEEN, no route to host",
-        "     15  not listed, memory succeeded, cloud absent: it vanished: HostFactory hears of it when a "
-        "second observation lacks it",
+        "     15  not listed, memory succeeded, cloud absent: it vanished; reported to HostFactory if it is missing "
+        "from a second observation",
         *(f"         {name(number)}" for number in range(2, 2 + SHOWN)),
         "         and 5 more: --machines names them",
         "      2  listed, memory succeeded, cloud running: all three agree",

@@ -1,4 +1,4 @@
-"""`provisioner explain`: stories of requests, returns, machines and pools, from journal and memory."""
+"""`provisioner explain`: timelines of requests, returns, machines and pools, from journal and memory."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ ALLOWED = limits(pool("a"), pool("b", paused=True))
 
 
 class Desk(desks.Desk):
-    """A state directory, and what the command says of it."""
+    """A state directory, and the output of the command for it."""
 
     def says(self, *arguments: str, code: int = 0) -> str:
         found, text, _ = self.call("explain", *arguments)
         assert found == code
         return text
 
-    def told(self, id_: str) -> list[str]:
-        """Return the sentences of the story."""
+    def timeline_of(self, id_: str) -> list[str]:
+        """Return the sentences of the timeline."""
         return [one["text"] for one in self.document("explain", id_)["timeline"]]
 
     def now(self, id_: str) -> list[str]:
@@ -73,7 +73,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def in_order(text: str, *patterns: str) -> None:
-    """Each pattern fits a line below that of the one before."""
+    """Assert that the patterns match lines in this order."""
     lines = iter(text.splitlines())
     for pattern in patterns:
         assert any(re.search(pattern, line) for line in lines), f"no line fits {pattern!r} here\n{text}"
@@ -83,7 +83,7 @@ def in_order(text: str, *patterns: str) -> None:
 
 
 class Life:
-    """A request that two creates are refused of, one machine is lost of, and one is returned of."""
+    """A request with two refused creates, a lost machine and a returned machine."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,7 +98,7 @@ class Life:
         self.lost, self.returned, *_ = sorted(self.bench.place.machines)
         self.bench.place.place.crash(self.lost)
         self.cycles(4)
-        self.back = self.bench.give_back(self.returned)
+        self.return_id = self.bench.give_back(self.returned)
         self.cycles(4)
 
     def cycles(self, count: int, boots: int = -1) -> None:
@@ -115,12 +115,12 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
 @pytest.fixture
 def life(lived: Life, tmp_path: Path) -> Life:
-    """That life, with a copy of what it left on the desk."""
+    """The life, with a copy of its files in the state directory of ``desk``."""
     shutil.copytree(lived.directory, tmp_path, dirs_exist_ok=True)
     return lived
 
 
-def test_the_life_of_a_request_is_told_in_order(desk: Desk, life: Life) -> None:
+def test_the_life_of_a_request_is_shown_in_order(desk: Desk, life: Life) -> None:
     text = desk.says(life.request, "--machines")
     in_order(
         text,
@@ -138,7 +138,7 @@ def test_the_life_of_a_request_is_told_in_order(desk: Desk, life: Life) -> None:
         rf"  {life.lost} was lost in pool pool: exited",
         rf"  The loop reports to HostFactory that {life.lost} is gone \(exited\)\.$",
         rf"  Pool pool took the delete of {life.lost} \(lost\)\.$",
-        rf"  HostFactory returned {life.returned} \(return request {life.back}\)\.$",
+        rf"  HostFactory returned {life.returned} \(return request {life.return_id}\)\.$",
         rf"  {life.returned} was returned in pool pool\.$",
         rf"  Pool pool took the delete of {life.returned} \(returned\)\.$",
         "^Now$",
@@ -152,7 +152,7 @@ def test_the_life_of_a_request_is_told_in_order(desk: Desk, life: Life) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["{}", "{}.example.com", "{}.EXAMPLE.COM."])
-def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, life: Life, spelled: str) -> None:
+def test_the_life_of_a_machine_is_shown_by_any_name_of_hf(desk: Desk, life: Life, spelled: str) -> None:
     in_order(
         desk.says(spelled.format(life.returned)),
         f"^Machine {life.returned}$",
@@ -166,25 +166,25 @@ def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, 
         r"took the delete of .* \(returned\)",
         f"{life.returned} is gone.",
         "^Now$",
-        f"belongs to request {life.request} of template T, and was asked for in pool pool",
-        "is returned, and nothing is left of it",
+        f"belongs to request {life.request} of template T, and was requested in pool pool",
+        "is returned and gone",
     )
-    assert not any(life.lost in one for one in desk.told(life.returned))
+    assert not any(life.lost in one for one in desk.timeline_of(life.returned))
 
 
-def test_the_life_of_a_return_request_is_told(desk: Desk, life: Life) -> None:
+def test_the_life_of_a_return_request_is_shown(desk: Desk, life: Life) -> None:
     in_order(
-        "\n".join(desk.told(life.back)),
+        "\n".join(desk.timeline_of(life.return_id)),
         f"^HostFactory returned {life.returned} ",
         f"^{life.returned} was returned in pool pool.$",
         rf"^Pool pool took the delete of {life.returned} \(returned\).$",
         "^The loop reports the end to HostFactory: complete.$",
         f"^{life.returned} is gone.$",
     )
-    assert "1 of 1 machines are settled" in desk.now(life.back)[0]
+    assert "1 of 1 machines are settled" in desk.now(life.return_id)[0]
 
 
-def test_the_life_of_a_pool_tells_what_went_wrong_and_what_it_learned(desk: Desk, life: Life) -> None:
+def test_the_life_of_a_pool_shows_its_refusals_and_windows(desk: Desk, life: Life) -> None:
     in_order(
         desk.says("pool"),
         "^Pool pool$",
@@ -194,13 +194,13 @@ def test_the_life_of_a_pool_tells_what_went_wrong_and_what_it_learned(desk: Desk
         f"{life.lost} was lost",
         "^Now$",
         r"^  T: window \d+\.$",
-        "^  4 machines run in it, 0 are to run",
+        "^  4 machines run in it, 0 do not run yet",
     )
-    assert not any("took" in one for one in desk.told("pool"))
+    assert not any("took" in one for one in desk.timeline_of("pool"))
 
 
-def test_memory_tells_what_a_journal_lacks(desk: Desk, life: Life) -> None:
-    """Most of its lines were rotated away."""
+def test_memory_adds_the_events_that_a_journal_lacks(desk: Desk, life: Life) -> None:
+    """Most lines of the journal were rotated away."""
     path = Path(desk.state.journal.path)
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     old = [line for line in kept if line["event"] in ("create", "delete", "close")]
@@ -213,19 +213,19 @@ def test_memory_tells_what_a_journal_lacks(desk: Desk, life: Life) -> None:
     assert f"{life.lost} was lost" in desk.says(life.lost)
 
 
-def test_the_journal_tells_of_what_has_left_the_other_files(desk: Desk, life: Life) -> None:
-    before = {id_: desk.told(id_) for id_ in (life.request, life.back)}
+def test_the_journal_contains_the_events_that_left_the_other_files(desk: Desk, life: Life) -> None:
+    before = {id_: desk.timeline_of(id_) for id_ in (life.request, life.return_id)}
     desk.leave(memory())
     for id_ in before:
-        assert len(before[id_]) - len(desk.told(id_)) <= 1, "only what HF has heard stood in memory alone"
-        assert desk.now(id_) == ["It has left the state files; the journal alone tells of it."]
-    assert f"{life.lost} runs in pool pool." in desk.told(life.lost)
+        assert len(before[id_]) - len(desk.timeline_of(id_)) <= 1, "only what HF has heard stood in memory alone"
+        assert desk.now(id_) == ["It has left the state files; only the journal still contains it."]
+    assert f"{life.lost} runs in pool pool." in desk.timeline_of(life.lost)
     Path(desk.state.memory.path).write_text("{")
-    assert (desk.told(life.back), desk.now(life.back)) == (before[life.back], [])
-    assert "not valid JSON" in desk.says(life.back)
+    assert (desk.timeline_of(life.return_id), desk.now(life.return_id)) == (before[life.return_id], [])
+    assert "not valid JSON" in desk.says(life.return_id)
 
 
-# --- what is and what comes next --------------------------------------------------------------------------------------
+# --- state and next steps ---------------------------------------------------------------------------------------------
 
 FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
 STRAY = name(7, OTHER)
@@ -247,14 +247,14 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         [
             r"It is running: 1 of 6 machines run\.$",
             r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; nor in b",
-            "What does not run by ",
+            "Machines that do not run by ",
         ],
     ),
     "a request that ended: whether HF has heard": (
         memory(record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)),
         {},
         REQUEST,
-        [".*; HostFactory has not heard of it yet", ""],
+        [".*; not reported to HostFactory yet", ""],
     ),
     "a return that goes on: how far it is": (
         memory(giving_back(name(0), name(1), id_=BACK, results={name(0): ReturnResult.GONE})),
@@ -279,7 +279,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         TO_GO,
         {},
         name(0),
-        ["", r"It is failed\. Its delete was sent at ", "It is stuck: ", "Its place says why .*: other: "],
+        ["", r"It is failed\. Its delete was sent at ", "It is stuck; ", "Its place reports why .*: other: "],
     ),
     "a machine that is to be deleted": (TO_GO, {}, name(2), ["", ".*is to be sent"]),
     "a machine that is set aside": (TO_GO, {}, name(1), ["", ".*set aside", "", ""]),
@@ -287,7 +287,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         memory(orphans={STRAY: NOW}),
         {"orphans": {"a": [STRAY]}},
         STRAY,
-        [r"No request explains it: it is deleted as an orphan at \d\d:\d\d:\d\d\."],
+        [r"It belongs to no known request, so it is deleted as an orphan at \d\d:\d\d:\d\d\."],
     ),
     "an orphan that the brake holds": (
         memory(orphans={STRAY: NOW}, brake=BRAKE),
@@ -305,13 +305,13 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
             ],
         },
         "a",
-        ["It is paused", ".*route", ".*deletes since", ".*creates of T", "The brake is on", "T: 1 missing", "1 mach"],
+        ["It is paused", ".*route", ".*deletes since", ".*creates of T", "It has latched", "T: 1 missing", "1 mach"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("held", "left", "id_", "says"), STANDS.values(), ids=STANDS)
-def test_it_says_how_it_stands_and_what_comes_next(
+def test_it_shows_the_state_and_the_next_steps(
     desk: Desk, held: Memory, left: dict[str, Any], id_: str, says: Sequence[str]
 ) -> None:
     desk.leave(held, ALLOWED, **left)
@@ -319,10 +319,10 @@ def test_it_says_how_it_stands_and_what_comes_next(
     for sentence, pattern in zip(sentences, says, strict=True):
         assert re.match(pattern, sentence), sentences
     if id_ == BACK:
-        assert desk.told(BACK) == [f"HostFactory returned {name(0)}, {name(1)} (return request {BACK})."]
+        assert desk.timeline_of(BACK) == [f"HostFactory returned {name(0)}, {name(1)} (return request {BACK})."]
 
 
-def test_a_dead_loop_is_said(desk: Desk) -> None:
+def test_a_dead_loop_is_reported(desk: Desk) -> None:
     desk.leave(memory(record(count=1)))
     assert not any("LOOP" in one for one in desk.now(REQUEST))
     desk.state.loop_lock.acquire(0)
@@ -334,14 +334,14 @@ def test_a_dead_loop_is_said(desk: Desk) -> None:
     assert "never run" in desk.now(REQUEST)[-1]
 
 
-# --- ids, and files that are not what they should be ------------------------------------------------------------------
+# --- unknown ids and damaged files ------------------------------------------------------------------------------------
 
 
-def test_an_unknown_id_says_what_was_looked_for_and_what_is_near(desk: Desk) -> None:
+def test_an_unknown_id_is_answered_with_similar_ids(desk: Desk) -> None:
     desk.leave(memory(record(running(0)), giving_back(name(0), id_=BACK)))
     text = desk.says(REQUEST[:-1] + "x", code=1)
     assert "no request, return request, machine or pool" in text
-    assert f"spelled alike: {REQUEST}." in text
+    assert f"similar spelling: {REQUEST}." in text
     assert BACK in desk.says(BACK[:-1] + "x", code=1)
     assert name(0) in desk.says(name(5), code=1)
     assert REQUEST in desk.says(name(0, REQUEST[:-1] + "x"), code=1)
@@ -367,21 +367,21 @@ def test_a_torn_line_and_a_part_that_cannot_be_read_cost_a_sentence(desk: Desk) 
     assert "asked for 9 machines" in text
 
 
-def test_a_story_of_nothing_says_where_the_journal_begins(desk: Desk) -> None:
+def test_an_empty_timeline_says_where_the_journal_begins(desk: Desk) -> None:
     desk.leave(memory())
     desk.journal({"event": "asked", "request": OTHER, "template": "T", "count": 9})
     assert "The journal, which begins at" in desk.says("a")
 
 
-def test_a_journal_of_somebody_else_is_searched_all_the_same(desk: Desk) -> None:
+def test_a_journal_with_unknown_lines_is_searched_all_the_same(desk: Desk) -> None:
     desk.journal({"event": "asked", "return": BACK, "machines": 3}, {"event": "x", "machines": [1], "pool": "zz"})
     assert "Return request" in desk.says(BACK)
     assert "Pool zz" in desk.says("zz")
     assert "spelled" not in desk.says("machines", code=1)
 
 
-def test_memory_and_journal_tell_each_machine_once(desk: Desk) -> None:
+def test_memory_and_journal_show_each_machine_once(desk: Desk) -> None:
     desk.leave(memory(record(*[running(n) for n in range(3)], ended=RequestStatus.COMPLETE, reported_at=BEFORE)))
     desk.journal({"event": "running", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]}, ago=3.0)
-    runs = [one for one in desk.told(REQUEST) if " run" in one]
+    runs = [one for one in desk.timeline_of(REQUEST) if " run" in one]
     assert runs == [f"{name(2)}, {name(0)}, {name(1)} run in pool a."]

@@ -1,4 +1,4 @@
-"""`provisioner pause`, `resume`, `drain`, `cancel`, `stop-all`, `start-all`: what they record, refuse and say."""
+"""`provisioner pause`, `resume`, `drain`, `cancel`, `stop-all`, `start-all`: records, refusals and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD = memory(
         id_=OTHER, ended=RequestStatus.COMPLETE, reported_at=BEFORE,
     ),
 )  # fmt: skip
-UNUSED = "Nothing was recorded."
+UNUSED = "No hold was recorded."
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def leave(state: StateDir, allowed: Limits, **pool_status: Any) -> None:
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code, and what was printed on either stream."""
+    """Run a command; return its exit code and the output of both streams."""
     capsys.readouterr()
     code = run(list(arguments))
     out, error = capsys.readouterr()
@@ -63,15 +63,15 @@ def held(state: StateDir) -> list[tuple[str, str, str, str]]:
     ("arguments", "recorded", "words"),
     [
         (["pause", "a"], ("pause", "a", ME, ""), "gets no new machines until `provisioner resume a`"),
-        (["drain", "a", "--reason", "sick"], ("drain", "a", ME, "sick"), "HostFactory is asked to give back"),
+        (["drain", "a", "--reason", "sick"], ("drain", "a", ME, "sick"), "HostFactory is asked to return"),
         (
             ["stop-all", "--reason", " two\n  lines "],
             ("stop-all", "", ME, "two lines"),
             "until `provisioner start-all`",
         ),
-        (["cancel", REQUEST, "--reason", "no"], ("cancel", REQUEST, ME, "no"), "ends with the machines that run"),
-        (["cancel", name(0, OTHER), "--reason", "no"], ("cancel", name(0, OTHER), ME, "no"), "to give machine"),
-        (["cancel", name(1), "--reason", "no"], ("cancel", name(1), ME, "no"), "once it has it"),
+        (["cancel", REQUEST, "--reason", "no"], ("cancel", REQUEST, ME, "no"), "ends with its running machines"),
+        (["cancel", name(0, OTHER), "--reason", "no"], ("cancel", name(0, OTHER), ME, "no"), "to return machine"),
+        (["cancel", name(1), "--reason", "no"], ("cancel", name(1), ME, "no"), "once its request has ended"),
         (["pause", "gke-main", "--reason", "look"], ("pause", "gke-main", ME, "look"), "no new machines"),
     ],
     ids=lambda one: one if isinstance(one, str) else None,
@@ -86,7 +86,7 @@ def test_a_hold_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert f"already, by {ME} since " in text
-    assert "Nothing was changed." in text
+    assert "No hold was changed." in text
 
 
 @pytest.mark.parametrize("arguments", [["drain", "a"], ["cancel", REQUEST], ["stop-all"]], ids=lambda one: str(one[0]))
@@ -106,7 +106,7 @@ def test_what_costs_machines_asks_for_a_reason(arguments: list[str], reason: lis
         (["cancel", "zz", "--reason", "x"], f"No request and no machine is named 'zz'; there are '{REQUEST}', 'hf-"),
         (["cancel", OTHER, "--reason", "x"], f"Request {OTHER} has ended (complete)"),
         (["cancel", name(1, OTHER), "--reason", "x"], f"Machine {name(1, OTHER)} is returned already."),
-        (["cancel", "ret-aaaaaaaaaa", "--reason", "x"], "is a return: HostFactory has given"),
+        (["cancel", "ret-aaaaaaaaaa", "--reason", "x"], "is a return request and cannot be cancelled"),
     ],
     ids=lambda one: one if isinstance(one, str) else None,
 )
@@ -123,7 +123,7 @@ def test_a_name_that_nothing_has_is_refused_and_nothing_is_recorded(
 def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     leave(state, limits(*(pool(f"pool-{number:02d}") for number in range(30))))
     _, text = called(capsys, "pause", "~")
-    assert ("pool-00" in text, "pool-25" in text, "and more. Nothing" in text) == (True, False, True)
+    assert ("pool-00" in text, "pool-25" in text, "and more. No hold was" in text) == (True, False, True)
 
 
 def test_it_says_if_there_is_no_name_at_all(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,15 +160,15 @@ def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     assert (code, [kind for kind, *_ in held(state)]) == (0, ["pause", "stop-all"])
     assert text.startswith("Pool a goes on.")
     assert {(hold.who, hold.reason) for hold in state.holds.read().released} == {(ME, "well again")}
-    assert called(capsys, "resume", "a") == (0, "No hold holds pool a back. Nothing was changed.")
+    assert called(capsys, "resume", "a") == (0, "There is no hold on pool a. No hold was changed.")
     assert called(capsys, "start-all")[0] == 0
     assert held(state) == [("pause", "b", ME, "")]
-    assert called(capsys, "start-all") == (0, "No hold holds everything back. Nothing was changed.")
-    assert "The pool stays paused until `paused` is taken out of provisioner.yaml." in called(capsys, "resume", "b")[1]
+    assert called(capsys, "start-all") == (0, "There is no hold on everything. No hold was changed.")
+    assert "The pool stays paused until `paused` is removed from provisioner.yaml." in called(capsys, "resume", "b")[1]
     os.unlink(state.heartbeat.path)
     code, text = called(capsys, "stop-all", "--reason", "x")
     assert (code, len(held(state))) == (0, 1)
-    assert text.endswith("No loop runs: it holds as soon as one does.")
+    assert text.endswith("No loop runs; the next one follows it from its start.")
 
 
 def test_a_new_directory_takes_holds_on_the_pools_of_the_configuration(
@@ -192,10 +192,10 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
     assert "The holds in force are unknown" in text
     code, text = called(capsys, *command)
     assert (code, len(held(state))) == (0, left)
-    assert "No other hold is in force any more: pull again what has to be." in text
+    assert "All other holds are released; set again those that are needed." in text
 
 
-# --- what people see --------------------------------------------------------------------------------------------------
+# --- the output for operators -----------------------------------------------------------------------------------------
 
 
 def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +252,7 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
 def test_who_stops_all_waits_for_no_file_of_machines(
     command: list[str], state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They may hold tens of megabytes, or be damaged."""
+    """Memory and intent may have tens of megabytes, or be damaged."""
     for file in (state.memory.path, state.intent.path):
         Path(file).write_text("{")
     assert called(capsys, *command)[0] == 0

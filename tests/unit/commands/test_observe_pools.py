@@ -1,4 +1,4 @@
-"""Looks of a command: all pools at once, within a time, with a word on what is waited for."""
+"""Observations of a command: all pools at once, within a time, with messages about unfinished calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_calls_are_made_at_the_same_time() -> None:
 def test_what_is_waited_for_is_said_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.05)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.05)
     slow = threading.Event()
     said = threading.Timer(0.5, slow.set)
     said.start()
@@ -36,7 +36,7 @@ def test_what_is_waited_for_is_said_now_and_then(
 
 
 def test_a_service_that_asks_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     all_at_once({"slow": slow.wait}, "")
@@ -86,7 +86,7 @@ class Full(StringIO):
 def test_a_standard_error_that_takes_nothing_costs_no_answer(
     stream: Full | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "MESSAGE_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_a_standard_error_that_takes_nothing_costs_no_answer(
     assert capsys.readouterr().out == ""
 
 
-def test_a_command_heeds_the_time_that_a_place_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_follows_the_retry_time_of_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SlowPlace()
     place.error = BackendError(ErrorClass.THROTTLED, "busy", 300.0)
     seen = observe({"a": place}, 0.0, seconds=30.0)

@@ -1,4 +1,4 @@
-"""`provisioner plan`: a line for each pool, template and reason, however many machines; their names where asked for."""
+"""`provisioner plan`: a line for each pool, template and reason, for any number of machines; their names on request."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ LINES = [
 ]
 
 
-def test_machines_are_told_by_pool_template_and_reason_and_named_where_that_is_asked_for() -> None:
+def test_machines_are_shown_by_pool_template_and_reason_and_named_on_request() -> None:
     assert [*plan_lines(DOCUMENT)] == LINES
     named = [*plan_lines(DOCUMENT, named=True)]
     assert [line for line in named if not line.startswith("    ")] == LINES

@@ -1,4 +1,4 @@
-"""`provisioner recover`: looking changes nothing, to write and to release have a flag each, what will go is said."""
+"""`provisioner recover`: no change without a flag, a flag each to write and to release, machines to be deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.parts import alter
 from tests.unit.core import running
 
 ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}
-"""Since when each has no request, in loop time; memory is written at 10,000."""
+"""Loop time since which each machine has no request; memory is written at 10,000."""
 
 BRAKE = Brake(BrakeReason.MEMORY_LOST, 9_000.0, "memory.json was lost and was rebuilt from 2 machines.")
 LATCHED = alter(Memory("demoinst"), generation=1, time=10_000.0, brake=BRAKE, orphans=ORPHANS)
@@ -41,14 +41,14 @@ LACKS_ONE = replace(LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa",
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wall clock stands still, however busy the machine is."""
+    """Stop the wall clock, so that a busy machine does not matter."""
     stands = time.time()
     monkeypatch.setattr(time, "time", lambda: stands)
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
-    """That of the example's provider instance, with an empty intent."""
+    """The state directory of the example's provider instance, with an empty intent."""
     made = StateDir(example_site(tmp_path, monkeypatch) / "work")
     made.intent.create("demoinst")
     return made
@@ -60,13 +60,13 @@ def remember(state: StateDir, memory: Memory) -> None:
 
 
 def recover(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and document."""
+    """Run the command; return exit code and document."""
     code = run(["recover", "-o", "json", *arguments])
     return code, json.loads(capsys.readouterr().out)
 
 
 def every_byte(directory: str) -> dict[str, tuple[int, int, bytes]]:
-    """All that stands in a directory, with inodes and times of modification."""
+    """Return the content of a directory, with inodes and times of modification."""
     paths = [Path(directory), *Path(directory).rglob("*")]
     return {
         str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
@@ -78,7 +78,7 @@ def seconds_from_now(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone - time.time()
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
+# --- without a flag ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
@@ -91,7 +91,7 @@ def seconds_from_now(text: str) -> float:
         pytest.param(LATCHED, ("status",), id="status is unreadable"),
     ],
 )
-def test_looking_changes_nothing(
+def test_without_a_flag_nothing_changes(
     state: StateDir, capsys: pytest.CaptureFixture[str], held: Memory, broken: tuple[str, ...], output: str
 ) -> None:
     remember(state, held)
@@ -101,12 +101,12 @@ def test_looking_changes_nothing(
     for kind in broken:
         Path(state.path, f"{kind}.json").write_text("{")
     before = every_byte(state.path)
-    assert run(["recover", "-o", output]) == 1, "a person has something to do"
+    assert run(["recover", "-o", output]) == 1, "an operator has something to do"
     assert capsys.readouterr().out
     assert every_byte(state.path) == before
 
 
-def test_where_all_is_well_looking_finds_nothing(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_problem_recover_finds_nothing(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     remember(state, replace(LATCHED, brake=None))
     code, shown = recover(capsys)
     assert (code, shown["brake"], shown["writes"], shown["released"]) == (0, None, [], False)
@@ -178,7 +178,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_shows_what_it_would_write_writes_it_when_told_to_and_leaves_the_brake_as_it_is(
+def test_it_shows_the_files_writes_them_with_apply_and_leaves_the_brake_as_it_is(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, LACKS_ONE)
@@ -211,9 +211,9 @@ def test_where_a_pool_cannot_be_seen(
     for kind in lost:
         Path(state.path, f"{kind}.json").unlink()
     assert run(["recover"]) == 1
-    told = capsys.readouterr()
-    assert ("pool gke-main cannot be seen" in told.out) is (lost == ["intent"])
-    assert ("cannot be seen: gke-main. Nothing was written." in told.err) is (lost != ["intent"])
+    output = capsys.readouterr()
+    assert ("pool gke-main cannot be seen" in output.out) is (lost == ["intent"])
+    assert ("cannot be seen: gke-main. No file was written." in output.err) is (lost != ["intent"])
     assert run(["recover", "--apply"]) == (0 if lost == ["intent"] else 1)
     assert Path(state.intent.path).exists() is (lost == ["intent"])
 
@@ -228,7 +228,7 @@ def test_releasing_has_a_flag_of_its_own(state: StateDir, capsys: pytest.Capture
     assert [one["machine"] for one in document["waiting"]] == list(ORPHANS)
     assert state.recovery_asked()
     run(["recover"])
-    assert "The loop was asked to release the brake" in capsys.readouterr().out
+    assert "A release of the brake was requested" in capsys.readouterr().out
 
 
 def test_it_releases_after_it_has_said_what_will_go(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,10 +236,10 @@ def test_it_releases_after_it_has_said_what_will_go(state: StateDir, capsys: pyt
     in_the_way = Path(state.path, "recover")
     in_the_way.mkdir()
     assert run(["recover", "--release-brake"]) == 1
-    told = capsys.readouterr()
-    assert all(f"machine {name}" in told.out for name in ORPHANS)
-    assert "releases the brake with its next cycle" not in told.out
-    assert f"{in_the_way}: cannot be written" in told.err
+    output = capsys.readouterr()
+    assert all(f"machine {name}" in output.out for name in ORPHANS)
+    assert "releases the brake with its next cycle" not in output.out
+    assert f"{in_the_way}: cannot be written" in output.err
 
 
 def test_where_no_brake_is_latched_nothing_is_released(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the bundle of `provisioner doctor` holds: no secret, in whichever file and whichever form it was written."""
+"""The bundle of `provisioner doctor`: it contains no secret, in any file and any notation."""
 
 from __future__ import annotations
 
@@ -137,12 +137,12 @@ def test_a_document_of_ours_loses_what_is_named_as_a_secret_alone() -> None:
 
 @pytest.fixture(autouse=True)
 def no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are asked of the system, by a process."""
+    """Replace the versions, which a process would ask the system for."""
     monkeypatch.setattr(doctor, "versions", lambda: "")
 
 
 def bundled(directory: Path, files: Mapping[str, str], *answers: str) -> dict[str, str]:
-    """The texts of the bundle of an instance with these files; ``answers``: of the parts."""
+    """Return the texts of the bundle of an instance with these files; ``answers``: answers of the parts."""
     for name in ("conf", "state", "logs"):
         (directory / name).mkdir()
     for name, content in files.items():
@@ -177,7 +177,7 @@ PLACES = (
 def test_no_file_of_the_bundle_holds_a_secret_whichever_holds_it_and_the_answers_neither(
     tmp_path: Path, shape: str
 ) -> None:
-    """The secret stands in each file that the bundle takes, or could take, and in the answers of the parts."""
+    """The secret is in each file that the bundle includes, or could include, and in the answers of the parts."""
     text = SHAPES[shape]
     texts = bundled(tmp_path, dict.fromkeys(PLACES, text), text, f"demoprov_config.json: not JSON: {text}")
 
@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_read_is_withheld_as_a_whole_and_what_the_parser_q
         "provisioner.yaml: line 1, column 11: found undefined alias 'hunter2'",
     )
 
-    assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: it is no YAML or JSON\n"
+    assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: neither YAML nor JSON\n"
     assert texts["doctor/conf/demoprov_templates.json"].startswith(WITHHELD)
     assert SECRET not in texts["doctor/part-0.txt"]
 

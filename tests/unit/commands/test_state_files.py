@@ -1,4 +1,4 @@
-"""`provisioner init` creates intent.json once; `provisioner trim` removes what is due, unless a loop does that."""
+"""`provisioner init` creates intent.json once; `provisioner trim` removes due requests, unless a loop runs."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
     }  # fmt: skip
     assert (state.intent.read().requests, state.memory.read().requests) == ({}, {})
     assert run(["trim"]) == 0
-    assert "nothing is due" in capsys.readouterr().out
+    assert "no request is due" in capsys.readouterr().out

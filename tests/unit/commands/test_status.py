@@ -1,4 +1,4 @@
-"""`provisioner status`: what it says in each form, how a part is chosen, and when it exits with 1."""
+"""`provisioner status`: its output in each form, the choice of a part, and exit code 1."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def shown(desk: Desk, *options: str) -> tuple[int, str]:
-    """Exit code and text."""
+    """Run the command; return exit code and text."""
     return desk.call("status", *options)[:2]
 
 
@@ -84,8 +84,8 @@ def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateD
     assert (code, words in text, document(desk)["loop"]["running"]) == (1, True, False), text
 
 
-def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a host that mounts the state directory read-only."""
+def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may mount the state directory read-only."""
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
@@ -100,7 +100,7 @@ def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(desk: Desk, m
     assert re.search(r"loop last ran at \d\d:\d\d:\d\d on ", text)
 
 
-# --- what the loop has left -------------------------------------------------------------------------------------------
+# --- the files of the loop --------------------------------------------------------------------------------------------
 
 
 EPOCH = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
@@ -144,7 +144,7 @@ REMEMBERED: dict[str, tuple[int, Memory, str]] = {
 
 
 @pytest.mark.parametrize(("code", "left", "words"), SAID.values(), ids=SAID)
-def test_what_the_loop_notes_is_said_and_is_a_problem_where_a_person_is_needed(
+def test_pool_status_is_shown_and_is_a_problem_if_an_operator_is_needed(
     desk: Desk, code: int, left: dict[str, Any], words: str
 ) -> None:
     desk.leave(PLANNED, TWO_POOLS, **left)
@@ -153,7 +153,7 @@ def test_what_the_loop_notes_is_said_and_is_a_problem_where_a_person_is_needed(
 
 
 @pytest.mark.parametrize(("code", "held", "words"), REMEMBERED.values(), ids=REMEMBERED)
-def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
+def test_memory_is_shown_and_is_a_problem_if_an_operator_is_needed(
     desk: Desk, code: int, held: Memory, words: str
 ) -> None:
     desk.leave(held)
@@ -291,11 +291,11 @@ def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Des
     assert document(desk)["waiting"] == ([waits] if after else [])
 
 
-# --- its forms --------------------------------------------------------------------------------------------------------
+# --- forms of the output ----------------------------------------------------------------------------------------------
 
 
 def table(text: str, title: str) -> dict[str, list[str]]:
-    """The rows under a title, by name."""
+    """Return the rows under a title, by name."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.split()[:1] == [title] and "wanted" in line)
     rows = [line.split(maxsplit=8) for line in lines[start + 1 :]]
@@ -346,7 +346,7 @@ def test_a_filter_shows_a_part(desk: Desk) -> None:
 def test_a_name_that_nothing_has_is_a_mistake_and_says_which_there_are(desk: Desk, kind: str, there: str) -> None:
     code, text, error = desk.call("status", f"--{kind}", "x")
     assert (code, text) == (2, "")
-    assert error.startswith(f"--{kind} x: the state files know no such {kind}; there are {there}")
+    assert error.startswith(f"--{kind} x: the state files contain no such {kind}; there are {there}")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan"])

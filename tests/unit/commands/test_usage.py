@@ -1,4 +1,4 @@
-"""`provisioner usage`: which days it shows, by what, at which price, and what it does not know."""
+"""`provisioner usage`: its days, columns and prices, and the gaps in its numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
 
 @pytest.fixture
 def left(state: StateDir) -> StateDir:
-    """A loop has left this: machines of six days, one that has run for two hours, prices and a budget."""
+    """A state directory of a loop: machines of six days, one running for two hours, prices and a budget."""
     begun = alter(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
     remember(state, record(begun, deadline=WALL))
     state.pool_status.write(asdict(PoolStatus(limits=PRICED)))
@@ -73,19 +73,19 @@ def hours(capsys: pytest.CaptureFixture[str], *arguments: str) -> float:
 
 
 def test_it_shows_the_last_week_by_everything(left: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    told = document(capsys)
-    assert (told["since"], told["until"]) == ("2026-11-18", "2026-11-24")
-    assert told["by"] == ["day", "template", "pool", "account"]
-    assert told["rows"] == [
+    printed = document(capsys)
+    assert (printed["since"], printed["until"]) == ("2026-11-18", "2026-11-24")
+    assert printed["by"] == ["day", "template", "pool", "account"]
+    assert printed["rows"] == [
         {"day": "2026-11-18", "template": "T", "pool": "a", "account": "", "hours": 10.0, "cost": 20.0},
         {"day": "2026-11-18", "template": "T", "pool": "a", "account": "night", "hours": 5.0, "cost": 10.0},
         {"day": "2026-11-23", "template": "U", "pool": "b", "account": "", "hours": 8.0, "cost": 4.0},
         {"day": "2026-11-23", "template": "gone", "pool": "b", "account": "day,\nnight", "hours": 1.0, "cost": None},
         {"day": "2026-11-24", "template": "T", "pool": "a", "account": "", "hours": 2.0, "cost": 4.0},
     ]
-    assert (told["total"], told["unpriced_hours"]) == ({"hours": 26.0, "cost": 38.0}, 1.0)
-    assert (told["currency"], told["counted_since"]) == ("CHF", "2026-10-25T12:00:00Z")
-    assert told["now"] == {
+    assert (printed["total"], printed["unpriced_hours"]) == ({"hours": 26.0, "cost": 38.0}, 1.0)
+    assert (printed["currency"], printed["counted_since"]) == ("CHF", "2026-10-25T12:00:00Z")
+    assert printed["now"] == {
         "machines": 1,
         "per_hour": 2.0,
         "per_hour_budget": 20.0,
@@ -113,15 +113,15 @@ def test_both_ends_are_days_that_are_included(
 
 @pytest.mark.parametrize("by", ["day", "account,pool", "pool,day,template"])
 def test_however_it_is_grouped_the_rows_add_up(left: StateDir, capsys: pytest.CaptureFixture[str], by: str) -> None:
-    told = document(capsys, "--by", by)
-    assert sum(row["hours"] for row in told["rows"]) == told["total"]["hours"] == 26.0
-    assert sum(row["cost"] or 0.0 for row in told["rows"]) == told["total"]["cost"] == 38.0
-    groups = [tuple(row[name] for name in told["by"]) for row in told["rows"]]
+    printed = document(capsys, "--by", by)
+    assert sum(row["hours"] for row in printed["rows"]) == printed["total"]["hours"] == 26.0
+    assert sum(row["cost"] or 0.0 for row in printed["rows"]) == printed["total"]["cost"] == 38.0
+    groups = [tuple(row[name] for name in printed["by"]) for row in printed["rows"]]
     assert len(groups) == len(set(groups))
     assert groups == sorted(groups)
 
 
-def test_a_person_reads_a_table(left: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_operator_reads_a_table(left: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "--by", "pool,template").splitlines() == [
         "Machine-hours from 2026-11-18 to 2026-11-24 (UTC)",
         "  template  pool  hours    CHF",
@@ -129,7 +129,7 @@ def test_a_person_reads_a_table(left: StateDir, capsys: pytest.CaptureFixture[st
         "  U         b      8.00   4.00",
         "  gone      b      1.00      -",
         "  total           26.00  38.00",
-        "1.00 hours are of machines without a price_per_hour, and cost nothing here.",
+        "1.00 hours are of machines without a price_per_hour, and count as cost 0.",
         "Now 1 machines: 2.00 of 20 CHF per hour; 2026-11: 238.00 of 1500 CHF",
     ]
 
@@ -148,8 +148,8 @@ def test_a_spreadsheet_reads_rows_and_an_account_of_any_text_stays_on_its_line(
 
 def test_without_prices_there_are_hours_and_no_costs(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     remember(state)
-    told = document(capsys, "--by", "pool")
-    assert told["rows"] == [{"pool": "a", "hours": 15.0, "cost": None}, {"pool": "b", "hours": 9.0, "cost": None}]
+    printed = document(capsys, "--by", "pool")
+    assert printed["rows"] == [{"pool": "a", "hours": 15.0, "cost": None}, {"pool": "b", "hours": 9.0, "cost": None}]
     assert shown(capsys, "--by", "pool").splitlines()[-1] == "  total  24.00    -"
 
 
@@ -157,8 +157,8 @@ def test_a_memory_that_was_made_again_says_since_when_it_counts(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, usage_since_wall=WALL - 86_400)
-    told = "Counted since 2026-11-23T12:00:00Z, when memory was made; nothing is known of before."
-    assert told in shown(capsys)
+    printed = "Counted since 2026-11-23T12:00:00Z, when memory was made; earlier usage is unknown."
+    assert printed in shown(capsys)
     remember(state, usage={}, usage_since_wall=None)
     assert "No machine has gone since this version counts them." in shown(capsys)
 

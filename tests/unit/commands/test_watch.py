@@ -30,7 +30,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *events: Callable[[], object]) -> list[float]:
-    """Between observations these happen, one after the other, then Ctrl-C; returns the seconds that are waited."""
+    """Make these changes between readings, one after the other, then Ctrl-C; return the seconds waited."""
     waited: list[float] = []
     left = iter(events)
 
@@ -45,7 +45,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *events: Callable[[], object]) ->
     return waited
 
 
-def test_on_a_pipe_there_is_a_block_for_each_look_and_ctrl_c_is_no_mistake(
+def test_on_a_pipe_there_is_a_block_for_each_reading_and_ctrl_c_is_no_mistake(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intent = Path(desk.state.intent.path)
@@ -58,7 +58,7 @@ def test_on_a_pipe_there_is_a_block_for_each_look_and_ctrl_c_is_no_mistake(
     ]  # fmt: skip
 
 
-def test_a_look_that_fails_is_a_sentence_and_the_next_may_succeed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_reading_is_a_sentence_and_the_next_may_succeed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     pool_status = Path(desk.state.pool_status.path)
     before = pool_status.read_text()
     meanwhile(

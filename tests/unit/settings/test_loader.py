@@ -1,4 +1,4 @@
-"""The configuration: what it becomes, and what is said about each mistake, whatever bytes a file holds."""
+"""The configuration: the settings that it gives, and the message about each mistake, for any bytes of a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHERE = "group hf-a in us-central1-a of project demo-project"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A configuration that is right until the test breaks it."""
+    """A configuration that is valid until the test breaks it."""
     made = small_site(tmp_path)
     made.write()
     return made
@@ -377,7 +377,7 @@ WRONG_SETTINGS = {
     "a certificate without its key": ("server", {"tls_cert": "a"}, f": {BOTH_HALVES}"),
     "a key without its certificate": ("server", {"tls_key": "a"}, f": {BOTH_HALVES}"),
 }
-"""The path that is set, its value, and what is said after the path. Bounds are in config/provisioner.schema.json."""
+"""The path to set, its value, and the message after the path. Bounds are in config/provisioner.schema.json."""
 
 
 def put(tree: dict[Any, Any], path: str, value: object) -> None:
@@ -596,7 +596,7 @@ def test_in_a_file_that_cannot_be_read_as_settings(site: Site, content: str, tex
 def test_a_file_that_is_not_there_is_not_an_empty_one(site: Site) -> None:
     site.write()
     site.path.unlink()
-    with pytest.raises(loader.ConfigError, match="1 problem\n  no such file; make it and name the pools"):
+    with pytest.raises(loader.ConfigError, match="1 problem\n  no such file; create it and name the pools"):
         loader.load(site.path, {})
 
 
@@ -620,11 +620,11 @@ FUZZ = settings(
 )
 
 ALSO = {name: BYTES[name] for name in ("aliases that stand for a billion values", "a date", "no UTF-8")}
-"""Enough of them for whatever else reads such texts by the same way."""
+"""Examples of damaged files; other readers of such files share the code."""
 
 
 def complaint(site: Site) -> str:
-    """What is said of the configuration; empty where it can be used."""
+    """Return the error message about the configuration; empty if it is valid."""
     try:
         settings = loader.load(site.path, {})
         advice(settings, loader.templates.load(site.directory, {}).templates)

@@ -1,4 +1,4 @@
-"""The settings' page and schema: as they are kept, complete, and of one mind with the loader."""
+"""The page and the schema of settings: up to date, complete, and consistent with the loader."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def validator() -> Any:
 
 
 def problem(document: object) -> str:
-    """What the schema has against a document; empty when nothing."""
+    """Return the schema's error for a document; empty if it is valid."""
     return str(next(validator().iter_errors(document), ""))
 
 
 def refused(document: dict[str, Any], place: Path) -> set[str]:
-    """The settings that the loader names as wrong, by their paths."""
+    """Return the paths of the settings that the loader refuses."""
     shutil.copytree(EXAMPLE.parent, place)
     (place / EXAMPLE.name).write_text(yaml.safe_dump(document))
     try:
@@ -83,7 +83,7 @@ def example() -> dict[str, Any]:
 
 
 def wrong() -> Iterator[tuple[str, ...]]:
-    """Every setting there is, and an unknown one in each section, by its path in the example."""
+    """Yield the path in the example of every setting, and of an unknown setting in each section."""
     schema = reference.schema(KINDS)
     places: list[tuple[tuple[str, ...], str]] = [((), "")]
     places += [((name,), model.__name__) for name, model in reference.SECTIONS.items()]
@@ -95,7 +95,7 @@ def wrong() -> Iterator[tuple[str, ...]]:
 
 
 def broken(*paths: tuple[str, ...]) -> dict[str, Any]:
-    """The example, where a value of no setting's type stands at each of these paths."""
+    """Return the example with a value at each of these paths that is wrong for every setting."""
     document = example()
     if any(path[0] == "events" and len(path) > 1 for path in paths):
         document["events"] = {"project": "p", "subscription": "s"}
@@ -116,7 +116,7 @@ def test_what_the_loader_refuses_the_schema_refuses_too(tmp_path: Path) -> None:
     whole = [path for path in wrong() if path[-1] != "kind" and path[0] not in (*reference.SECTION_NAMES, "pools")]
     whole += [path for path in wrong() if len(path) > 1 and path[-1] != "kind"]
     named = refused(broken(*dict.fromkeys(whole)), tmp_path / "at-once")
-    named |= {where.rpartition(".")[0] for where in named}  # of a list the entry is named
+    named |= {where.rpartition(".")[0] for where in named}  # the loader names the entry of a list
     assert [path for path in whole if ".".join(path) not in named] == [], "the loader takes these"
     for number, path in enumerate(set(wrong()) - set(whole)):
         assert refused(broken(path), tmp_path / str(number)), path

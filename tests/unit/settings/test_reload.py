@@ -28,7 +28,7 @@ class Site:
         self.file = directory / "conf" / "provisioner.yaml"
         self.templates = directory / "conf" / "demoinstprov_templates.json"
         self.judged: list[bool] = []
-        """Whether what the files say was taken, at each time that it was judged anew."""
+        """True for each time that the changed files were accepted, False for each time that they were refused."""
         self.configuration = Configuration(self.file, ENVIRONMENT)
         self.limits = self.configuration.limits
 
@@ -97,7 +97,7 @@ def test_a_template_that_hf_adds_is_applied(site: Site) -> None:
     assert "New" in site.refresh(site.limits, None).templates
 
 
-def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
+def test_a_mistake_is_refused_whole_until_it_is_fixed(site: Site) -> None:
     site.change("name_prefix: hf", "name_prefix: hf\norphan_cap_per_hour: 1\nnonsense: 1")
     limits = site.refresh(site.limits, None)
     assert limits is site.limits
@@ -125,13 +125,13 @@ def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str,
     assert site.judged == [False]
 
 
-def test_a_setting_that_a_running_loop_does_not_heed_is_said(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Who turns on require_dns would think that from now on no machine runs before its name resolves."""
+def test_a_setting_that_a_running_loop_does_not_follow_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the message an operator who sets require_dns would believe that it is in force."""
     site.change("name_prefix: hf", "name_prefix: hf\ncompute: {calls_per_minute: 100}")
     site.change("    group: hf-a\n", "    group: hf-a\n    require_dns: true\n")
     limits = site.refresh(site.limits, None)
-    told = [getattr(record, "settings", "") for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["compute, pools.mig-a.require_dns"]
+    logged = [getattr(record, "settings", "") for record in caplog.records if record.levelname == "WARNING"]
+    assert logged == ["compute, pools.mig-a.require_dns"]
     site.change("calls_per_minute: 100", "calls_per_minute: 600")
     site.change("    require_dns: true\n", "")
     caplog.clear()
@@ -157,7 +157,7 @@ def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path, 
 
 
 def test_a_file_that_goes_while_the_directory_is_read_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An editor's or HF's own temporary file, renamed between listing and looking."""
+    """A temporary file of an editor or of HF may be renamed while the directory is read."""
     passing = site.file.with_name("passing.json")
     scan = os.scandir
 

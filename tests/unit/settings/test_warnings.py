@@ -1,4 +1,4 @@
-"""What `check` asks the author of a valid configuration to look at."""
+"""Warnings of `check` about a valid configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.hostfactory.sites import Site, small_site, template
 
 
 def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
-    """The advice on a template with these attributes, whose pod has these requests."""
+    """Return the warnings about a template with these attributes, whose pod has these requests."""
     site = small_site(directory)
     (directory / "spec.yaml").write_text(
         "containers:\n- {name: a, image: a, resources: {requests: {cpu: 3500m, memory: 7Gi}, limits: {memory: 9Gi}}}\n"
@@ -100,7 +100,7 @@ def warnings(site: Site) -> list[str]:
     return [line for line in advised_of(site) if line.startswith(("listen", "server"))]
 
 
-def test_by_default_only_this_host_reads_and_nobody_is_asked(site: Site) -> None:
+def test_by_default_only_this_host_reads_without_a_token(site: Site) -> None:
     settings = site.load()
     assert (settings.listen, settings.server.token_file, settings.server.tls_cert) == ("127.0.0.1:9464", None, None)
     assert warnings(site) == []
@@ -110,12 +110,12 @@ WARNINGS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "everybody may read": (
         "0.0.0.0:9464",
         {},
-        ["listen: everybody who reaches 0.0.0.0:9464 can read the status page: name a server.token_file"],
+        ["listen: everyone who reaches 0.0.0.0:9464 can read the status page; set server.token_file"],
     ),
     "the token can be read on its way": (
         "[::]:9464",
         {"token_file": "token"},
-        ["listen: the token is sent to [::]:9464 in the clear: name server.tls_cert and server.tls_key"],
+        ["listen: the token is sent to [::]:9464 in clear text; set server.tls_cert and server.tls_key"],
     ),
     "all is well": ("0.0.0.0:9464", {"token_file": "token", "tls_cert": "cert", "tls_key": "key"}, []),
     "this host alone": ("[::1]:9464", {}, []),

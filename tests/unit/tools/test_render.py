@@ -36,14 +36,14 @@ OURS = Path("conf", "providers", "demoinst")
 
 
 def render(file: Path, out: Path) -> list[Path]:
-    """Write what the settings file asks for; every path of it."""
+    """Write the files of the settings file; return their paths."""
     files = rendered(file, out / "conf")
     file_placement.put(file_placement.changes(files), out / "conf", "now")
     return list(files)
 
 
 def made_below(out: Path) -> Settings:
-    """The settings that the loop reads from what was written."""
+    """Return the settings that the loop reads from the written files."""
     return loader.load(out / OURS / "provisioner.yaml", {})
 
 
@@ -86,7 +86,7 @@ def carried(directory: Path, first: dict[str, object], second: dict[str, object]
 
 
 def registered(out: Path, file: str, document: object) -> Path:
-    """A registration file that is there before we come; ``file`` is its path below conf."""
+    """Write an earlier registration file; ``file`` is its path below conf."""
     path = out / "conf" / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(document if isinstance(document, str) else json.dumps(document))
@@ -153,7 +153,7 @@ def test_an_absolute_path_of_a_merged_directory_becomes_that_of_the_copy(tmp_pat
     assert getattr(pool, "kubeconfig") == conf / "kubeconfig.yaml"  # noqa: B009 - a field of one kind of pool
 
 
-def test_what_does_not_fit_together_is_told_at_once(tmp_path: Path) -> None:
+def test_conflicts_are_reported_at_once(tmp_path: Path) -> None:
     sources = two(tmp_path, LOG_LEVEL="DEBUG")
     shutil.copytree(tmp_path / sources[1], tmp_path / "again")
     (tmp_path / "again" / "pod.yaml").write_text(SPEC + "# other")
@@ -211,7 +211,7 @@ def test_a_requestor_of_others_keeps_what_it_has_and_may_ask_us_too(tmp_path: Pa
         ]
 
 
-def test_a_requestor_that_others_use_in_another_mode_is_told(tmp_path: Path) -> None:
+def test_a_requestor_that_others_use_in_another_mode_is_reported(tmp_path: Path) -> None:
     entry = {"name": "symAinst", "providers": ["aws"], "requestMode": "REST"}
     registered(tmp_path / "out", REQUESTORS, {"version": 2, "requestors": [entry]})
     before = tree(tmp_path / "out")
@@ -233,7 +233,7 @@ AS_SHIPPED = """{
     ]
 }
 """
-"""hostRequestors.json in the shape of a fresh HostFactory: its requestor by load is disabled, and asks another."""
+"""hostRequestors.json of a new HostFactory: its requestor by load is disabled and uses another provider."""
 AS_HOSTFACTORY_WRITES = (
     '{\n\t"version":\t2,\n\t"requestors":\t[{\n\t\t\t"name":\t"symAinst",\n\t\t\t"enabled":\t0,\n\t\t\t"providers":\t["awsinst"],'
     '\n\t\t\t"requestMode":\t"POLL"\n\t\t}]\n}\n'
@@ -248,14 +248,14 @@ def test_a_requestor_that_stays_disabled_is_named_each_time(tmp_path: Path, caps
         f"it `enabled: true` below `requestors` in {file}, and keep the others there."
     )
     for option, code in ((["--dry-run"], 1), ([], 0), (["--dry-run"], 0)):
-        told = called(capsys, file, "--out", tmp_path / "out", *option)
-        assert (told[0], told[1][-1]) == (code, message)
+        printed = called(capsys, file, "--out", tmp_path / "out", *option)
+        assert (printed[0], printed[1][-1]) == (code, message)
     assert json.loads(path.read_text())["requestors"][0]["enabled"] == 0
     code, lines = called(capsys, file, "--out", tmp_path / "out", "--uninstall")
     assert (code, message in lines) == (0, False)
     on_purpose = settings(tmp_path, templates=[TEMPLATE], requestors={"symAinst": {"enabled": False}})
-    told = called(capsys, on_purpose, "--out", tmp_path / "out")
-    assert told[1][-1] == message.partition(" To enable")[0]
+    printed = called(capsys, on_purpose, "--out", tmp_path / "out")
+    assert printed[1][-1] == message.partition(" To enable")[0]
 
 
 @pytest.mark.parametrize("shipped", [AS_SHIPPED, AS_HOSTFACTORY_WRITES, AS_SHIPPED.replace("    ", "\t")])
@@ -341,9 +341,9 @@ def test_a_registration_file_that_is_none_is_left_alone(
     path = registered(tmp_path / "out", file, document)
     before = tree(tmp_path / "out")
     assert run(["render-hf", str(settings(tmp_path, templates=[TEMPLATE])), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert str(path) in told
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert str(path) in printed
     assert tree(tmp_path / "out") == before
 
 
@@ -406,7 +406,7 @@ MISTAKES: dict[str, tuple[Callable[..., Path], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("site", "values", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_told_with_code_2_and_changes_no_file(
+def test_a_mistake_is_reported_with_code_2_and_changes_no_file(
     tmp_path: Path,
     site: Callable[..., Path],
     values: dict[str, Any],
@@ -421,14 +421,14 @@ def test_a_mistake_is_told_with_code_2_and_changes_no_file(
     assert tree(out) == before
 
 
-def test_a_mistake_is_told_of_the_file_below_out(tmp_path: Path) -> None:
+def test_a_mistake_is_reported_for_the_file_below_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         render(settings(tmp_path), tmp_path / "out")
     [problem] = caught.value.problems
     assert problem.file == str(tmp_path / "out" / OURS / "demoinstprov_templates.json")
 
 
-def test_a_directory_that_cannot_be_written_is_told_before_any_file_is(
+def test_a_directory_that_cannot_be_written_is_reported_before_any_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -463,14 +463,14 @@ def test_settings_of_merged_directories_are_carried_over(tmp_path: Path) -> None
     assert (made.events and made.events.subscription, made.orphan_cap_per_hour) == ("s", 0)
 
 
-def test_settings_that_differ_are_told_until_the_settings_file_gives_them(tmp_path: Path) -> None:
+def test_settings_that_differ_are_reported_until_the_settings_file_gives_them(tmp_path: Path) -> None:
     file = carried(tmp_path, {"loop": {"interval_seconds": 2.0}}, {"loop": {"interval_seconds": 3.0}})
     with pytest.raises(ConfigError) as caught:
         render(file, tmp_path / "out")
     [problem] = caught.value.problems
     first, second = (tmp_path / name / "provisioner.yaml" for name in ("gcpgkeinst", "gcpgceinst"))
     values = f"{{'interval_seconds': 2.0}} in {first} and {{'interval_seconds': 3.0}} in {second}"
-    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}: give it here")
+    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}; give it here")
     sources = [first.parent.name, second.parent.name]
     render(settings(tmp_path, merge=sources, provisioner={"loop": {"interval_seconds": 4.0}}), tmp_path / "out")
     made = made_below(tmp_path / "out")
@@ -491,7 +491,7 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
 ) -> None:
     file = carried(tmp_path, {"name_prefix": "grid"}, second, **values)
     if prefix is None:
-        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json: give it"):
+        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json; give it"):
             render(file, tmp_path / "out")
     else:
         render(file, tmp_path / "out")
@@ -506,7 +506,7 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
         ({"name_prefx": "a"}, True, "name_prefx: unknown setting; did you mean 'name_prefix'?"),
     ],
 )
-def test_settings_that_have_no_use_are_told(
+def test_settings_without_effect_are_reported(
     tmp_path: Path, provisioner: dict[str, object], merged: bool, words: str
 ) -> None:
     merge = two(tmp_path) if merged else []
@@ -549,7 +549,7 @@ def test_the_commented_example_is_the_demonstration_s_instance(tmp_path: Path) -
     assert json.loads((tmp_path / "conf" / PROVIDERS).read_text())["providers"][0]["name"] == "gridinst"
 
 
-# --- looking first, keeping what was there, taking it back ------------------------------------------------------------
+# --- dry run, kept files, uninstall -----------------------------------------------------------------------------------
 
 
 def test_the_page_has_every_key_of_the_settings_file_and_the_example_shows_it() -> None:
@@ -571,7 +571,7 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(tmp_path: Path, capsy
     assert (code, out.exists()) == (1, False)
     assert f"+++ {out}/conf/providers/demoinst/provisioner.yaml" in lines
     assert called(capsys, tmp_path / "hf.yaml", "--out", out)[0] == 0
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--dry-run") == (0, ["Nothing would change."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--dry-run") == (0, ["No file would change."])
     before = tree(out)
     code, lines = called(capsys, own(tmp_path, templates=[BOTH | {"maxNumber": 4}]), "--out", out, "--dry-run")
     changes = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -602,7 +602,7 @@ def test_a_dry_run_names_a_private_file_and_does_not_show_it(
     (tmp_path / "specs" / "kubeconfig").chmod(0o600)
     path = tmp_path / "out" / OURS / "specs" / "kubeconfig"
     _, lines = called(capsys, file, "--out", tmp_path / "out", "--dry-run")
-    assert f"{path}: new; it is not shown, as only its owner may read it" in lines
+    assert f"{path}: new; not shown, because only its owner may read it" in lines
     assert not any("hidden" in line for line in lines)
     render(file, tmp_path / "out")
     path.chmod(0o644)
@@ -617,9 +617,9 @@ def test_what_is_replaced_is_kept_and_what_is_equal_is_left(tmp_path: Path, caps
     templates = "conf/providers/demoinst/demoinstprov_templates.json"
     assert (code, lines[0]) == (0, str(out / templates))
     [kept] = (out / KEPT).iterdir()
-    assert lines[1:] == [f"What was there before is kept in {kept}"]
+    assert lines[1:] == [f"The replaced files are kept in {kept}"]
     assert tree(kept) == {templates.removeprefix("conf/"): before[templates]}
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["Nothing was to be changed."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["No file had to be changed."])
     assert [*(out / KEPT).iterdir()] == [kept]
 
 
@@ -639,7 +639,7 @@ def test_uninstalled_the_files_are_as_they_were_before(tmp_path: Path, capsys: p
     admin = {"name": "admin", "enabled": 0, "providers": [], "requestMode": "REST_MANUAL"}
     assert left == [entries, plugins, {"version": 2, "requestors": [theirs, admin]}]
     assert (out / OURS / "provisioner.yaml").exists()
-    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["Nothing was to be changed."])
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["No file had to be changed."])
 
 
 def test_installed_again_its_requestors_ask_as_they_did(tmp_path: Path) -> None:
@@ -651,7 +651,7 @@ def test_installed_again_its_requestors_ask_as_they_did(tmp_path: Path) -> None:
     assert {path: text for path, text in tree(out).items() if not path.startswith(str(KEPT))} == before
 
 
-def test_a_requestor_that_people_have_disabled_stays_so(tmp_path: Path) -> None:
+def test_a_requestor_that_an_operator_has_disabled_stays_so(tmp_path: Path) -> None:
     file, out = own(tmp_path), tmp_path / "out"
     render(file, out)
     path = out / "conf" / REQUESTORS
