@@ -33,7 +33,6 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.planning.collect.orphans import without_brake
-from provisioner.planning.core.levers import paused_pools
 from provisioner.planning.finish.returns import sought
 from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
@@ -117,7 +116,7 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         changed = results, transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
-        self._history.take(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
+        self._history.take(Changes(self._number, self._clock.wall(), *changed, self._holds.paused(self.limits)))
         return CycleReport(
             number=self._number,
             now=now,
