@@ -13,6 +13,9 @@ REQUEST_ID_LENGTH = 10
 SLOT_DIGITS = 6
 """Fixed width, so that no machine name is a prefix of another: Symphony looks names up as substrings."""
 
+SLOT_NUMBERS: int = 10**SLOT_DIGITS
+"""Slot numbers of a request: a greater number would change the width, and with it what the name says."""
+
 SLOT_BLOCK = 100_000
 """After memory was lost, slot numbers go on in another block of this size, which no earlier slot can have used."""
 

@@ -95,12 +95,13 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
         findings += live_findings(backends, "pools")
-        for question in (rehearsal_findings, clock_findings, partial(size_findings, templates), unseen_findings):
+        of_sizes = partial(size_findings, templates)
+        for question in (rehearsal_findings, clock_findings, of_sizes, event_findings, unseen_findings):
             wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
             findings += question(settings, {name: one for name, one in backends.items() if name not in wrong})
     finally:
         close(backends)
-    return findings + event_findings(settings)
+    return findings
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
@@ -140,7 +141,7 @@ def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Findin
     ]
 
 
-def event_findings(settings: Settings) -> list[Finding]:
+def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:
     """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
     if settings.events is None:
         return []

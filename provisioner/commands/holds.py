@@ -180,7 +180,7 @@ class _Known:
                 unread = str(error).partition("\n")[0]
                 why = f"no loop has told its pools yet, and the configuration cannot be read ({unread})"
                 return f"Whether there is a pool {name!r} is not known: {why}. See `provisioner check`."
-        return "" if name in pools else f"No pool is named {name!r}{suggestion(name, sorted(pools))}."
+        return "" if name in pools else f"No pool is named {name!r}{_there_are(name, pools)}."
 
     def _cannot_cancel(self, name: str) -> str:
         records = self.memory.requests
@@ -198,7 +198,12 @@ class _Known:
             return "" if verdict in DESIRED else f"Machine {name} is {verdict} already."
         there = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
         there |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
-        return f"No request and no machine is named {name!r}{suggestion(name, sorted(there))}."
+        return f"No request and no machine is named {name!r}{_there_are(name, there)}."
+
+
+def _there_are(name: str, names: set[str]) -> str:
+    """Return the names that are spelled like a wrong one, or some of all names."""
+    return suggestion(name, sorted(names), many=True) or "; there is none"
 
 
 def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Levers) -> dict[str, Any]:

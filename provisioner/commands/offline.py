@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -58,9 +59,9 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
 
     Standard error says now and then what is waited for; ``what``: the plural of its kind, empty to be silent.
     """
-    begun, threads = time.monotonic(), ThreadPoolExecutor(max(1, len(calls)), "call")
-    futures = {name: threads.submit(call) for name, call in calls.items()}
-    threads.shutdown(wait=False)
+    begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
+    for name, call in calls.items():  # The end of Python would wait for the threads of an executor.
+        threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
     passed = 0.0
     while left := wait(futures.values(), min(SAY_SECONDS, seconds - passed)).not_done:
         passed = time.monotonic() - begun
@@ -71,6 +72,13 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
             with suppress(OSError):  # a full or closed standard error must not cost the answer
                 print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
     return {name: future.result() for name, future in futures.items() if future.done()}
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - the caller of all_at_once raises the error
+        future.set_exception(error)
 
 
 def live_findings(backends: Mapping[str, Backend], what: str = "") -> list[Finding]:

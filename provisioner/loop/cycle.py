@@ -51,6 +51,8 @@ class Changes:
     """The cycle's own plan if it was recorded."""
     holds: Sequence[HoldChange] = ()
     reported: Sequence[Reported] = ()
+    paused: frozenset[str] | None = None
+    """The pools that take no machine; None: as in the cycle before."""
 
 
 @dataclass(frozen=True, slots=True)

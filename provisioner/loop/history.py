@@ -29,6 +29,7 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
+from provisioner.planning.core.window import width
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
@@ -74,10 +75,10 @@ class History:
             plain += _slot_steps(transitions, keyed)
         if plan:
             keyed += self._waiting(plan, wall)
-        for change in changes.windows:
+        for change in _merged(changes.windows):
             keyed += self._window(change)
-        if plan:
-            keyed += self._pauses(plan.paused)
+        if changes.paused is not None:
+            keyed += self._pauses(changes.paused)
         for reported in changes.reported:
             plain += _reported(reported)
         lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain
@@ -234,7 +235,18 @@ def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
+    if reason is PendingReason.WINDOW and window is not None:  # the unmet machines lack it while the pool is busy
+        bounds = [width(window)]
     return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
+
+
+def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
+    """Return one change for each window, from before the cycle to what the cycle left, and none in between."""
+    merged: dict[tuple[str, str], WindowChange] = {}
+    for change in changes:
+        key = change.pool, change.template
+        merged[key] = merged.get(key, change)._replace(window=change.window)
+    return merged.values()
 
 
 def _differs(before: Window, window: Window) -> bool:

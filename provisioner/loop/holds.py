@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers, format_utc
+from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers, Limits, format_utc
+from provisioner.planning.core.levers import paused_pools
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 
@@ -34,6 +35,8 @@ class CurrentHolds:
         """As it was logged last."""
         self._changes: list[HoldChange] = []
         """Those that are not logged yet."""
+        self._judged: tuple[object, object] = (None, None)
+        """The limits and holds by which pools were last judged as paused."""
 
     def read(self) -> Levers:
         """As the file has them; asked for again only when its signature has changed, or it could not be read."""
@@ -56,6 +59,13 @@ class CurrentHolds:
     def _update(self, holds: Levers) -> None:
         self._changes += _changes(self.latest if self._is_known else None, holds)
         self.latest, self._is_known = holds, True
+
+    def paused(self, limits: Limits) -> frozenset[str] | None:
+        """Return the pools that take no machine; None if neither limits nor holds changed since the last call."""
+        if self._judged[0] is limits and self._judged[1] is self.latest:
+            return None
+        self._judged = limits, self.latest
+        return paused_pools(limits, self.latest)
 
     def tell(self) -> list[HoldChange]:
         """Log what was set or released since the last call, and return it."""

@@ -10,6 +10,7 @@ from provisioner.hostfactory import Loss
 from provisioner.model import Contact, Levers, Limits, Memory, RequestRecord, ReturnRecord
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
+from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 
 
@@ -39,7 +40,7 @@ class Publisher:
         self._check = check
         """Raises SupersededError when a newer loop may write."""
         self._status: PublishedStatus | None = None
-        """What status.json holds, or, before it is written, what the memory of the start says."""
+        """What status.json holds; before it is written, the answers of the memory of the start and the losses there."""
         self._inputs: tuple[object, ...] = ()
         """What the status was made of."""
         self._signature: object = None
@@ -48,15 +49,18 @@ class Publisher:
         self.unpublished = False
         """A memory is recorded whose answers could not be published."""
 
-    def begin(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
-        """What memory says at the start was reported before. Later calls change nothing."""
+    def begin(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> None:
+        """Take the answers of memory and the losses in status.json as reported before. Later calls change nothing."""
         if self._status is None:
-            rendered = answers.render(memory, {}, limits.prefix)
-            self._status = PublishedStatus(rendered, answers.losses(memory, contact, now, levers), {})
+            try:
+                lost: Mapping[str, Loss] = self._state.status.read_lost()
+            except StateError:  # the holds of now may be new: without them a loss is rather reported twice than never
+                lost = answers.losses(memory, contact, now)
+            self._status = PublishedStatus(answers.render(memory, {}, limits.prefix), lost, {})
 
     def publish(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
-        self.begin(memory, limits, levers, contact, now)
+        self.begin(memory, limits, contact, now)
         assert self._status is not None
         inputs, before = (memory, limits, levers, contact.inventory), self._status
         there = self._signature is not None and self._state.status.signature() == self._signature
@@ -77,6 +81,7 @@ class Publisher:
         self.unpublished = True
         texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
         self._state.status.write(texts, status.lost, status.available)
+        self._status = status  # even if what follows fails: a retry reports nothing twice
         records = [
             (old and old[0], record)
             for id_, (record, _) in status.rendered.items()
@@ -84,7 +89,7 @@ class Publisher:
         ]
         lost = {name: loss for name, loss in status.lost.items() if name not in before.lost}
         self._reported.append(Reported(tuple(records), lost))
-        self._status, self._signature = status, self._state.status.signature()
+        self._signature = self._state.status.signature()
         self.unpublished = False
 
     def tell(self) -> list[Reported]:

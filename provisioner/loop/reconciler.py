@@ -97,7 +97,7 @@ class Reconciler:
             self._mandate.check()
             self._take_in(looks, now)
             if self.memory is not None:
-                self._publisher.begin(self.memory, self.limits, holds, self._contacts.latest, now)
+                self._publisher.begin(self.memory, self.limits, self._contacts.latest, now)
                 if self._publisher.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
@@ -115,8 +115,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        changed = transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
-        self._history.take(Changes(self._number, self._clock.wall(), results, *changed))
+        changed = results, transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
+        self._history.take(Changes(self._number, self._clock.wall(), *changed, self._holds.paused(self.limits)))
         return CycleReport(
             number=self._number,
             now=now,

@@ -168,8 +168,6 @@ class Plan:
     windows: tuple[WindowChange, ...] = ()
     asked: tuple[RequestRecord | ReturnRecord, ...] = ()
     """Requests and return requests that were read for the first time."""
-    paused: frozenset[str] = frozenset()
-    """Pools that take no machine, by the settings or a hold."""
     deferrals: Mapping[str, Deferral] = field(default_factory=dict)
     """Machines of each request that no pool takes now."""
     deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)

@@ -96,7 +96,6 @@ def decide(draft: Draft, world: World) -> Plan:
         transitions=draft.transitions,
         windows=draft.window_changes,
         asked=tuple(draft.asked),
-        paused=frozenset([name for name, pool in draft.limits.pools.items() if pool.paused]),
         deferrals=draft.deferrals,
         deferred=draft.deferred,
         unmet=unmet,

@@ -23,7 +23,7 @@ LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
 
 NAMES_SHOWN = 25
-"""Names that a sentence about an unknown one lists at most."""
+"""Names that a sentence about an unknown machine, request or pool lists at most; there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,16 @@ def expected(words: str, value: object) -> str:
     return f"expected {words}, got {quoted(value)}"
 
 
-def suggestion(word: str, names: Collection[str]) -> str:
-    """The end of a sentence about an unknown word: the name that is near, or else the names that there are."""
+def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
+    """The end of a sentence about an unknown word: the name that is near, or else the names that there are.
+
+    ``many``: the names may be thousands, so that only the first are listed.
+    """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
-    more = " and more" if len(names) > NAMES_SHOWN else ""
-    return f"; there are {', '.join(map(repr, [*names][:NAMES_SHOWN]))}{more}" if names else "; there is none"
+    shown = [*names][: NAMES_SHOWN if many else None]
+    more = " and more" if len(shown) < len(names) else ""
+    return f"; there are {', '.join(map(repr, shown))}{more}" if names else ""
 
 
 def words_of(model: type[Section], setting: str) -> str:

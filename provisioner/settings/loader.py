@@ -129,10 +129,14 @@ class _Reader:
     def written(self, ids: Collection[str]) -> dict[str, Any]:
         """The settings in the file; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
-        if isinstance(of_templates := body.get("templates") or {}, dict):
+        of_templates = body.pop("templates", None) or {}
+        if isinstance(of_templates, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
-            for name in of_templates.keys() - body["templates"].keys():
-                self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+            for name in of_templates:
+                if name not in ids:
+                    self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+        else:
+            self.complain("templates", expected("a mapping of templates", of_templates))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")
@@ -188,7 +192,8 @@ class _Reader:
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
         for name in template.pools:
             if name not in written and isinstance(bodies, dict):
-                self.complain_of_template(template, "pools", f"unknown pool {name!r}" + suggestion(name, written))
+                text = f"unknown pool {name!r}" + suggestion(name, written, many=True)
+                self.complain_of_template(template, "pools", text)
         texts = [pools[name].template_problem(template.id) for name in names if name in pools]
         for text in dict.fromkeys(filter(None, texts)):
             self.complain_of_template(template, "templateId", text)

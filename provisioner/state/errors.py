@@ -96,24 +96,22 @@ def is_stale(directory: str) -> bool:
     return False
 
 
-def unwritable(path: str, error: OSError) -> StateUnwritable:
-    """The error for a refused write."""
+def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwritable:
+    """Return the error for a refused write, or for what else could not be ``done``."""
     if isinstance(error, NoFileError):
         return StateUnwritable(not_ours(path, str(error.strerror)))
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
-    return StateUnwritable(
-        f"{path}: cannot be written: {error.strerror or error}. {what_to_do(error)}, then try again."
-    )
+    return StateUnwritable(f"{path}: cannot be {done}: {error.strerror or error}. {what_to_do(error)}, then try again.")
 
 
 @contextmanager
-def writing(path: str) -> Iterator[None]:
-    """Raise StateUnwritable for what the operating system refuses inside."""
+def writing(path: str, done: str = "written") -> Iterator[None]:
+    """Raise StateUnwritable for what the operating system refuses inside; ``done``: what the path cannot be then."""
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable(path, error, done) from error
 
 
 def not_ours(path: str, message: str) -> str:

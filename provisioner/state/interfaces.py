@@ -109,6 +109,9 @@ class AnswersPart(Part, Protocol):
     def read_all(self) -> dict[str, Answer]:
         """Every published answer."""
 
+    def read_lost(self) -> Mapping[str, Loss]:
+        """Every published loss."""
+
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         """Publishes answers, lost hosts, and what the caps leave to each template, all at once."""
 

@@ -49,7 +49,7 @@ class LockFile:
     def try_acquire(self) -> bool:
         """Take the lock if nobody holds it. Raises StateUnwritable when the file cannot be opened or locked."""
         try:
-            with writing(self.path):
+            with writing(self.path, "locked"):
                 if self._descriptor is None:
                     self._descriptor = open_shared(self.path, os.O_RDWR)
                 if not self._flock(self._descriptor):

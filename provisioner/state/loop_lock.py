@@ -31,7 +31,7 @@ class LoopLock(LockFile):
         A kernel that has lost a lock on NFS lets its holder believe that he has it: only who asks again knows.
         """
         assert self._descriptor is not None
-        with writing(self.path):
+        with writing(self.path, "locked"):
             return self._flock(self._descriptor)
 
     def is_held(self) -> bool:

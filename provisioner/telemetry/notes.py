@@ -172,18 +172,19 @@ class Notebook:
 
     def _take_deletes(self, report: CycleReport, wall: float) -> None:
         """Note refused deletes until their pool takes one, or their machine is gone."""
-        deletes = [
-            (done.pool, one) for done in report.results for one in done.outcomes if isinstance(one.action, Delete)
-        ]
-        for pool, outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error.needs_operator:
-                refusal = StandingRefusal(pool, "delete", "", wall, outcome.failure.text)
-                self._deletes.setdefault((pool, outcome.action.name), refusal)
-        takes = {pool for pool, outcome in deletes if outcome.failure is None}
+        for done in report.results:
+            failures = {one.action.name: one.failure for one in done.outcomes if isinstance(one.action, Delete)}
+            if None in failures.values():
+                self._deletes = {key: refusal for key, refusal in self._deletes.items() if key[0] != done.pool}
+                continue
+            for name, failure in failures.items():
+                if failure is not None and failure.error.needs_operator:
+                    refusal = StandingRefusal(done.pool, "delete", "", wall, failure.text)
+                    self._deletes.setdefault((done.pool, name), refusal)
         self._deletes = {
             (pool, name): refusal
             for (pool, name), refusal in self._deletes.items()
-            if pool not in takes and (pool not in report.shown or name in report.shown[pool].machines)
+            if pool not in report.shown or name in report.shown[pool].machines
         }
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:

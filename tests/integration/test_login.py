@@ -8,6 +8,7 @@ from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -18,9 +19,10 @@ from kubernetes.config import incluster_config
 from urllib3 import PoolManager
 
 from provisioner.backends import BackendError, google_auth
-from provisioner.backends.gke import exec_plugin
+from provisioner.backends.gke import credentials, exec_plugin
 from provisioner.backends.gke.api import KubeApi, KubeError, Way
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.credentials import KEEP_SECONDS, Kubeconfig
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
@@ -337,6 +339,21 @@ def test_credentials_that_the_server_no_longer_takes_are_read_again_though_no_fi
     way, _ = api.access.now()
     assert not ask(api)
     assert api.access.now()[0] is not way, "kept connections are used no more"
+
+
+def test_the_official_client_is_not_asked_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting:
+        asked = 0
+
+        def auth_settings(self) -> dict[str, Any]:
+            self.asked += 1
+            return {"BearerToken": {"value": f"Bearer {self.asked}"}}
+
+    kubeconfig, now = Kubeconfig(Counting()), 100.0
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(monotonic=lambda: now))
+    assert [kubeconfig.header() for _ in range(3)] == ["Bearer 1"] * 3
+    now += KEEP_SECONDS
+    assert kubeconfig.header() == "Bearer 2"
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:

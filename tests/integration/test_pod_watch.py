@@ -13,11 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from provisioner.backends import BackendError
+from provisioner.backends.gke import pod_cache
 from provisioner.backends.gke.api import KubeApi, KubeError, KubeTimes
+from provisioner.backends.gke.namespace import Namespace
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_caches import PodCaches
 from provisioner.backends.gke.pod_watch import PodWatch
-from provisioner.backends.gke.pods import ID_LABEL, Identity
+from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, Identity
 from provisioner.model import Create, ErrorClass, Failure
 from tests.support.clients.kube_access import Plain
 from tests.support.waiting import until
@@ -396,6 +398,69 @@ def test_a_streamed_list_that_only_fails_is_asked_for_again(
     watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
     assert (server.count("streamed list"), server.count("list")) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "text"),
+    [
+        pytest.param(410, "Watch failed", "HTTP 410", id="a watch that is refused"),
+        pytest.param(503, "Watch failed", "HTTP 503", id="a server that is away"),
+        pytest.param([event("ADDED", pod(5))], "Watch failed", "ended before it was complete", id="half a list"),
+        pytest.param(
+            [event("ERROR", {"code": 410, "message": "too old"})], "Pods are listed again", "too old", id="410 in it"
+        ),
+        pytest.param(
+            [event("ADDED", pod(5) | {"metadata": {"resourceVersion": ""}})],
+            "Pods are listed again",
+            "a ADDED event without a version",
+            id="no version",
+        ),
+        pytest.param([b"no JSON\n"], "Pods are listed again", "an event is not understood", id="no JSON"),
+        pytest.param(
+            [event("ADDED", {"metadata": {}})], "Pods are listed again", "an event is not understood", id="no pod"
+        ),
+    ],
+)
+def test_why_a_watch_is_begun_again_is_in_the_log(
+    server: Scripted,
+    watch: Callable[[], PodWatch],
+    caplog: pytest.LogCaptureFixture,
+    failure: int | list[bytes],
+    said: str,
+    text: str,
+) -> None:
+    server.streamed = [failure]
+    watch()
+    until(lambda: caplog.records, 30, what="the failure is logged")
+    assert caplog.records[0].message == said
+    assert text in vars(caplog.records[0])["text"]
+
+
+def test_a_list_of_too_many_pods_is_logged_as_a_failed_watch(
+    server: Scripted,
+    watch: Callable[[], PodWatch],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_cache, "MOST_PODS", 0)
+    server.streamed = [[event("ADDED", pod(5)), bookmark(10, ends_list=True)]]
+    watch()
+    until(lambda: caplog.records, 30, what="the failure is logged")
+    assert caplog.records[0].message == "Watch failed"
+
+
+# --- several pools without a watch ------------------------------------------------------------------------------------
+
+
+def test_a_look_without_a_watch_asks_for_the_pods_of_its_own_pool_alone(server: Scripted, cache: PodCache) -> None:
+    spot = Identity("demo", "gke-spot")
+    namespace = Namespace(server.api, "symphony", "demo")
+    for one in (cache, PodCache(spot)):
+        namespace.join(one)
+    server.lists = [page(pod(5), pod(6, OTHER, spot) | {"status": {"conditions": [None]}})]
+    namespace.refresh(cache)
+    assert set(cache.machines(0.0)) == {NAME}, "another pool's pod that cannot be read does not fail the look"
+    assert [query["labelSelector"] for query in server.seen] == [[f"{ID_LABEL}=demo,{POOL_LABEL}=gke-main"]]
 
 
 # --- several pools behind one watch -----------------------------------------------------------------------------------

@@ -142,7 +142,8 @@ def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
     if changes.get("ended"):
         defaults |= {"ended_at": BEFORE}
     numbers = {one.number: one for one in slots}
-    return RequestRecord(id_, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(defaults | changes))
+    defaults |= {"slots": numbers, "next_slot": max(numbers, default=-1) + 1}
+    return RequestRecord(id_, **(defaults | changes))
 
 
 def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> ReturnRecord:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +30,11 @@ log = logging.getLogger(__name__)
 
 MALFORMED = (*UNUSABLE, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
 """Errors that the official client, and those that it asks, raise for a file that is no kubeconfig."""
+
+
+KEEP_SECONDS = 5.0
+"""Seconds for which the header of a kubeconfig is kept: to ask the official client for it costs half as much as a
+request. The client renews credentials minutes before they end."""
 
 
 class Credentials(Protocol):
@@ -72,19 +79,25 @@ class TokenFile:
         return f"Bearer {self._token}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kubeconfig:
     """Credentials that a kubeconfig itself holds: token, password, client certificate, an auth-provider's token."""
 
     configuration: Any
     """The official client's, filled from the file."""
+    _header: str = ""
+    _kept_until: float = -math.inf
+    """Monotonic time until which the header is kept."""
 
     def header(self) -> str:
         """Return the value from the file, or the one that its auth-provider renewed."""
-        try:
-            return str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
-        except MALFORMED as error:
-            raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
+        if time.monotonic() >= self._kept_until:
+            try:
+                self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
+            except MALFORMED as error:
+                raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
+            self._kept_until = time.monotonic() + KEEP_SECONDS
+        return self._header
 
 
 def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> Credentials:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from queue import SimpleQueue
 from typing import Any
 
 from provisioner.backends import BackendError, Ended
@@ -45,59 +45,88 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
 """Reason and words for a pod that was reported to HostFactory. Any other has ``FAILED``."""
 
 
+@dataclass(slots=True)
+class UnsentLosses:
+    """Losses to send. A storm takes no more room than a few losses."""
+
+    each: list[tuple[str, Ended]] = field(default_factory=list)
+    """Pool and pod of the losses with an Event of their own."""
+    others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Number of the other losses by pool and reason."""
+    named: dict[str, Ended] = field(default_factory=dict)
+    """By pool: the pod that the Event on the other losses is attached to."""
+
+    def add(self, pool: str, end: Ended) -> None:
+        """Add a loss."""
+        if len(self.each) < MOST:
+            self.each.append((pool, end))
+        else:
+            self.others[pool][end_of(end)[0]] += 1
+            self.named.setdefault(pool, end)
+
+
 class LossEvents:
     """Sends in the background what the pools of one namespace have to say."""
 
     def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
         self._path = f"/api/v1/namespaces/{namespace}/events"
-        self._waiting = SimpleQueue[tuple[str, Ended]]()
-        """Pool and pod."""
-        self._sender = ThreadPoolExecutor(1, f"losses {self._path}")
-        self._sending: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._waiting = UnsentLosses()
+        self._sending: threading.Thread | None = None
         self._refused = False
         """True if the server takes no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
         """Let these be sent; returns at once."""
-        if ends and not self._refused:
+        with self._lock:
+            if self._refused or not ends:
+                return
             for end in ends:
-                self._waiting.put((pool, end))
-            self._sending = self._sender.submit(self._send_waiting)
-            self._sending.add_done_callback(Future.result)  # which logs an unexpected error
+                self._waiting.add(pool, end)
+            if self._sending is None:
+                self._sending = threading.Thread(target=self._send_all, name=f"losses {self._path}", daemon=True)
+                self._sending.start()
 
     def close(self) -> None:
         """Wait a moment for a sending that is under way."""
-        if self._sending is not None:
-            wait([self._sending], CLOSE_SECONDS)
+        if (sending := self._sending) is not None:
+            sending.join(CLOSE_SECONDS)
 
-    def _send_waiting(self) -> None:
-        """Send what waits now, also what was recorded during the sending before; its own turn then finds it sent."""
-        waiting = [self._waiting.get() for _ in range(self._waiting.qsize())]
-        if self._refused:
-            return
-        try:
-            for body in self._bodies(waiting):
-                self._api.send("POST", self._path, body=json.dumps(body).encode())
-        except BackendError as error:
-            self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
-            text = (
-                "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
-            )
-            log.warning(text, extra={"path": self._path, **error.failure.facts})
-            time.sleep(error.retry_after or 0.0)
+    def _send_all(self) -> None:
+        """Send until no loss waits."""
+        while (waiting := self._take_waiting()) is not None:
+            try:
+                for body in self._bodies(waiting):
+                    self._api.send("POST", self._path, body=json.dumps(body).encode())
+            except BackendError as error:
+                self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
+                refused = "Events on lost pods are refused, and not tried again"
+                text = refused if self._refused else "Events were not written"
+                log.warning(text, extra={"path": self._path, **error.failure.facts})
+                time.sleep(error.retry_after or 0.0)
+            except Exception:
+                log.exception("Events were not written", extra={"path": self._path})
 
-    def _bodies(self, waiting: Sequence[tuple[str, Ended]]) -> Iterator[dict[str, Any]]:
-        for pool, end in waiting[:MOST]:
+    def _take_waiting(self) -> UnsentLosses | None:
+        """Return the losses that wait now. Return None at the end of this sending."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, UnsentLosses()
+            if self._refused or not waiting.each:
+                self._sending = None
+                return None
+            return waiting
+
+    def _bodies(self, waiting: UnsentLosses) -> Iterator[dict[str, Any]]:
+        for pool, end in waiting.each:
             yield self._body(pool, end, end_of(end)[0], message(pool, end))
-        others: dict[str, list[Ended]] = defaultdict(list)
-        for pool, end in waiting[MOST:]:
-            others[pool].append(end)
-        for pool, ends in others.items():
-            counts = Counter(end_of(end)[0] for end in ends).most_common()
-            listed = ", ".join(f"{count} {reason}" for reason, count in counts)
-            text = f"{len(ends)} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
-            yield self._body(pool, ends[0], counts[0][0], text)
+        for pool, counts in waiting.others.items():
+            most = counts.most_common()
+            listed = ", ".join(f"{count} {reason}" for reason, count in most)
+            text = (
+                f"{counts.total()} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
+            )
+            yield self._body(pool, waiting.named[pool], most[0][0], text)
 
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

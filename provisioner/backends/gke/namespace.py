@@ -53,7 +53,7 @@ class Namespace:
             self._events.look()
             self._spot_nodes.look()
             return listed
-        pods, version = self._watch.list_pods()
+        pods, version = self._watch.list_pods(cache.identity)
         cache.replace(pods.readings(cache.identity), version)
         return None
 

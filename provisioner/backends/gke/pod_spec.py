@@ -142,7 +142,10 @@ def _parsed(text: str, namespace: str) -> PodSpec:
         raise PodSpecError("containers: missing; expected at least one container")
     for path, container in _containers(spec):
         _check_container(container, path)
-    metadata.pop("generateName", None)
+    for name in ("name", "generateName"):
+        metadata.pop(name, None)
+    if "hostname" in spec:
+        spec["hostname"] = str(spec["hostname"] or "")
     spec.setdefault("restartPolicy", "Never")
     names = ",".join(container["name"] for container in spec["containers"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), CONTAINERS: names}

@@ -23,7 +23,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered, words
 from provisioner.backends.gke.pod_caches import PodCaches, PodList
-from provisioner.backends.responses import json_object, text, understood
+from provisioner.backends.gke.pods import Identity
+from provisioner.backends.responses import ODD_RESPONSES, json_object, text, understood
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ REFUSALS = frozenset({400, 422})
 PASSING = frozenset({410, 429, 503, 504})
 """Codes of an ERROR event that say nothing against streamed lists. Any other does: 500 comes from a server whose etcd
 cannot tell how far it is."""
+
+
+class Disordered(Exception):
+    """The stream of the server cannot be followed any further: list again."""
 
 
 class NoStreamedLists(Exception):
@@ -115,17 +120,18 @@ class PodWatch:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                with understood():
-                    self._go_on()
+                self._go_on()
             except NoStreamedLists as error:
                 self._api.streams_lists = False
                 log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
+            except (Disordered, *ODD_RESPONSES) as error:
+                self._version = ""
+                text = str(error) if isinstance(error, Disordered) else f"an event is not understood: {error!r}"
+                self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
-                kind = error.failure.error
-                if isinstance(error, KubeError) or kind in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
+                if isinstance(error, KubeError) or error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
                     self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
-                what = "Pods are listed again" if kind is ErrorClass.OTHER else "Watch failed"
-                self._retry_later(what, error.failure, error.retry_after or 0.0)
+                self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
             except Exception as error:
                 if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.
                     log.exception("Watch failed unexpectedly", extra=self._where)
@@ -149,10 +155,10 @@ class PodWatch:
             self._anew.clear()
 
     @understood(ErrorClass.UNAVAILABLE)
-    def list_pods(self) -> tuple[PodList, str]:
-        """Return a list, read in pages, and its version. Raise BackendError if the list is not complete."""
-        pods, version = self._caches.empty_list(), ""
-        for page in self._api.pages(self._path, {"labelSelector": self._selector}):
+    def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
+        """Return a complete list of the pods of ``pool`` (None: all pools) and its version; else BackendError."""
+        pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
+        for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])
             if not isinstance(items, list) or not version:
                 raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
@@ -214,7 +220,7 @@ class PodWatch:
         if kind == "ERROR" or not isinstance(pod, dict):
             raise _complaint(event, pods)
         if not (version := text(pod["metadata"]["resourceVersion"])):
-            raise BackendError(ErrorClass.OTHER, f"a {kind} event without a version")
+            raise Disordered(f"a {kind} event without a version")
         if pods is not None and kind != "BOOKMARK":
             if time.monotonic() > self._begun + LIST_SECONDS:
                 raise BackendError(ErrorClass.TIMEOUT, f"the streamed list has not ended within {LIST_SECONDS:g} s")
@@ -272,10 +278,10 @@ def events(stream: Any) -> Iterator[Document]:
         raise unanswered(error) from error
 
 
-def _complaint(event: Document, pods: PodList | None) -> BackendError | NoStreamedLists:
+def _complaint(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
     """What an ERROR event, or one without an object, means for a stream."""
     status = event.get("object")
-    text = words(str(status.get("message") or event if isinstance(status, dict) else event))
+    text = str(status.get("message") or event if isinstance(status, dict) else event)
     if pods is None or not isinstance(status, dict) or status.get("code") in PASSING:
-        return BackendError(ErrorClass.OTHER, text)
-    return NoStreamedLists(text)
+        return Disordered(text)
+    return NoStreamedLists(words(text))

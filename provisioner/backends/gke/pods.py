@@ -56,6 +56,11 @@ class Identity:
     provisioner: str
     pool: str
 
+    @property
+    def selector(self) -> str:
+        """The label selector of all pods that may be ours."""
+        return f"{ID_LABEL}={self.provisioner},{POOL_LABEL}={self.pool}"
+
     def labels(self, create: Create) -> dict[str, str]:
         """The labels of the pod that fills a slot."""
         return {

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
@@ -67,7 +68,10 @@ class SharedList:
                     newest.set_exception(error)
                 self._newest = newest
             self._had[pool] = newest
-        return newest.result()
+        try:
+            return newest.result()
+        except BackendError as error:  # without Retry-After, which the budget of calls follows for all pools
+            raise BackendError(error.failure.error, error.failure.text) from error
 
 
 class Project:

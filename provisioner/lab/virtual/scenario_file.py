@@ -185,10 +185,10 @@ class _Reader:
 
     def _check_settings(self, scenario: Scenario) -> None:
         """Check these settings as those of provisioner.yaml, without the parts that a scenario gives elsewhere."""
-        for name in scenario.settings.keys() & GIVEN:
+        for name in [name for name in scenario.settings if name in GIVEN]:
             self._complain(join(self._name, "settings", name), "a scenario has its own; leave it out")
         settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}
-        for name in SECTIONS.keys() & settings.keys():
+        for name in [name for name in settings if name in SECTIONS]:
             section = self._section(settings.pop(name), SECTIONS[name], join("settings", name))
             settings |= {} if section is None else {name: section}
         given = {"id": PROVISIONER, "pools": scenario.pools, "template_limits": {}, "instance": PROVISIONER}

@@ -164,6 +164,11 @@ class VirtualAnswers:
             raise StateMissing("The virtual answers are missing.")
         return dict(self.answers)
 
+    def read_lost(self) -> Mapping[str, Loss]:
+        if self.answers is None:
+            raise StateMissing("The virtual answers are missing.")
+        return self.losses
+
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         self._written += 1
         self.answers, self.losses, self.available = answers, lost, available

@@ -21,17 +21,21 @@ from provisioner.model import (
     Tries,
     Verdict,
 )
-from provisioner.names import machine_name
+from provisioner.names import SLOT_NUMBERS, machine_name
 from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.levers import why_none
-from provisioner.planning.core.slots import gaps, lacks_room, pending
+from provisioner.planning.core.slots import free_numbers, gaps, lacks_room, pending
 
 MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
+
+NO_NUMBERS = Failure(
+    ErrorClass.OTHER, f"The {SLOT_NUMBERS:,} slot numbers of the request are used up; make a new request."
+)
 
 
 def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "") -> None:
@@ -57,6 +61,9 @@ def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
     """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
+    if free_numbers(draft.requests[record.id], len(wanted) + 1) <= len(wanted):  # one is kept to say why under its name
+        give_up(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
+        return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
@@ -85,7 +92,7 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """The next pool that takes the machine: at once where there is no room for it, else once ``spill_after`` has passed
     since its create or its ungating."""
-    if template.pools[-1] == slot.pool:
+    if template.pools[-1] == slot.pool or free_numbers(draft.requests[slot.request], 2) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
@@ -163,31 +170,41 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
 def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
     """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any.
 
-    Where more than ``MOST_LINES`` were never tried, which come first as in ``gaps``, one speaks for all of them.
+    Where more than ``MOST_LINES`` were never tried, which come first as in ``gaps``, one speaks for all of them; where
+    the numbers do not suffice, one slot speaks for all machines, or the request's message if no number is left.
     """
+    known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
-    if untried > MOST_LINES:
-        wanted = wanted[untried - 1 :]
-        failure = replace(failure, text=f"{failure.text} So {untried:,} machines of the request are not made.")
-        draft.update(record.id, withheld=draft.requests[record.id].withheld + untried - 1)
-    if not wanted:
+    lines = wanted[untried - 1 :] if untried > MOST_LINES else wanted
+    if (numbers := free_numbers(known, len(lines))) < len(lines):
+        lines = [UNTRIED][:numbers]
+    if silent := len(wanted) - len(lines):
+        message = known.message if lines else f"{failure.error}: {failure.text}"
+        draft.update(record.id, withheld=known.withheld + silent, message=message)
+        failure = replace(failure, text=f"{failure.text} So {silent + 1:,} machines of the request are not made.")
+    if not lines:
         return
     template = draft.limits.templates.get(record.template)
     pool = template.pools[0] if template and template.pools else ""
-    for slot in _new_slots(draft, record, pool, wanted):
+    for slot in _new_slots(draft, record, pool, lines):
         draft.close(slot, Verdict.FAILED, failure=slot.tries.failure or failure)
 
 
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
-    """A slot for each machine that is missing, with the next numbers (law: a name is used once)."""
-    first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
-    draft.update(record.id, next_slot=first + len(wanted))
-    return [
+    """A slot for each machine that is missing, with the next free numbers (law: a name is used once).
+
+    The caller has asked ``free_numbers``: no number of more digits than a name has is ever given.
+    """
+    known, prefix = draft.requests[record.id], draft.limits.prefix
+    free = (number for number in range(known.next_slot, SLOT_NUMBERS) if number not in known.slots)
+    slots = [
         Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
-        for number, tries in enumerate(wanted, first)
+        for tries, number in zip(wanted, free, strict=False)
     ]
+    draft.update(record.id, next_slot=next(free, SLOT_NUMBERS))
+    return slots
 
 
 def _why_missing(

@@ -39,6 +39,11 @@ def in_force(limits: Limits, levers: Levers) -> Limits:
     return replace(limits, pools=pools)
 
 
+def paused_pools(limits: Limits, levers: Levers) -> frozenset[str]:
+    """Return the pools that take no machine, by the settings or a hold."""
+    return frozenset([name for name, pool in in_force(limits, levers).pools.items() if pool.paused])
+
+
 def told(lever: Lever) -> str:
     """A lever in words for HF and people."""
     target = f" of {lever.target}" if lever.target else ""

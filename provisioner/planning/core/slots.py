@@ -17,7 +17,7 @@ from provisioner.model import (
     Tries,
     Verdict,
 )
-from provisioner.names import split_name
+from provisioner.names import SLOT_NUMBERS, split_name
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
@@ -83,6 +83,15 @@ def _tries_after(slot: Slot) -> Tries:
         return slot.tries
     late = failure.error is ErrorClass.TIMEOUT and before is not None
     return Tries(slot.tries.failed + failure.error.spends_try, before if late else failure)
+
+
+def free_numbers(record: RequestRecord, most: int) -> int:
+    """Return how many of ``most`` further slots of a request can have a number (law: a name is used once)."""
+    left = SLOT_NUMBERS - record.next_slot
+    if left - len(record.slots) >= most:
+        return most
+    taken = sum(number >= record.next_slot for number in record.slots)
+    return max(0, min(most, left - taken))
 
 
 def pending(record: RequestRecord) -> list[Slot]:

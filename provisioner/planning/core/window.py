@@ -35,6 +35,11 @@ def blocked(window: Window, now: float) -> bool:
     return now < window.retry_at
 
 
+def width(window: Window) -> int:
+    """Return how many machines may be pending at once: one while the window is probing."""
+    return 1 if window.probing else window.window
+
+
 def room(window: Window, pending: int, probes: int) -> int:
     """How many more machines may be asked for.
 

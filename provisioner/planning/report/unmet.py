@@ -23,7 +23,7 @@ from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import boots_by
-from provisioner.planning.core.window import blocked
+from provisioner.planning.core.window import blocked, width
 
 TOTAL = "max_machines_total, over all templates"
 """The text of the reason if that cap is used up."""
@@ -160,7 +160,7 @@ def _behind_window(
 ) -> dict[str, Any]:
     """Return the width of the window, unless earlier calls are under way, and when the next pool is asked."""
     window = draft.window(pool, template)
-    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": 1 if window.probing else window.window}
+    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": width(window)}
     after = _pools_after(draft, template, pool)
     if not after or elsewhere.keys() >= set(after):
         return facts

@@ -99,7 +99,7 @@ def test_what_is_said_of_a_subscription(monkeypatch: pytest.MonkeyPatch, service
 
 
 def test_a_configuration_without_events_asks_nobody(tmp_path: Path) -> None:
-    assert event_findings(small_site(tmp_path).load()) == []
+    assert event_findings(small_site(tmp_path).load(), {}) == []
 
 
 def test_it_is_told_apart_from_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.backends import Finding, Severity
 from provisioner.backends.gke.pod_fields import unknown_fields
+from provisioner.commands import check
 from provisioner.commands.check import check_lines
 from provisioner.commands.cli import run
 from tests.support.hostfactory.sites import Site, example_site, small_site
@@ -117,6 +119,19 @@ def test_the_timings_of_a_demonstration_on_a_real_cloud(
     assert [line.startswith("pools.mig-a.lag_seconds: 2 is for the embedded cloud") for line in listed] == [
         True
     ] * warned
+
+
+def test_findings_on_the_subscription_come_before_those_on_unseen_pools(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finding(name: str) -> list[Finding]:
+        return [Finding(name, Severity.WARNING, "")]
+
+    monkeypatch.setattr(check, "usable_backends", lambda *_: ({}, {}))
+    for question in ("unseen", "event", "size", "clock", "rehearsal"):
+        monkeypatch.setattr(check, f"{question}_findings", lambda *_, name=question: finding(name))
+    findings = check.findings_document(check.check_live(site.load(), ()))
+    assert [one["pool"] for one in findings] == ["rehearsal", "clock", "size", "event", "unseen"]
 
 
 # --- the example ------------------------------------------------------------------------------------------------------

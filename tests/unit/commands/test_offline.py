@@ -51,6 +51,17 @@ def test_what_a_call_raises_is_raised() -> None:
         all_at_once({"a": lambda: 1, "b": fails}, "pools")
 
 
+def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_command() -> None:
+    hung = threading.Event()
+    before = set(threading.enumerate())
+    try:
+        assert all_at_once({"hung": lambda: hung.wait(30)}, "", 0.05) == {}
+        left = set(threading.enumerate()) - before
+        assert {thread.daemon for thread in left} == {True}, "Python waits for all other threads"
+    finally:
+        hung.set()
+
+
 def test_a_pool_that_does_not_answer_in_time_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "LOOK_SECONDS", 0.5)
     quick, slow = SlowPlace(), SlowPlace()

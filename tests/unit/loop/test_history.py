@@ -26,6 +26,7 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Lever,
+    LeverKind,
     LossCause,
     Memory,
     Outcome,
@@ -40,9 +41,10 @@ from provisioner.model import (
 )
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench
-from tests.support.levers import CANCEL, PAUSE, STOP
+from tests.support.levers import CANCEL, PAUSE, STOP, pull, release
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -96,7 +98,7 @@ class Diary:
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
         changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
-        self.history.take(Changes(self.number, self.wall, **changed, **more), ending=ending)
+        self.history.take(Changes(self.number, self.wall, **(changed | more)), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -222,6 +224,24 @@ def test_a_deferral_says_which_bound_is_reached(
     assert (line["reason"], line.get("bound")) == (reason, bound)
 
 
+@pytest.mark.parametrize(
+    ("pressures", "bound"),
+    [
+        ({}, 7),
+        ({("a", TEMPLATE): Window(3)}, 3),
+        ({("a", TEMPLATE): Window(3, probing=True, level=1, failure=STOCKOUT)}, 1),
+    ],
+    ids=["new", "known", "probing"],
+)
+def test_a_window_is_told_as_the_bound_although_the_pool_is_busy(
+    diary: Diary, pressures: dict[tuple[str, str], Window], bound: int
+) -> None:
+    held, places = memory(record(count=9), pressures=pressures), limits(pool("a", initial_window=7))
+    waiting = [plan(held, snapshot(), limits=places, busy=["a"]), plan(held, snapshot(), limits=places)]
+    lines = [line for one in waiting for line in diary.cycle(plan=one) if line["event"] == "deferred"]
+    assert [(line["reason"], line.get("bound")) for line in lines] == [(PendingReason.WINDOW, bound)]
+
+
 def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
     sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
     lines = []
@@ -234,17 +254,64 @@ def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
     assert lines == [said | {"window": 16}, said | {"window": 8} | backing, said | over, said | {"window": 4}]
 
 
+@pytest.mark.parametrize("former", [None, Window(8)], ids=["new", "known"])
+def test_a_window_is_told_as_the_cycle_leaves_it(diary: Diary, former: Window | None) -> None:
+    closed = Window(8, level=1, failure=STOCKOUT)
+    outcome = WindowChange("a", TEMPLATE, former, closed)
+    other = WindowChange("b", TEMPLATE, None, closed)
+    opened = [outcome, other, WindowChange("a", TEMPLATE, closed, Window(8))]
+    assert [line["pool"] for line in diary.cycle(windows=opened)] == ["b"]
+    (line,) = diary.cycle(windows=[outcome, WindowChange("a", TEMPLATE, closed, Window(2))])
+    assert (line["window"], "backing_off" in line) == (2, False)
+
+
 def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
     (line,) = diary.cycle(memory(pressures={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
     assert (line["event"], line["backing_off"]) == ("window", True)
 
 
 def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
-    paused = Plan(memory(), paused=frozenset({"a"}))
-    assert diary.cycle(plan=paused) == [{"event": "paused", "pool": "a"}]
-    assert diary.cycle(plan=paused) == []
-    assert diary.cycle(plan=None) == [], "nothing was planned"
-    assert diary.cycle() == [{"event": "resumed", "pool": "a"}]
+    paused = frozenset({"a"})
+    assert diary.cycle(paused=paused) == [{"event": "paused", "pool": "a"}]
+    assert diary.cycle(paused=paused) == []
+    assert diary.cycle() == [], "the end of a loop changes no pause"
+    assert diary.cycle(paused=frozenset({"b"}), plan=None) == [
+        {"event": "resumed", "pool": "a"},
+        {"event": "paused", "pool": "b"},
+    ]
+
+
+def test_pools_are_told_as_paused_and_resumed_although_no_plan_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StateError("no space left")
+
+    bench = Bench(tmp_path)
+    limits = bench.reconciler.limits
+    monkeypatch.setattr(bench.state.memory, "write", full)
+    bench.request(1)
+    pull(bench.state, replace(PAUSE, target="pool"))
+    settings = {**limits.pools, "other": replace(limits.pools["other"], paused=True)}
+    bench.reconciler.limits = replace(limits, pools=settings)
+    assert bench.cycle().problem == "no space left"
+    release(bench.state, LeverKind.PAUSE, target="pool")
+    assert bench.cycle(2).problem == "no space left"
+    found = bench.state.journal.find("paused", "resumed").lines
+    assert [(line["event"], line["pool"]) for line in found] == [
+        ("paused", "other"),
+        ("paused", "pool"),
+        ("resumed", "pool"),
+    ]
+
+
+def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    pull(bench.state, replace(PAUSE, target="pool"))
+    bench.cycle()
+    bench.reconciler.settle()
+    (line,) = bench.state.journal.find("paused", "resumed").lines
+    assert line["event"] == "paused"
 
 
 @pytest.mark.parametrize(
@@ -281,6 +348,24 @@ def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
     bench.cycle(3)
     events = [line["event"] for line in bench.state.journal.find(id_).lines[len(before) :]]
     assert events == ["close", "told", "delete", "gone"]
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["meanwhile", "before"])
+@pytest.mark.parametrize("by", [LeverKind.DRAIN, LeverKind.CANCEL])
+def test_machines_that_are_asked_back_across_a_restart_are_told_once(
+    tmp_path: Path, by: LeverKind, published: bool
+) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(2)
+    machines = sorted(bench.place.machines)
+    targets, cause = (["pool"], "drained") if by is LeverKind.DRAIN else (machines, "cancelled")
+    pull(bench.state, *[Lever(by, target, "ann") for target in targets])
+    if published:
+        bench.cycle(2)
+    bench.restarted()
+    bench.cycle(2)
+    (told,) = bench.state.journal.find('"answer":"lost"').lines
+    assert (told["cause"], told["machines"]) == (cause, machines)
 
 
 def test_a_window_that_a_refused_create_closed_is_written(tmp_path: Path) -> None:

@@ -9,13 +9,29 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.loop.publisher import Publisher, Reported
-from provisioner.model import NO_LEVERS, Contact, LossCause, Memory, Notice, RequestStatus, Verdict
+from provisioner.model import (
+    NO_LEVERS,
+    Contact,
+    Lever,
+    LeverKind,
+    Levers,
+    LossCause,
+    Memory,
+    Notice,
+    RequestRecord,
+    RequestStatus,
+    Verdict,
+)
+from provisioner.planning.core.levers import DRAINED
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.state.status import StatusStore
 from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
 
 LIMITS = limits()
 CONTACT = Contact()
 ENDED = record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)
+LOST = record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE)
 
 
 @pytest.fixture
@@ -43,19 +59,59 @@ def test_only_answers_of_changed_records_are_reported(publisher: Publisher) -> N
 
 
 def test_a_loss_is_reported_once(publisher: Publisher) -> None:
-    lost = memory(record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE))
+    lost = memory(LOST)
     published(publisher, memory(ENDED))
     (reported,) = published(publisher, lost)
     assert reported.lost == {name(0): Loss(0, LossCause.NODE)}
     assert published(publisher, lost) == []
 
 
+@pytest.mark.parametrize(
+    ("news", "lost"), [(ENDED, {}), (LOST, {name(0): Loss(0, LossCause.NODE)})], ids=["answer", "loss"]
+)
+def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
+    publisher: Publisher, state: StateDir, monkeypatch: pytest.MonkeyPatch, news: RequestRecord, lost: dict[str, Loss]
+) -> None:
+    before = record(running(0))
+    published(publisher, memory(before))
+    readable = iter([True, False, True, False, True, True, True])  # before and after each of three writes, and then
+
+    def signature() -> object:
+        if not next(readable):
+            raise StateError("stale file handle")
+        return StatusStore.signature(state.status)
+
+    monkeypatch.setattr(state.status, "signature", signature)
+    for _ in range(2):
+        with pytest.raises(StateError):
+            publisher.publish(memory(news), LIMITS, NO_LEVERS, CONTACT, NOW)
+        assert publisher.unpublished
+    first, *others = published(publisher, memory(news))
+    assert first == Reported(((before, news),), lost)
+    assert others == [Reported((), {})] * 2
+    assert published(publisher, memory(news)) == []
+
+
 def test_the_memory_of_the_start_is_no_news_and_is_published(publisher: Publisher, state: StateDir) -> None:
     lost = memory(record(running(0, Verdict.LOST), ended=RequestStatus.COMPLETE))
-    publisher.begin(lost, LIMITS, NO_LEVERS, CONTACT, NOW)
-    publisher.begin(memory(), LIMITS, NO_LEVERS, CONTACT, NOW)
+    publisher.begin(lost, LIMITS, CONTACT, NOW)
+    publisher.begin(memory(), LIMITS, CONTACT, NOW)
     assert published(publisher, lost) == [Reported((), {})]
     assert list(state.status.read_lost()) == [name(0)]
+
+
+def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
+    publisher: Publisher, state: StateDir
+) -> None:
+    state.status.write({}, {}, {})
+    publisher.begin(memory(LOST), LIMITS, CONTACT, NOW)
+    assert published(publisher, memory(LOST)) == [Reported((), {name(0): Loss(0, LossCause.NODE)})]
+
+
+def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
+    drained = Levers((Lever(LeverKind.DRAIN, "a"),))
+    publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
+    assert publisher.tell() == [Reported((), {name(0): DRAINED})]
 
 
 def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:

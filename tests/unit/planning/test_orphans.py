@@ -21,6 +21,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
+from provisioner.names import SLOT_NUMBERS
+from provisioner.planning.allocate.scheduling import NO_NUMBERS
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.observe.observation import reflect
@@ -219,8 +221,8 @@ def test_what_intent_says_of_the_files(
     assert (made.memory.brake.reason if made.memory.brake else None) is reason
 
 
-def adopted(remembered: Memory) -> Draft:
-    draft = draft_of(remembered, snapshot(machine(3)), limits=LIMITS)
+def adopted(remembered: Memory, number: int = 3) -> Draft:
+    draft = draft_of(remembered, snapshot(machine(number)), limits=LIMITS)
     reflect(draft)
     adopt(draft)
     return draft
@@ -238,6 +240,15 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
 
 def test_an_adopted_machine_never_makes_an_earlier_name_new_again() -> None:
     assert adopted(memory(record(slot(6, Verdict.FAILED), count=5))).requests[REQUEST].next_slot == 7
+
+
+def test_an_adopted_machine_of_the_last_number_leaves_none_for_another() -> None:
+    kept = record(running(0), count=3)
+    draft = adopted(memory(kept), SLOT_NUMBERS - 1)
+    made = plan(draft.memory(), snapshot(machine(0), machine(SLOT_NUMBERS - 1)), limits=LIMITS)
+    after = made.memory.requests[REQUEST]
+    assert (made.creates, sorted(after.slots), after.slots[0].name) == ((), [0, SLOT_NUMBERS - 1], name(0))
+    assert (after.ended, after.message) == (RequestStatus.COMPLETE_WITH_ERROR, f"other: {NO_NUMBERS.text}")
 
 
 @pytest.mark.parametrize(

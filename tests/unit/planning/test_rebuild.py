@@ -29,7 +29,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.names import SLOT_BLOCK
+from provisioner.names import SLOT_BLOCK, SLOT_NUMBERS
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild
 from provisioner.planning.report.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
@@ -139,6 +139,28 @@ def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(
     looks = {"a": snapshot(), "b": snapshot(pool="b")}
     remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("life", "used", "block"),
+    [
+        pytest.param(10, [9], 1, id="the block of this life"),
+        pytest.param(11, [9, 1], 2, id="the block of this life, after two in a row"),
+        pytest.param(1, [0, 9, 1], 2, id="the number of lives is lost, too: the next that is free"),
+        pytest.param(9, [9], 1, id="the highest of this life is used: the first"),
+        pytest.param(8, [9, 8, *range(7)], 7, id="the only one that is free"),
+    ],
+)
+def test_slot_numbers_go_on_in_a_free_block_after_the_last(life: int, used: list[int], block: int) -> None:
+    there = [machine(one * SLOT_BLOCK + 4) for one in used]
+    looks = {"a": snapshot(*there), "b": snapshot(pool="b")}
+    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
+    assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
+
+
+def test_a_memory_whose_blocks_are_all_used_has_no_slot_number_left() -> None:
+    there = [machine(one * SLOT_BLOCK) for one in range(10)]
+    assert rebuilt(intent(), *there).requests[REQUEST].next_slot == SLOT_NUMBERS
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -27,11 +28,13 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.names import NO_TEMPLATE
+from provisioner.names import NO_TEMPLATE, SLOT_NUMBERS
 from provisioner.planning.allocate import scheduling
-from provisioner.planning.allocate.scheduling import MOST_LINES, SLOW, ask
+from provisioner.planning.allocate.scheduling import MOST_LINES, NO_NUMBERS, SLOW, ask
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import gaps, missing
+from provisioner.planning.core.slots import free_numbers, gaps, missing
+from provisioner.planning.finish.deadlines import conclude
+from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
@@ -583,6 +586,83 @@ def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
     draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
     lines = [one for one in slots(draft).values() if one.submitted is None]
     assert (len(lines), missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
+
+
+# --- slot numbers -----------------------------------------------------------------------------------------------------
+
+LAST = SLOT_NUMBERS - 1
+
+
+def answered(draft: Draft) -> dict[str, Any]:
+    """The terminal answer of the request, whose names and numbers still fit."""
+    record = draft.requests[REQUEST]
+    assert [one.name for one in record.slots.values()] == [name(number) for number in record.slots]
+    assert max(record.slots) <= LAST
+    conclude(draft, record)
+    answer: dict[str, Any] = json.loads(request_answer(draft.requests[REQUEST]).text)
+    return answer
+
+
+@pytest.mark.parametrize(("left", "creates"), [(4, 3), (3, 0), (1, 0)])
+def test_a_request_whose_slot_numbers_are_used_up_ends_and_says_why(left: int, creates: int) -> None:
+    failed = slot(1, Verdict.FAILED, failure=BROKEN)
+    one = record(slot(0, Verdict.CANCELLED), failed, count=4, next_slot=SLOT_NUMBERS - left)
+    draft = asked(memory(one), limits=limits(pool("a", initial_window=9)))
+    assert len(draft.creates) == creates
+    assert slots(draft)[0] == one.slots[0], "no slot is replaced by another"
+    if not creates:
+        answer = answered(draft)
+        assert (answer["status"], missing(draft.requests[REQUEST])) == ("complete_with_error", 0)
+        lines = [one["message"] for one in answer["machines"] if one["name"] != name(0)]
+        text = f"other: {NO_NUMBERS.text}" + " So 3 machines of the request are not made." * (left == 1)
+        assert lines == [text] * left
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["before its deadline", "at its deadline"])
+def test_a_request_without_any_slot_number_says_why_in_its_message(over: bool) -> None:
+    one = record(running(0), running(LAST), count=4, deadline=NOW if over else NOW + 1)
+    draft = asked(memory(one), limits=limits())
+    answer = answered(draft)
+    reason = "timeout: No pool had room" if over else f"other: {NO_NUMBERS.text}"
+    assert (draft.creates, answer["status"]) == ([], "complete_with_error")
+    assert answer["message"].startswith(reason)
+    assert sorted(one["name"] for one in answer["machines"]) == [name(0), name(LAST)]
+
+
+@pytest.mark.parametrize(("left", "lines"), [(4, 4), (3, 1), (1, 1)])
+def test_machines_that_are_given_up_share_a_line_where_numbers_are_scarce(left: int, lines: int) -> None:
+    failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(4)]
+    draft = asked(memory(record(*failed, deadline=NOW, next_slot=SLOT_NUMBERS - left)), limits=limits())
+    assert len(slots(draft)) - 4 == lines
+    answer = answered(draft)
+    assert missing(draft.requests[REQUEST]) == 0
+    assert BROKEN.text in answer["message"]
+    assert ("So 4 machines" in answer["message"]) is (lines == 1)
+
+
+@pytest.mark.parametrize(("left", "spills"), [(2, True), (1, False)])
+def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> None:
+    one = record(slot(0, submitted=NOW - SPILL), next_slot=SLOT_NUMBERS - left)
+    draft = asked_of(one)
+    assert created(draft) == ({"b": 1} if spills else {})
+    assert slots(draft)[0].verdict is (Verdict.WITHDRAWN if spills else Verdict.OPEN)
+    assert free_numbers(draft.requests[REQUEST], 9) == 1
+
+
+def test_a_slot_number_that_is_taken_is_passed_over() -> None:
+    """A memory that was made again goes on in a lower block than its highest slot's, once the highest is used."""
+    one = record(slot(0), slot(6), slot(LAST), count=6, next_slot=5)
+    draft = asked(memory(one), limits=limits(pool("a", initial_window=9)))
+    assert sorted(slots(draft)) == [0, 5, 6, 7, 8, LAST]
+    assert draft.requests[REQUEST].next_slot == 9
+
+
+@pytest.mark.parametrize(
+    ("numbers", "next_slot", "free"),
+    [((0, LAST), LAST - 2, 2), ((0,), LAST - 2, 3), ((LAST,), SLOT_NUMBERS, 0), ((0,), 1, 5)],
+)
+def test_free_numbers(numbers: tuple[int, ...], next_slot: int, free: int) -> None:
+    assert free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
 
 
 def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:

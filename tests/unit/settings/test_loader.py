@@ -18,6 +18,7 @@ from provisioner.commands import cli
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
+from provisioner.schema.problems import NAMES_SHOWN
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
 from provisioner.settings.tree import Backoff, Loop
@@ -362,7 +363,8 @@ WRONG_SETTINGS = {
         {"kind": "gke", "pod_spec": "spec.yaml"},
         f".name: expected {NAME}, got 'a b'",
     ),
-    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of settings, got ['M']"),
+    "a value for templates": ("templates", 5, ": expected a mapping of templates, got 5"),
+    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of templates, got ['M']"),
     "settings of a template that HF does not have": ("templates.Mixd", {}, ": no such template; did you mean 'Mixed'?"),
     "settings of a template that are none": ("templates.Mixed", 3, ": expected a mapping of settings, got 3"),
     "an unknown setting of a template": (
@@ -394,6 +396,29 @@ def test_a_wrong_setting_is_named_with_what_is_expected(site: Site, path: str, v
     assert own[0].startswith(f"provisioner.yaml: {path}{text}")
 
 
+def test_an_unknown_setting_lists_every_setting(site: Site) -> None:
+    site.settings["pools"]["gke-main"]["zz"] = 1
+    names = [repr(name) for name in GkePool.model_fields if name != "name"]
+    assert len(names) > NAMES_SHOWN
+    assert site.problems() == [
+        f"provisioner.yaml: {GKE}.zz: unknown setting; there are {', '.join(names)}",
+    ]
+
+
+def test_an_unknown_pool_lists_some_of_many_pools(site: Site) -> None:
+    mig = site.settings["pools"]["mig-a"]
+    site.settings["pools"] = {f"m{number}": mig | {"group": f"g{number}"} for number in range(NAMES_SHOWN + 1)}
+    site.templates = [template("T", pools=["zz"])]
+    (problem,) = site.problems()
+    assert (f"'m{NAMES_SHOWN - 1}' and more" in problem, f"'m{NAMES_SHOWN}'" in problem) == (True, False)
+
+
+def test_an_unknown_pool_lists_no_pools_if_there_are_none(site: Site) -> None:
+    site.settings["pools"] = {}
+    site.templates = [template("T", pools=["zz"])]
+    assert "tprov_templates.json: templates.T.pools: unknown pool 'zz'" in site.problems()
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
@@ -408,6 +433,12 @@ def test_a_setting_without_default_has_to_be_there(site: Site, path: str, text: 
     _, pool, name = path.split(".")
     del site.settings["pools"][pool][name]
     assert site.problems() == [f"provisioner.yaml: pools.{pool}.{text}"]
+
+
+def test_unknown_templates_are_named_in_the_order_of_the_file(site: Site) -> None:
+    names = [f"z{number}" for number in (3, 1, 2, 9, 5, 7)]
+    site.settings["templates"] = {name: {} for name in ("z3", "Mixed", *names[1:])}
+    assert [problem.split(": ")[1] for problem in site.problems()] == [f"templates.{name}" for name in names]
 
 
 def test_one_mistake_does_not_hide_another(site: Site) -> None:

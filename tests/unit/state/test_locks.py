@@ -162,11 +162,19 @@ def test_a_directory_that_may_not_be_written_and_a_mount_without_locks_are_named
     path = str(tmp_path / "lock")
     with monkeypatch.context() as patched:
         patched.setattr(atomic.os, "open", failing(os.open, errno.EROFS))
-        with pytest.raises(StateUnwritable, match=r"lock\.turn: cannot be written: Read-only file system\."):
+        with pytest.raises(StateUnwritable, match=r"lock\.turn: cannot be locked: Read-only file system\."):
             DataLock(path).__enter__()
     monkeypatch.setattr(locks.fcntl, "flock", failing(locks.fcntl.flock, errno.ENOLCK))
     with pytest.raises(StateUnwritable, match="Mount it with support for locks"):
         DataLock(path).__enter__()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ESTALE, errno.EINTR])
+def test_a_lock_that_the_system_refuses_cannot_be_locked(tmp_path: Path, monkeypatch, code: int) -> None:
+    lock = LockFile(str(tmp_path / "lock"))
+    monkeypatch.setattr(locks.fcntl, "flock", failing(locks.fcntl.flock, code))
+    with pytest.raises(StateUnwritable, match=rf"lock: cannot be locked: {re.escape(os.strerror(code))}\."):
+        lock.try_acquire()
 
 
 @pytest.mark.parametrize("call", ["pread", "pwrite", "lstat"])

@@ -42,6 +42,14 @@ def test_a_loop_whose_lock_was_forgotten_takes_it_again_unless_another_has_it(tm
     assert not loop.keep()
 
 
+def test_a_lock_that_the_system_does_not_give_again_cannot_be_locked(tmp_path: Path, monkeypatch) -> None:
+    loop = LoopLock(str(tmp_path / "loop.lock"))
+    assert loop.acquire(0)
+    monkeypatch.setattr(locks.fcntl, "flock", failing(locks.fcntl.flock, errno.ENOLCK))
+    with pytest.raises(StateUnwritable, match=r"loop\.lock: cannot be locked: No locks available\."):
+        loop.keep()
+
+
 def test_a_loop_whose_lock_file_is_gone_or_senseless_hears_of_it(tmp_path: Path) -> None:
     path = tmp_path / "loop.lock"
     loop = LoopLock(str(path))

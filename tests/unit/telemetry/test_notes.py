@@ -51,10 +51,11 @@ class Desk:
         held: Memory | None = None,
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
+        batches: tuple[tuple[Outcome, ...], ...] = (),
         unmet: Mapping[str, tuple[Unmet, ...]] | None = MappingProxyType({}),
     ) -> Notes:
         """What stands in the file after another cycle."""
-        results = (Results("a", outcomes, ()),) if outcomes else ()
+        results = tuple(Results("a", batch, ()) for batch in (outcomes, *batches) if batch)
         seen = {look.pool: look for look in looks}
         report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
@@ -178,6 +179,13 @@ def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
         "a create tells nothing of deletes"
     )
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
+
+
+def test_a_delete_ends_only_the_refusals_that_came_before_it(desk: Desk) -> None:
+    taken, denied = (delete(0),), (delete(1, DENIED),)
+    assert refused(desk.cycle(SEEN, batches=(taken, denied))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, batches=(taken, denied))) == [("delete", "", 102.0)]
+    assert refused(desk.cycle(SEEN, batches=(denied, taken))) == []
 
 
 def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_otherwise(desk: Desk) -> None:

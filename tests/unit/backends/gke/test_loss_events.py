@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import pytest
 
 from provisioner.backends import Ended
 from provisioner.backends.gke.api import refusal
-from provisioner.backends.gke.loss_events import LossEvents
+from provisioner.backends.gke.loss_events import MOST, LossEvents
 from provisioner.model import LossCause
 from tests.support.waiting import until
 
@@ -53,3 +55,25 @@ def test_an_unexpected_error_is_in_the_log_and_the_next_losses_are_sent(caplog: 
         until(lambda number=number: caplog.text.count("of another kind") >= number, 30, what="the error is logged")
     losses.close()
     assert len(sent) == 2
+
+
+def test_a_silent_server_holds_up_neither_the_end_of_the_process_nor_the_memory() -> None:
+    sent: list[Any] = []
+    silent = threading.Event()
+
+    def send(*_: Any, body: bytes) -> None:
+        sent.append(json.loads(body)["message"])
+        silent.wait(30)
+
+    losses = losses_of(send)
+    losses.record("gke", [END])
+    until(lambda: sent, 30, what="the first is sent")
+    assert {thread.daemon for thread in threading.enumerate() if thread.name.startswith("losses ")} == {True}
+    before = sys.getrefcount(END)
+    for _ in range(100):
+        losses.record("gke", [END] * 10)
+    assert sys.getrefcount(END) - before <= MOST + 1
+    silent.set()
+    until(lambda: len(sent) == 1 + MOST + 1, 30, what="those that waited are sent")
+    losses.close()
+    assert sent[-1].startswith(f"{1000 - MOST} more machines of pool gke ended: {1000 - MOST} NodeLost.")

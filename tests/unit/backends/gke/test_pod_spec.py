@@ -106,6 +106,18 @@ def test_what_our_own_values_replace_is_known() -> None:
     assert parse_pod_spec(BODY, "symphony").replaced(LABELS) == []
 
 
+@pytest.mark.parametrize("value", ["2026-01-01", ".nan", "2026-01-01T12:00:00Z", "{a: 2026-01-01}"])
+def test_what_our_own_values_replace_may_be_anything(value: str) -> None:
+    text = f"metadata: {{name: {value}, generateName: {value}}}\nspec: {{hostname: {value}, {BODY}}}"
+    assert made(text) == made(BODY)
+    assert parse_pod_spec(text, "symphony").replaced(LABELS) == ["spec.hostname"]
+
+
+@pytest.mark.parametrize("value", ["", "~", '""'])
+def test_an_empty_hostname_is_not_said_to_be_replaced(value: str) -> None:
+    assert parse_pod_spec(f"hostname: {value}\n{BODY}", "symphony").replaced(LABELS) == []
+
+
 def test_a_number_in_json_stays_what_it_is() -> None:
     text = '{"activeDeadlineSeconds": 1e3, "containers": [{"name": "main", "image": "busybox"}]}'
     assert made(text)["spec"]["activeDeadlineSeconds"] == 1000

@@ -430,6 +430,11 @@ def test_any_pool_of_ours_is_of_this_provisioner() -> None:
     assert not IDENTITY.is_of_provisioner(labelled(slot="000008")), "a copy of our labels under another name"
 
 
+def test_the_selector_finds_what_the_labels_say() -> None:
+    labels = IDENTITY.labels(CREATE)
+    assert all(labels[term.partition("=")[0]] == term.partition("=")[2] for term in IDENTITY.selector.split(","))
+
+
 def test_a_label_names_the_slot() -> None:
     assert IDENTITY.labels(CREATE)["hf-provisioner/slot"] == "000007"
 

@@ -27,6 +27,7 @@ class Server:
     def __init__(self) -> None:
         self.readings = 0
         self.error: ErrorClass | None = None
+        self.retry_after: float | None = None
         self.odd = False
         """True: the server answers with something else than the documented shape."""
         self.free = threading.Event()
@@ -36,7 +37,7 @@ class Server:
         self.readings += 1
         self.free.wait(10 * PATIENCE)
         if self.error:
-            raise BackendError(self.error, "no")
+            raise BackendError(self.error, "no", self.retry_after)
         if self.odd:
             raise KeyError("name")
         return {"a": {"reading": self.readings}}
@@ -109,6 +110,15 @@ def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, s
     assert server.readings == 1
     server.error = None
     assert began(shared, "a", 2.0) == 2.0
+
+
+def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(server: Server, shared: SharedList) -> None:
+    """The project's budget of calls follows Retry-After for all pools."""
+    server.error, server.retry_after = ErrorClass.THROTTLED, 300.0
+    for pool in ("a", "b"):
+        with pytest.raises(BackendError, match="no") as caught:
+            began(shared, pool, 1.0)
+        assert (caught.value.failure.error, caught.value.retry_after) == (ErrorClass.THROTTLED, None)
 
 
 def test_pools_of_one_project_share_and_others_do_not() -> None:

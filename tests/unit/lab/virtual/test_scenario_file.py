@@ -70,6 +70,16 @@ def test_a_mistake_in_a_file_is_told_with_its_place_and_value(tmp_path: Path, mo
     assert problem(tmp_path / "own.yaml", yaml.safe_dump({**TINY, **more})).startswith(words)
 
 
+def test_mistakes_in_settings_are_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+    given = ["template_limits", "id", "pools", "templates", "instance"]
+    sections = ["server", "loop", "events", "backoff", "compute", "budget"]
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({**TINY, "settings": dict.fromkeys([*given, *sections], 3)}, sort_keys=False))
+    with pytest.raises(ConfigError) as caught:
+        read(file)
+    assert [one.where for one in caught.value.problems] == [f"own.settings.{name}" for name in (*given, *sections)]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
