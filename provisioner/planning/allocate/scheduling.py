@@ -26,7 +26,7 @@ from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.levers import why_none
-from provisioner.planning.core.slots import free_numbers, gaps, lacks_room, pending
+from provisioner.planning.core.slots import gaps, lacks_room, numbers_left, pending
 
 MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
@@ -61,7 +61,7 @@ def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
     """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
-    if free_numbers(draft.requests[record.id], len(wanted) + 1) <= len(wanted):  # one is kept to say why under its name
+    if numbers_left(draft.requests[record.id]) <= len(wanted):  # one is kept to say why under its name
         give_up(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
         return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
@@ -92,7 +92,7 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """The next pool that takes the machine: at once where there is no room for it, else once ``spill_after`` has passed
     since its create or its ungating."""
-    if template.pools[-1] == slot.pool or free_numbers(draft.requests[slot.request], 2) < 2:
+    if template.pools[-1] == slot.pool or numbers_left(draft.requests[slot.request]) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
@@ -176,7 +176,7 @@ def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failur
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
     lines = wanted[untried - 1 :] if untried > MOST_LINES else wanted
-    if (numbers := free_numbers(known, len(lines))) < len(lines):
+    if (numbers := numbers_left(known)) < len(lines):
         lines = [UNTRIED][:numbers]
     if silent := len(wanted) - len(lines):
         message = known.message if lines else f"{failure.error}: {failure.text}"
@@ -193,18 +193,16 @@ def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failur
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
-    """A slot for each machine that is missing, with the next free numbers (law: a name is used once).
+    """A slot for each machine that is missing, with the next numbers (law: a name is used once).
 
-    The caller has asked ``free_numbers``: no number of more digits than a name has is ever given.
+    The caller has asked ``numbers_left``: no number of more digits than a name has is ever given.
     """
-    known, prefix = draft.requests[record.id], draft.limits.prefix
-    free = (number for number in range(known.next_slot, SLOT_NUMBERS) if number not in known.slots)
-    slots = [
+    first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
+    draft.update(record.id, next_slot=first + len(wanted))
+    return [
         Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
-        for tries, number in zip(wanted, free, strict=False)
+        for number, tries in enumerate(wanted, first)
     ]
-    draft.update(record.id, next_slot=next(free, SLOT_NUMBERS))
-    return slots
 
 
 def _why_missing(

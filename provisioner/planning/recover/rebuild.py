@@ -112,6 +112,7 @@ def rebuild(
 ) -> Memory:
     """What can be known again."""
     intent, told, heard = evidence.intent, evidence.told, evidence.heard
+    first = SLOT_BLOCK * ((evidence.life - 1) % LIVES + 1)
     seen = {name: (pool, one) for pool, look in evidence.snapshots.items() for name, one in look.machines.items()}
     returned = _given_back(evidence)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
@@ -130,7 +131,7 @@ def rebuild(
         requests[request.id] = replace(
             record,
             deadline=now + max(0.0, min(left, limits.request_deadline)),
-            next_slot=_next_slot(record.slots, evidence.life),
+            next_slot=min(max(first, record.next_slot), SLOT_NUMBERS),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
@@ -143,10 +144,11 @@ def rebuild(
 
 
 def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, traces: _Traces) -> RequestRecord:
-    """A request by its answer, if there is one, and by its machines; the caller knows its deadline and next number."""
+    """A request by its answer, if there is one, and by its machines; the caller knows its deadline."""
     now = traces.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
     slots = _slots(request, answer, ended, heard, traces)
+    block = max(slots, default=-1) // SLOT_BLOCK + 1
     return RequestRecord(
         id=request.id,
         template=request.template,
@@ -154,21 +156,13 @@ def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, tr
         read=now,
         deadline=now,
         slots=slots,
+        next_slot=block * SLOT_BLOCK,
         ended=ended,
         ended_at=now if ended else None,
         message=answer["message"] if answer and tells_cancel(answer["message"]) else "",
         rc_account=request.rc_account,
         told_at=now if ended and heard else None,
     )
-
-
-def _next_slot(slots: Iterable[int], life: int) -> int:
-    """Return the first number of a block that is free: of this life or after the highest, else any; else no number."""
-    used = {number // SLOT_BLOCK for number in slots}
-    own = (life - 1) % LIVES + 1
-    later = max(own, max(used, default=0) + 1)
-    blocks = [*range(later, LIVES + 1), *range(own, LIVES + 1), *range(1, own)]
-    return next((block for block in blocks if block not in used), LIVES + 1) * SLOT_BLOCK
 
 
 def _slots(
