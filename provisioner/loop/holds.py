@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, format_utc
+from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, Limits, format_utc
+from provisioner.planning.core.holds import paused_pools
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 
@@ -37,6 +38,8 @@ class CurrentHolds:
         """Reason why the file cannot be read, as last logged; empty if it can."""
         self._changes: list[HoldChange] = []
         """Changes that are not logged yet."""
+        self._judged: tuple[object, object] = (None, None)
+        """Limits and holds by which the paused pools were last found."""
 
     def read(self) -> Holds:
         """Return the holds. Read the file again only if its signature changed or the last read failed."""
@@ -59,6 +62,13 @@ class CurrentHolds:
     def _update(self, holds: Holds) -> None:
         self._changes += _changes(self.latest if self._is_known else None, holds)
         self.latest, self._is_known = holds, True
+
+    def changed_pauses(self, limits: Limits) -> frozenset[str] | None:
+        """Return the paused pools; None if neither limits nor holds changed since the last call."""
+        if self._judged[0] is limits and self._judged[1] is self.latest:
+            return None
+        self._judged = limits, self.latest
+        return paused_pools(limits, self.latest)
 
     def log_changes(self) -> list[HoldChange]:
         """Log what was set or released since the last call, and return it."""

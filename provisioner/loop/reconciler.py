@@ -33,7 +33,6 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.planning.collect.orphans import without_brake
-from provisioner.planning.core.holds import paused_pools
 from provisioner.planning.finish.returns import sought
 from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
@@ -110,7 +109,8 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         changed = results, transitions, windows, recorded, self._holds.log_changes(), self._publisher.pop_news()
-        self._history.record(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
+        paused = self._holds.changed_pauses(self.limits)
+        self._history.record(Changes(self._number, self._clock.wall(), *changed, paused))
         return CycleReport(
             number=self._number,
             now=now,

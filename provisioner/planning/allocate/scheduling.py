@@ -63,7 +63,7 @@ def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
     """Request the missing machines, except machines without tries left and machines beyond the template's maxNumber."""
-    if count_free_numbers(draft.requests[record.id], len(wanted) + 1) <= len(wanted):  # one is kept for the reason
+    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # one is kept for the reason
         fail_missing(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
         return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
@@ -97,7 +97,7 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
     A machine without room moves at once. Any other machine moves once ``spill_after`` has passed since its create or
     its ungating.
     """
-    if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request], 2) < 2:
+    if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
@@ -183,7 +183,7 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
     lines = wanted[untried - 1 :] if untried > MOST_LINES else wanted
-    if (numbers := count_free_numbers(known, len(lines))) < len(lines):
+    if (numbers := count_free_numbers(known)) < len(lines):
         lines = [UNTRIED][:numbers]
     if silent := len(wanted) - len(lines):
         message = known.message if lines else f"{failure.error}: {failure.text}"
@@ -200,18 +200,16 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
-    """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
+    """Return a new slot for each missing machine, with the next numbers (law: a name is used once).
 
     The caller has asked ``count_free_numbers``, so no number has more digits than the field in a name.
     """
-    known, prefix = draft.requests[record.id], draft.limits.prefix
-    free = (number for number in range(known.next_slot, SLOT_NUMBERS) if number not in known.slots)
-    slots = [
+    first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
+    draft.update(record.id, next_slot=first + len(wanted))
+    return [
         Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
-        for tries, number in zip(wanted, free, strict=False)
+        for number, tries in enumerate(wanted, first)
     ]
-    draft.update(record.id, next_slot=next(free, SLOT_NUMBERS))
-    return slots
 
 
 def _find_reason(

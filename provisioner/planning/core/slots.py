@@ -85,13 +85,9 @@ def _tries_after(slot: Slot) -> Tries:
     return Tries(slot.tries.failed + failure.error.spends_try, before if late else failure)
 
 
-def count_free_numbers(record: RequestRecord, most: int) -> int:
-    """Return how many of ``most`` further slots of a request can get a number (law: a name is used once)."""
-    left = SLOT_NUMBERS - record.next_slot
-    if left - len(record.slots) >= most:
-        return most
-    taken = sum(number >= record.next_slot for number in record.slots)
-    return max(0, min(most, left - taken))
+def count_free_numbers(record: RequestRecord) -> int:
+    """Return how many further slots of a request can get a number (law: a name is used once)."""
+    return SLOT_NUMBERS - record.next_slot
 
 
 def pending_slots(record: RequestRecord) -> list[Slot]:

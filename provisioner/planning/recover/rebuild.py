@@ -122,6 +122,7 @@ def rebuild(
 ) -> Memory:
     """Return a rebuilt memory."""
     intent, answers, read = inputs.intent, inputs.answers, inputs.read
+    first = SLOT_BLOCK * ((inputs.life - 1) % MOST_LIVES + 1)
     seen = {
         name: (pool, one)
         for pool, observation in inputs.snapshots.items()
@@ -144,7 +145,7 @@ def rebuild(
         requests[request.id] = replace(
             record,
             deadline=now + max(0.0, min(left_seconds, limits.request_deadline)),
-            next_slot=_next_slot(record.slots, inputs.life),
+            next_slot=min(max(first, record.next_slot), SLOT_NUMBERS),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
@@ -159,11 +160,11 @@ def rebuild(
 def _rebuild_request(
     request: Request, answer: Mapping[str, Any] | None, is_read: bool, slot_inputs: _SlotInputs
 ) -> RequestRecord:
-    """Return the record of a request from its answer, if any, and its machines. The caller sets its deadline and next
-    number."""
+    """Return the record of a request from its answer, if any, and its machines. The caller sets its deadline."""
     now = slot_inputs.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
     slots = _rebuild_slots(request, answer, ended, is_read, slot_inputs)
+    block = max(slots, default=-1) // SLOT_BLOCK + 1
     return RequestRecord(
         id=request.id,
         template=request.template,
@@ -171,22 +172,13 @@ def _rebuild_request(
         read=now,
         deadline=now,
         slots=slots,
+        next_slot=block * SLOT_BLOCK,
         ended=ended,
         ended_at=now if ended else None,
         message=answer["message"] if answer and is_cancel_message(answer["message"]) else "",
         rc_account=request.rc_account,
         reported_at=now if ended and is_read else None,
     )
-
-
-def _next_slot(slots: Iterable[int], life: int) -> int:
-    """Return the first number of a free block: the block of this life or one after the highest, else any, else no
-    number."""
-    used = {number // SLOT_BLOCK for number in slots}
-    own = (life - 1) % MOST_LIVES + 1
-    later = max(own, max(used, default=0) + 1)
-    blocks = [*range(later, MOST_LIVES + 1), *range(own, MOST_LIVES + 1), *range(1, own)]
-    return next((block for block in blocks if block not in used), MOST_LIVES + 1) * SLOT_BLOCK
 
 
 def _rebuild_slots(

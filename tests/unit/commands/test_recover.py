@@ -253,7 +253,9 @@ def test_where_no_brake_is_latched_nothing_is_released(state: StateDir, capsys: 
 @pytest.mark.parametrize(
     ("held", "broken", "words"),
     [
-        pytest.param(LACKS_ONE, (), "write the files as well: provisioner recover --apply --release-brake", id="intent"),
+        pytest.param(
+            LACKS_ONE, (), "write the files as well: provisioner recover --apply --release-brake", id="intent"
+        ),
         pytest.param(LATCHED, ("memory",), "provisioner recover --apply", id="memory"),
     ],
 )

@@ -145,25 +145,20 @@ def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(
 
 
 @pytest.mark.parametrize(
-    ("life", "used", "block"),
+    ("life", "used", "number"),
     [
-        pytest.param(10, [9], 1, id="the block of this life"),
-        pytest.param(11, [9, 1], 2, id="the block of this life, after two in a row"),
-        pytest.param(1, [0, 9, 1], 2, id="the number of lives is lost, too: the next that is free"),
-        pytest.param(9, [9], 1, id="the highest of this life is used: the first"),
-        pytest.param(8, [9, 8, *range(7)], 7, id="the only one that is free"),
+        pytest.param(10, [], SLOT_BLOCK, id="the blocks begin anew after nine lives"),
+        pytest.param(2, [4], 5 * SLOT_BLOCK, id="after the highest block that is used"),
+        pytest.param(10, [9], SLOT_NUMBERS, id="the last block is used: no number is left"),
     ],
 )
-def test_slot_numbers_go_on_in_a_free_block_after_the_last(life: int, used: list[int], block: int) -> None:
+def test_slot_numbers_go_on_after_the_last_block_and_never_have_more_digits(
+    life: int, used: list[int], number: int
+) -> None:
     there = [machine(one * SLOT_BLOCK + 4) for one in used]
     observations = {"a": snapshot(*there), "b": snapshot(pool="b")}
     remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
-    assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
-
-
-def test_a_memory_whose_blocks_are_all_used_has_no_slot_number_left() -> None:
-    there = [machine(one * SLOT_BLOCK) for one in range(10)]
-    assert rebuilt(intent(), *there).requests[REQUEST].next_slot == SLOT_NUMBERS
+    assert remembered.requests[REQUEST].next_slot == number
 
 
 @pytest.mark.parametrize(

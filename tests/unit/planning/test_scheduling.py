@@ -646,23 +646,7 @@ def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> Non
     draft = asked_of(one)
     assert created(draft) == ({"b": 1} if spills else {})
     assert slots(draft)[0].verdict is (Verdict.WITHDRAWN if spills else Verdict.OPEN)
-    assert count_free_numbers(draft.requests[REQUEST], 9) == 1
-
-
-def test_a_slot_number_that_is_taken_is_passed_over() -> None:
-    """A rebuilt memory goes on in a block below its highest slot's once the highest block is used."""
-    one = record(slot(0), slot(6), slot(LAST), count=6, next_slot=5)
-    draft = asked(memory(one), limits=limits(pool("a", initial_window=9)))
-    assert sorted(slots(draft)) == [0, 5, 6, 7, 8, LAST]
-    assert draft.requests[REQUEST].next_slot == 9
-
-
-@pytest.mark.parametrize(
-    ("numbers", "next_slot", "free"),
-    [((0, LAST), LAST - 2, 2), ((0,), LAST - 2, 3), ((LAST,), SLOT_NUMBERS, 0), ((0,), 1, 5)],
-)
-def test_free_numbers(numbers: tuple[int, ...], next_slot: int, free: int) -> None:
-    assert count_free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
+    assert count_free_numbers(draft.requests[REQUEST]) == 1
 
 
 def test_each_machine_is_reported_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
