@@ -17,7 +17,7 @@ from provisioner.settings.definitions import Events
 if TYPE_CHECKING:
     from provisioner.backends.events import Judged
 
-COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
+COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{suffix}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -95,10 +95,6 @@ class StateFiles:
             ) from error
         self._recovery = os.path.join(self.path, "recover")
 
-
-class StateDir(StateFiles):
-    """The state directory and its operations: a ``ScriptState`` and a ``State``."""
-
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each file that grows with use, by its name. Files that do not exist are left out."""
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
@@ -123,6 +119,10 @@ class StateDir(StateFiles):
         from provisioner.state.marker_files import probe_time
 
         return probe_time(f"{self.path}/.probe.{os.getpid()}", bytes(BLOCK)) / 1e9
+
+
+class StateDir(StateFiles):
+    """The state directory and its operations: a ``ScriptState`` and a ``State``."""
 
     def since_intent(self) -> float:
         """Return the seconds from intent.json's last write to the loop's last sign of life; 0 if unknown or negative.

@@ -11,7 +11,7 @@ from hf_scripts.installation_check import check_all
 from provisioner.commands.cli import run
 from provisioner.commands.explain import explain
 from provisioner.hostfactory.instance import Directories
-from provisioner.lab.replay import loop_lives
+from provisioner.lab.replay import is_loop_alive
 from provisioner.settings.definitions import Loop
 from provisioner.state.marker_files import SILENT_SECONDS
 from tests.support.hostfactory.in_process import Here, heartbeat_before
@@ -38,7 +38,7 @@ def said(hf: Here) -> dict[str, bool]:
     request = next(iter(hf.recorded()[0]))
     told = {"a script": "has not run for" not in message}
     told["explain"] = "LOOP NOT RUNNING" not in " ".join(explain(hf.state, "a-pool")["now"])
-    told["replay"] = loop_lives(hf.state)
+    told["replay"] = is_loop_alive(hf.state)
     found = (str(result) for result in check_all(Directories(hf.environment), ""))
     told["check_install"] = next(line for line in found if "loop runs" in line or "loop has" in line)[:4] == "fine"
     for name, arguments in {"status": ["status"], "cancel": ["cancel", request, "--reason", "x"]}.items():

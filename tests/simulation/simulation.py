@@ -619,7 +619,7 @@ class Simulation:
             self._polled(id_)
         text = printed.removeprefix('{"requests": [').removesuffix("]}")
         entry = json.loads(text)
-        if entry["message"] == commands.UNKNOWN:
+        if entry["message"] == commands.UNKNOWN_MESSAGE:
             self.judge.note_unknown(id_)
         else:
             self.judge.note_answer(id_, Answer(text, entry["status"] != RequestStatus.RUNNING))

@@ -14,7 +14,7 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
 from provisioner.planning.allocate.budget import cost
 from provisioner.planning.core.usage import by_pool, used
-from provisioner.telemetry.cycle_meter import seconds
+from provisioner.telemetry.cycle_meter import machine_seconds
 
 SCENARIO: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",
@@ -78,7 +78,7 @@ class Counted(Provisioner):
             for observation in report.observations.values()
             if isinstance(observation, Snapshot)
         }
-        now = seconds(report.memory, self._looked)
+        now = machine_seconds(report.memory, self._looked)
         self.fell += [f"{pool} at {report.now}" for pool in now if now[pool] < self.reported.get(pool, 0.0)]
         self.reported |= now
 

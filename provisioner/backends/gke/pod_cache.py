@@ -64,9 +64,7 @@ class PodCache:
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
-        self._shown_with_strayed: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = (
-            None
-        )
+        self._strayed_view: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
         """Machines shown last, the strayed machines among them, and both together."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
@@ -146,7 +144,7 @@ class PodCache:
 
         Strayed machines come first. A name whose cause of end is known is left out.
         """
-        causes, strayed = self.causes(), self._shown_with_strayed[1] if self._shown_with_strayed else {}
+        causes, strayed = self.causes(), self._strayed_view[1] if self._strayed_view else {}
         names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
@@ -157,7 +155,7 @@ class PodCache:
         each. A pod with our labels has not strayed; the cache lacks it.
         """
         self._note_absent(sought.keys() - there.keys())
-        shown, before = self.machines(now), self._shown_with_strayed[1] if self._shown_with_strayed else {}
+        shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
         strayed = {
             name: sought_machine(pod, now, before.get(name), strayed=not self.identity.owns(pod))
             for name, pod in there.items()
@@ -165,13 +163,9 @@ class PodCache:
         }
         if not strayed:
             return shown
-        if (
-            self._shown_with_strayed is None
-            or self._shown_with_strayed[0] is not shown
-            or self._shown_with_strayed[1] != strayed
-        ):
-            self._shown_with_strayed = shown, strayed, {**shown, **strayed}
-        return self._shown_with_strayed[2]
+        if self._strayed_view is None or self._strayed_view[0] is not shown or self._strayed_view[1] != strayed:
+            self._strayed_view = shown, strayed, {**shown, **strayed}
+        return self._strayed_view[2]
 
     def is_missing_any(self, there: Mapping[str, Pod]) -> bool:
         """Return True if one of these pods is ours and unknown here, because the events are incomplete then."""

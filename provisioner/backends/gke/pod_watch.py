@@ -75,8 +75,7 @@ class PodWatch:
         self._heard_at = 0.0
         """Monotonic time of the server's last message: a list, an event, a bookmark."""
         self._blind_since: float | None = None
-        """Monotonic time since which no stream follows the caches (after a list or a stream's end); None during a
-        stream."""
+        """Monotonic time since which no stream follows the caches; None during a stream."""
         self._last_failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
         """Number of failures in a row."""
@@ -159,8 +158,7 @@ class PodWatch:
 
     @understood(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
-        """Return a complete list of the pods of ``pool`` (None: all pools) and its version. Raise BackendError
-        otherwise."""
+        """Return a complete list of the pods of ``pool`` (None: of all pools) and its version. Raises BackendError."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
         for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])

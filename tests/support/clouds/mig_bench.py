@@ -95,7 +95,7 @@ class Bench:
 
     def operations(self, method: str) -> int:
         """How many operations of this kind the API began."""
-        operations = self.cloud.do(lambda: self.cloud.groups.operations.of(PROJECT, self.spec.scope))
+        operations = self.cloud.do(lambda: self.cloud.groups.operations.documents_of(PROJECT, self.spec.scope))
         return sum(operation["operationType"].endswith(method) for operation in operations.values())
 
     def calls_of(self, act: Callable[[], Any]) -> list[str]:

@@ -187,7 +187,9 @@ class Grid:
         """Operations of this kind that the API ever began."""
         scopes = [spec.scope for spec in self.specs]
         operations = self.cloud.do(
-            lambda: [one for scope in scopes for one in self.cloud.groups.operations.of(PROJECT, scope).values()]
+            lambda: [
+                one for scope in scopes for one in self.cloud.groups.operations.documents_of(PROJECT, scope).values()
+            ]
         )
         return sum(one["operationType"].endswith(kind) for one in operations)
 

@@ -391,7 +391,7 @@ def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: 
     brake = bench.state.memory.read().brake
     assert brake is not None
     assert brake.reason is BrakeReason.MEMORY_LOST
-    assert brake.detail.startswith("memory.json was lost; it was made again"), "and not taken for the first one"
+    assert brake.detail.startswith("memory.json was lost and was rebuilt"), "and not taken for the first one"
 
 
 def test_a_release_before_memory_was_lost_releases_no_brake(bench: Bench) -> None:

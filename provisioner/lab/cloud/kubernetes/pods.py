@@ -122,8 +122,7 @@ class Cluster:
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """Create a pod, which will be scheduled. Raises 403, 404, 409 and 422 as the real server; ``dry_run`` only
-        checks.
+        """Create a pod, or with ``dry_run`` only check it. Raises 403, 404, 409 and 422 as the real server.
 
         ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
         """
@@ -137,11 +136,9 @@ class Cluster:
         self._refuse(namespace, metadata.get("name", ""))
         validate_pod(pod)
         self._check_quota(namespace, metadata["name"])
-        name_collision = self.pods.get(namespace, metadata["name"])
-        if name_collision is not None:
-            raise already_exists(
-                "pods", name_collision.name, ending="deletionTimestamp" in name_collision.document["metadata"]
-            )
+        existing = self.pods.get(namespace, metadata["name"])
+        if existing is not None:
+            raise already_exists("pods", existing.name, ending="deletionTimestamp" in existing.document["metadata"])
         if dry_run:
             return Stored(self.pods.kind, pod, 0)
         stored = self.pods.put(pod)
