@@ -549,13 +549,13 @@ sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
 HELD = {
-    "the questions of the start": "offline.CHECK_SECONDS = service.END_SECONDS = 600; print('held', flush=True)",
+    "the questions of the start": "observe_pools.CHECK_SECONDS = loop_service.END_SECONDS = 600; print('held', flush=True)",
     "something without a bound": """
-service.END_SECONDS = 1
+loop_service.END_SECONDS = 1
 Loop.run = lambda *_, **__: (print("held", flush=True), time.sleep(600))
 """,
     "threads that Python waits for": """
-service.END_SECONDS = 600
+loop_service.END_SECONDS = 600
 Loop.run = lambda *_, **__: (ThreadPoolExecutor(1).submit(time.sleep, 600), print("held", flush=True))
 """,
 }

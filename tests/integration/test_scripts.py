@@ -271,7 +271,7 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert "tinydb" in roots
     state = (
         *("atomic", "batched_writes", "database", "directory", "errors", "hf_activity", "intent"),
-        *("locks", "markers", "state_file", "status"),
+        *("locks", "marker_files", "state_file", "status"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.config_error", "provisioner.files.safe_open"),

@@ -104,7 +104,7 @@ def crash(where: str) -> None:
     raise Crash(where)
 
 
-EXPECTED = ("no space left", "made again as soon as every pool was seen", "`provisioner recover`")
+EXPECTED = ("no space left", "is rebuilt as soon as every pool was observed", "`provisioner recover`")
 """Words of problems that may keep a cycle from its work."""
 
 REFUSED = (StateMissing, StateStale, StateUnreadable)
