@@ -20,7 +20,7 @@ from hf_scripts.input_documents import Document, Refused
 from provisioner.hostfactory import Recorded, templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, format_printable, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import SILENT_SECONDS
@@ -149,7 +149,7 @@ def request_machines(call: ScriptCall) -> str:
 
 
 def _accepted(recorded: Recorded, message: str) -> str:
-    return json.dumps({"message": _format_silence(recorded.silent) + message, "requestId": recorded.id})
+    return json.dumps({"message": _format_silence(recorded.silent_seconds) + message, "requestId": recorded.id})
 
 
 def _format_silence(seconds: float | None) -> str:
@@ -255,9 +255,9 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
-        level, text = "WARNING", printable(str(error))
+        level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:
-        level, text = "ERROR", printable(str(error))
+        level, text = "ERROR", format_printable(str(error))
     if level != "INFO":
         facts["problem"] = text
     if not _write_answer(text):

@@ -259,7 +259,7 @@ class _PoolTLS(urllib3.HTTPSConnectionPool):
     ConnectionCls = _BoundedTLS
 
 
-def bounded(connections: Connections) -> Connections:
+def limit_responses(connections: Connections) -> Connections:
     """Return the same connections, limited, and made anew after ``IDLE_SECONDS`` without a request."""
     connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections

@@ -75,7 +75,7 @@ def prepare(ca_bundle: Path | None) -> None:
         environment.update(dict.fromkeys(BUNDLES, given))
 
 
-def authorities() -> str | None:
+def get_ca_bundle() -> str | None:
     """Return the file of authorities that ``prepare`` has set; None for the system's authorities."""
     return os.environ.get(BUNDLE) or None
 

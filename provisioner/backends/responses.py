@@ -93,7 +93,7 @@ def smaller_page(limit: int, error: BackendError) -> int:
 
 
 @contextmanager
-def understood(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
+def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
     """Raise BackendError of the class ``odd`` if a response's structure differs from the documented one.
 
     After a call that changes something, ``odd`` is UNAVAILABLE because the call may have been carried out.

@@ -14,8 +14,8 @@ from provisioner.commands.shared_options import FINE, UsageError, add_shared, se
 from provisioner.state.archive import MODE, Dump, unpack
 from provisioner.state.atomic import replace
 from provisioner.state.directory import StateDir
-from provisioner.state.dump import take
-from provisioner.state.restore import Restored, restore
+from provisioner.state.dump import take_dump
+from provisioner.state.restore import Restored, restore_dump
 
 STANDARD = Path("-")
 """The file argument that stands for stdin or stdout."""
@@ -40,7 +40,7 @@ def run_dump(options: argparse.Namespace) -> int:
         raise UsageError("-: stdout is a terminal; name a FILE, or redirect stdout to a file")
     if options.file != STANDARD:
         _check(options.file, state)
-    manifest, packed = take(state)
+    manifest, packed = take_dump(state)
     if options.file == STANDARD:
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
@@ -75,7 +75,7 @@ def run_restore(options: argparse.Namespace) -> int:
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     dump = unpack(*_source(options.file))
-    print(_restored_message(dump, restore(state, dump, instance, replaces=options.yes)))
+    print(_restored_message(dump, restore_dump(state, dump, instance, replaces=options.yes)))
     return FINE
 
 

@@ -20,8 +20,8 @@ from provisioner.backends import BackendError
 from provisioner.commands.shared_options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
 from provisioner.hostfactory.instance import DirectoryError, TemplatesError
-from provisioner.names import printable_lines
-from provisioner.optional_packages import MissingExtra, extra, needing
+from provisioner.names import format_printable_lines
+from provisioner.optional_packages import MissingExtra, extra, require_packages
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
@@ -56,7 +56,7 @@ class CommandEntry(NamedTuple):
     def load(self) -> tuple[AddOptions, Run]:
         """Import the command's module; return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
-        with needing(extra(self.extra)):
+        with require_packages(extra(self.extra)):
             module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
         return module.COMMANDS[self.name] if self.home else (module.add_options, module.run)
 
@@ -171,10 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command in the arguments; return its exit code."""
     try:
-        with needing(extra("loop")):
+        with require_packages(extra("loop")):
             options = parser().parse_args(arguments)
             logs.configure(options.log_level)
-        with needing(extra(options.extra)):
+        with require_packages(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed our output
@@ -204,7 +204,7 @@ class _Screen(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write the text without control characters; characters that the stream's encoding lacks are escaped."""
-        super().write(text if self.is_drawn_on else printable_lines(text))
+        super().write(text if self.is_drawn_on else format_printable_lines(text))
         return len(text)
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from provisioner.commands.shared_options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.safe_open import read_regular
-from provisioner.files.yaml_text import join, reason_of
+from provisioner.files.yaml_text import join, format_read_error
 from provisioner.hostfactory import instance, templates
 
 LARGEST = 1_048_576
@@ -133,7 +133,7 @@ def _checked_text(path: Path) -> str:
     try:
         text = read_regular(str(path), most=instance.LARGEST).decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: {reason_of(error)}") from error
+        raise UsageError(f"{path}: {format_read_error(error)}") from error
     if KEY.search(text):
         raise UsageError(f"{path}: contains a private key, which must not be in a ConfigMap; remove the key")
     return text

@@ -35,7 +35,7 @@ from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
 from provisioner.schema.problems import Section
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import is_denied, what_to_do
+from provisioner.state.errors import is_denied, advice_message
 
 SECONDS = 300.0
 """Most seconds of a part; a live check waits for the slowest cloud."""
@@ -140,8 +140,8 @@ def disk(environment: Mapping[str, str]) -> Answer:
         free = shutil.disk_usage(path).free
     except (DirectoryError, OSError) as error:
         return answer(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
-    if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
-        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
+    if (refusal := StateDir(path).find_write_error()) and not is_denied(refusal):
+        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
     is_enough = free >= LEAST_FREE
     advice = (
         "" if is_enough else f"; free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
@@ -257,7 +257,7 @@ def _record(text: str) -> str:
 
 def setting_names() -> set[str]:
     """Return the names of all settings of provisioner.yaml."""
-    kinds = [registry.kind(name).pool for name in registry.names()]
+    kinds = [registry.get_kind(name).pool for name in registry.kind_names()]
     models: list[type[Section]] = [Settings, TemplateSettings, *SECTIONS.values(), *kinds]
     return {name for model in models for name in model.model_fields}
 

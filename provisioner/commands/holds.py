@@ -22,7 +22,7 @@ from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
 from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import without_holds, with_hold
 from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
@@ -111,7 +111,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     def change(holds: Holds) -> Holds:
         # A hold on everything must not depend on a file that contains machines.
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
-        return pulled(kept, by) if verb.sets else let_go(kept, verb.kinds, by)
+        return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
     anew = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
     before, after = state.change_holds(change, anew=bool(anew))
@@ -167,7 +167,10 @@ class _Known:
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _unknown_pool_message(self, name: str) -> str:
-        pools = {*self.pool_status.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
+        pools = {
+            *self.pool_status.pool_limits,
+            *(slot.pool for _, slot in self.memory.slots if not slot.deletion.is_gone),
+        }
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
@@ -218,7 +221,7 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     made again, so that all other holds are released; else empty.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
-    was_in_force = any(by.target in before.of(kind) for kind in verb.kinds)
+    was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)
     return {
         "hold": by.kind,
         "target": by.target,

@@ -83,7 +83,12 @@ def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) ->
     return {
         "pools": pools,
         "creates": [
-            {"machine": c.name, "pool": c.pool, "template": c.template, "reason": "repeated" if c.again else "wanted"}
+            {
+                "machine": c.name,
+                "pool": c.pool,
+                "template": c.template,
+                "reason": "repeated" if c.is_repeated else "wanted",
+            }
             for c in plan.creates
         ],
         "deletes": [

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TypeVar
 
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
-from provisioner.names import prefix_of
-from provisioner.planning.core.slots import boots_by, slot_named
+from provisioner.names import get_prefix
+from provisioner.planning.core.slots import get_boot_deadline, find_slot
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.brake_release import released, time_at
+from provisioner.telemetry.brake_release import release_fields, get_loop_time
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
-from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
-from provisioner.telemetry.status_inputs import loop_document, script_calls, silence_message
+from provisioner.telemetry.pool_windows import format_local_time, pool_failures, format_pool_line, window_documents
+from provisioner.telemetry.status_inputs import loop_document, read_script_calls, silence_message
 from provisioner.telemetry.timeline import Kind, Subject
-from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, waits
+from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, count_waiting
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Sources:
         self.memory = memory or Memory("")
         self.pool_status = self._readable(partial(read_pool_status, state)) or PoolStatus()
         self.wall = time.time()
-        self.now = time_at(self.memory, self.wall)
+        self.now = get_loop_time(self.memory, self.wall)
 
     def _readable(self, read: Callable[[], T]) -> T | None:
         try:
@@ -45,7 +45,7 @@ class Sources:
 
     def slot(self, name: str) -> Slot | None:
         """Return the slot whose machine has this name."""
-        slot = slot_named(self.memory.requests, prefix_of(name), name)
+        slot = find_slot(self.memory.requests, get_prefix(name), name)
         return slot if slot and slot.name == name else None
 
     def pools(self) -> set[str]:
@@ -58,7 +58,7 @@ class Sources:
 
     def local(self, at: float) -> str:
         """Return a moment of loop time as this terminal's clock shows it."""
-        return local(format_utc(self.memory.wall_of(at)))
+        return format_local_time(format_utc(self.memory.wall_of(at)))
 
     def silence_message(self) -> str:
         """Return the text that says since when no loop runs; empty if a loop runs, or may run."""
@@ -94,7 +94,7 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         ended_at = sources.local(record.ended_at or sources.memory.written.time)
         yield f"It ended as {record.ended} at {ended_at}{unreported}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
-        leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)
+        leaving = sum(slot.verdict not in DESIRED and not slot.deletion.is_gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} have ended and are not proven gone yet."
         return
     ran = sum(slot.is_with_hf for slot in slots)
@@ -103,17 +103,17 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
     yield from (
         _with_full_stop(line.strip()) for line in unmet_lines(document, loop_acts=not sources.silence_message())
     )
-    yield f"Machines that do not run by {sources.local(record.deadline)} fail, with the reason."
+    yield f"Machines that do not run by {sources.local(record.deadline_at)} fail, with the reason."
 
 
 def _machine(sources: Sources, slot: Slot) -> Iterator[str]:
     record = sources.memory.requests[slot.request]
     yield f"It belongs to request {slot.request} of template {record.template}, and was requested in pool {slot.pool}."
-    if slot.set_aside:
+    if slot.is_set_aside:
         yield "It is set aside; the loop does not act on it until an operator has decided."
     if slot.verdict in DESIRED:
         yield from _wanted(sources, slot)
-    elif slot.deletion.gone:
+    elif slot.deletion.is_gone:
         yield f"It is {slot.verdict} and gone."
     else:
         yield from _leaving(sources, slot)
@@ -121,9 +121,9 @@ def _machine(sources: Sources, slot: Slot) -> Iterator[str]:
 
 def _leaving(sources: Sources, slot: Slot) -> Iterator[str]:
     deletion = slot.deletion
-    sent = "is to be sent" if deletion.sent is None else f"was sent at {sources.local(deletion.sent)}"
+    sent = "is to be sent" if deletion.sent_at is None else f"was sent at {sources.local(deletion.sent_at)}"
     yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until an observation shows that it is gone."
-    if deletion.stuck:
+    if deletion.is_stuck:
         yield "It is stuck; it should have been gone long ago."
     if deletion.hindrance is not None:
         yield f"Its place reports why it is not gone: {deletion.hindrance.error}: {deletion.hindrance.text}"
@@ -132,19 +132,19 @@ def _leaving(sources: Sources, slot: Slot) -> Iterator[str]:
 def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
     notice, ip = slot.observed.notice, slot.observed.ip
     if notice is not None:
-        yield f"It ends at {sources.local(notice.ends)}: {notice.cause}."
-    if slot.life.down is not None:
+        yield f"It ends at {sources.local(notice.ends_at)}: {notice.cause}."
+    if slot.life.down_since is not None:
         reason = f": “{slot.failure.text}”" if slot.failure else ""
-        yield f"It has not run since {sources.local(slot.life.down)}{reason}. HostFactory counts it as running."
-    elif slot.ran is not None:
-        yield f"It has run since {sources.local(slot.ran)} at {ip}, and is kept until HostFactory returns it."
-    if slot.ran is not None:
+        yield f"It has not run since {sources.local(slot.life.down_since)}{reason}. HostFactory counts it as running."
+    elif slot.ran_at is not None:
+        yield f"It has run since {sources.local(slot.ran_at)} at {ip}, and is kept until HostFactory returns it."
+    if slot.ran_at is not None:
         return
     limits = sources.pool_status.pool_limits.get(slot.pool)
     reason = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
     yield f"It does not run yet{reason}."
-    if limits and slot.submitted is not None:
-        due_at = sources.local(boots_by(slot, limits))
+    if limits and slot.submitted_at is not None:
+        due_at = sources.local(get_boot_deadline(slot, limits))
         yield f"If it does not run by {due_at}, it fails and another machine replaces it."
 
 
@@ -153,7 +153,7 @@ def _return(sources: Sources, record: ReturnRecord) -> str:
     if record.ended is not None:
         ended_at = sources.local(record.ended_at or sources.memory.written.time)
         return f"It ended as {record.ended} at {ended_at}: {settled}."
-    return f"It is running: {settled}; it ends by {sources.local(record.deadline)}."
+    return f"It is running: {settled}; it ends by {sources.local(record.deadline_at)}."
 
 
 def _orphan_deletion(sources: Sources, name: str) -> str:
@@ -161,14 +161,14 @@ def _orphan_deletion(sources: Sources, name: str) -> str:
     if not sources.has_memory:
         return ""
     try:
-        document = released(sources.memory, sources.pool_status, script_calls(sources.state), sources.wall)
+        document = release_fields(sources.memory, sources.pool_status, read_script_calls(sources.state), sources.wall)
     except StateError:
         return ""
     condition = ", once the brake is released" if document["brake"] else ""
     times = {one["machine"]: one["deleted_at"] for one in document["waiting"]}
     if name not in times:
         return ""
-    return (f"at {local(times[name])}" if times[name] else "later") + condition
+    return (f"at {format_local_time(times[name])}" if times[name] else "later") + condition
 
 
 def _pool(sources: Sources, name: str) -> Iterator[str]:
@@ -179,16 +179,16 @@ def _pool(sources: Sources, name: str) -> Iterator[str]:
     for one in pool_status.refused:
         if one.pool == name:
             refused = f"creates of {one.template}" if one.operation == "create" else "deletes"
-            yield f"It has refused {refused} since {local(format_utc(one.since))}: “{one.text}”."
+            yield f"It has refused {refused} since {format_local_time(format_utc(one.since))}: “{one.text}”."
     if not sources.has_memory:
         return
     if memory.brake and memory.brake.pool == name:
         yield f"It has latched the brake, since {sources.local(memory.brake.since)}: {memory.brake.detail}"
-    waiting = waits(memory, sources.unmet().by_request())
+    waiting = count_waiting(memory, sources.unmet().by_request())
     for entry in window_documents(memory, pool_failures(memory), waiting, sources.now):
         if entry["pool"] == name:
-            yield _with_full_stop(pool_line(entry).strip().removeprefix(f"pool {name}, "))
-    wanted = [slot.ran is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]
+            yield _with_full_stop(format_pool_line(entry).strip().removeprefix(f"pool {name}, "))
+    wanted = [slot.ran_at is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]
     yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} do not run yet."
 
 

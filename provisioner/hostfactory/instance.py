@@ -121,7 +121,9 @@ class Directories:
         """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME with LSF."""
         name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
         if not re.fullmatch(TEMPLATE_ID, name):
-            words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
+            words = (
+                "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {format_value(name)}"
+            )
             raise DirectoryError(f"HF_PROVIDER_NAME: {words}")
         return name
 
@@ -195,7 +197,7 @@ def load_config(path: str) -> ConfigFile:
     """
     values = read_json(path) if os.path.lexists(path) else {}
     if not isinstance(values, dict):
-        raise TemplatesError(path, f"expected a JSON object, got {shown(values)}")
+        raise TemplatesError(path, f"expected a JSON object, got {format_value(values)}")
     problems: list[Problem] = []
     fields: dict[str, Any] = {"unused": (), "unknown": ()}
     for key, value in values.items():
@@ -205,7 +207,7 @@ def load_config(path: str) -> ConfigFile:
         elif value not in (None, ""):
             words, usable = _usable(key, value)
             if usable is None:
-                problems.append(Problem(path, key, expected(words, value)))
+                problems.append(Problem(path, key, format_expected(words, value)))
             else:
                 fields[FIELDS[key]] = usable
     config = ProviderConfig(**fields)
@@ -265,7 +267,7 @@ def _finite(written: str) -> float:
     return number
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a wrong value as its file contains it: short JSON on one line."""
     try:
         text = json.dumps(value)
@@ -274,9 +276,9 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
-def expected(words: str, value: object) -> str:
+def format_expected(words: str, value: object) -> str:
     """Return the message for a value that does not match the description ``words``."""
-    return f"expected {words}, got {shown(value)}"
+    return f"expected {words}, got {format_value(value)}"
 
 
 FIELDS = {

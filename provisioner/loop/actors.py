@@ -156,7 +156,9 @@ def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -
 def _ended(close: Transition) -> Ended | None:
     """Return a machine's end; None if HF returned the machine, an operator cancelled it, or it never existed."""
     slot = close.slot
-    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (slot.observed.seen or slot.observed.accepted):
+    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (
+        slot.observed.was_seen or slot.observed.is_accepted
+    ):
         return None
     return Ended(
         slot.name,

@@ -75,13 +75,13 @@ class CycleReport:
     """The slots that changed."""
     problem: str = ""
     """Reason why this cycle could not do its work; empty if it did."""
-    lock_wait: float | None = None
+    lock_wait_seconds: float | None = None
     """Seconds that this cycle waited for the lock of intent.json; None if it did not need the lock."""
     unmet: Mapping[str, tuple[Unmet, ...]] | None = None
     """Machines of each open request that do not run, by the last plan; None before the first plan."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon, with the reason."""
-    ahead: float = 0.0
+    ahead_seconds: float = 0.0
     """Seconds by which the wall clock is ahead of loop time."""
     holds: Holds = NO_HOLDS
     """The holds that were in force."""
@@ -89,7 +89,7 @@ class CycleReport:
     @property
     def closes(self) -> Sequence[Transition]:
         """Return the transitions of the slots that ended."""
-        return [one for one in self.transitions if one.closes]
+        return [one for one in self.transitions if one.is_closed]
 
     @property
     def result(self) -> CycleResult:
@@ -123,7 +123,7 @@ class CycleReport:
             if isinstance(observation, ObservationFailed)
         }
         return failures | {
-            name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
+            name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead_seconds))
             for name, distrusted in self.distrusted.items()
             if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.observations
         }
@@ -132,7 +132,7 @@ class CycleReport:
     def problems(self) -> Mapping[str, tuple[str, ...]]:
         """Return the problems of the place of each pool that a snapshot shows, for operators."""
         return {
-            name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead))
+            name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted
             else snapshot.problems
             for name, snapshot in self.shown.items()

@@ -29,10 +29,10 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
-from provisioner.planning.core.window import width
+from provisioner.planning.core.window import get_pending_limit
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
-from provisioner.state.journal import stamp
+from provisioner.state.journal import format_time
 from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
@@ -67,10 +67,10 @@ class History:
         self._add_outcomes(changes, plain, keyed)
         transitions = changes.transitions
         for one in transitions:
-            if one.closes:
+            if one.is_closed:
                 _add_close(one, plain, keyed)
         if plan:
-            plain += map(_intent_line, plan.asked)
+            plain += map(_intent_line, plan.new_records)
         if transitions:
             plain += _slot_steps(transitions, keyed)
         if plan:
@@ -85,7 +85,7 @@ class History:
         if ending or wall >= self._repeats.due_at:
             lines += self._repeats.get_due_counts(wall, ending=ending)
         if lines:
-            self._write(lines, {"time": stamp(wall), "cycle": changes.number})
+            self._write(lines, {"time": format_time(wall), "cycle": changes.number})
 
     def _write(self, lines: Sequence[Line], head: Line) -> None:
         try:
@@ -158,7 +158,7 @@ def _outcome_line(outcome: Outcome) -> Line:
     }
     if isinstance(action, Delete):
         line["reason"] = action.reason
-        if action.force:
+        if action.is_forced:
             line["force"] = True
     if outcome.failure is not None:
         line["text"] = outcome.failure.text
@@ -200,13 +200,13 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
     for one in transitions:
         slot, where = one.slot, (one.slot.request, one.slot.pool)
         # A slot that is closed at once was opened only to report the failure to HF.
-        if one.before is None and (slot.submitted is not None or slot.verdict is Verdict.OPEN):
+        if one.before is None and (slot.submitted_at is not None or slot.verdict is Verdict.OPEN):
             opened[where].append(slot.name)
-        if one.runs:
+        if one.is_first_run:
             running[where].append(slot.name)
         if slot.failure is not None:
             _add_failure(one, keyed)
-        if one.is_gone and slot.submitted is not None:
+        if one.is_gone and slot.submitted_at is not None:
             gone[where].append(slot.name)
     for (id_, pool), names in opened.items():
         yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
@@ -219,7 +219,7 @@ def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
     """Add a line if a place reports why a machine does not run, and the error class is new."""
     slot = one.slot
     failure, before = slot.failure, one.before.failure if one.before else None
-    waits = slot.ran is None and slot.verdict is Verdict.OPEN
+    waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
         line |= failure.facts
@@ -236,7 +236,7 @@ def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
         line |= window.failure.facts
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
     if reason is PendingReason.WINDOW and window is not None:  # ``unmet`` has no bound while the pool is busy.
-        bounds = [width(window)]
+        bounds = [get_pending_limit(window)]
     return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
 
 
@@ -286,7 +286,7 @@ def _reported_lines(reported: Reported) -> Iterator[Line]:
 def _answer_fields(record: RequestRecord | ReturnRecord) -> Line:
     """Return the journal's fields for an answer."""
     if isinstance(record, RequestRecord):
-        ended = None if record.cancelling else record.ended
+        ended = None if record.is_cancelling else record.ended
         ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
     return {"answer": record.ended or RequestStatus.RUNNING}

@@ -22,9 +22,15 @@ from provisioner.model import (
     Observation,
     Snapshot,
 )
-from provisioner.names import request_of
-from provisioner.planning.core.usage import with_usage_of
-from provisioner.planning.recover.rebuild import RecoveryInputs, distrusted, fresh, rebuild, recover_answers
+from provisioner.names import get_request_id
+from provisioner.planning.core.usage import restore_usage
+from provisioner.planning.recover.rebuild import (
+    RecoveryInputs,
+    find_distrusted,
+    make_first_memory,
+    rebuild_memory,
+    recover_answers,
+)
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
 from provisioner.state.protocols import State
 
@@ -181,7 +187,7 @@ class Startup:
             memory = self._file.read()
         except StateMissing:
             if self._is_first(intent, inputs.limits):
-                return fresh(intent, inputs.limits, now, self._clock.wall())
+                return make_first_memory(intent, inputs.limits, now, self._clock.wall())
             return self._rebuild(inputs, BrakeReason.MEMORY_LOST)
         condition = self._state.memory.condition()
         if condition is Condition.OLDER or self._is_contradicted(memory, intent):
@@ -214,11 +220,13 @@ class Startup:
         if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
             return False
         names = [name for return_request in intent.returns.values() for name in return_request.names]
-        served = {request_of(limits.prefix, name) for name in names}
+        served = {get_request_id(limits.prefix, name) for name in names}
         if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
             return False
         scripts_now = self._scripts_clock(intent)
-        return all(scripts_now - request.created_wall < limits.request_deadline for request in intent.requests.values())
+        return all(
+            scripts_now - request.created_wall < limits.request_deadline_seconds for request in intent.requests.values()
+        )
 
     def _scripts_clock(self, intent: Intent) -> float:
         """Return a lower bound of the scripts' wall clock, in epoch seconds (law: time is an argument).
@@ -227,11 +235,11 @@ class Startup:
         """
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [return_request.created_wall for return_request in intent.returns.values()]
-        return max(recorded, default=0.0) + self._state.since_intent()
+        return max(recorded, default=0.0) + self._state.seconds_since_intent()
 
     def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
         """Rebuild a memory that is old, as it may lack what was reported to HF. Only its usage is kept."""
-        return with_usage_of(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
+        return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
     def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
         """Rebuild the memory. Raises StateError until each pool has a snapshot from after the memory was missed."""
@@ -246,7 +254,7 @@ class Startup:
             pool.name: observation
             for pool in inputs.limits.pools.values()
             if isinstance(observation := inputs.observations.get(pool.name), Snapshot)
-            and observation.began >= self._missed_at + pool.lag
+            and observation.began_at >= self._missed_at + pool.lag_seconds
         }
         if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(
@@ -257,7 +265,7 @@ class Startup:
         polled = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
         intent, answers = inputs.intent, self._reported_answers()
         recovery_inputs = RecoveryInputs(intent, answers, polled, snapshots, self._scripts_clock(intent))
-        self.distrusted = distrusted(recovery_inputs, inputs.limits, self._missed_at)
+        self.distrusted = find_distrusted(recovery_inputs, inputs.limits, self._missed_at)
         if self.distrusted:
             raise StateError(
                 f"{lost} old, and is rebuilt after a second observation of these pools, which lack many machines "
@@ -267,7 +275,7 @@ class Startup:
         self._state.recovery_done()
         self._missed_at = None
         recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
-        return rebuild(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
+        return rebuild_memory(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _reported_answers(self) -> Mapping[str, Answer]:
         """Return the settled answers, and for other requests the answers in status.json if it can be read."""

@@ -144,7 +144,7 @@ class Pool(Section):
     def limits(self) -> PoolLimits:
         """Return the limits for the plan. An observation is stale after a minute, or after six times its interval."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
-        return self.as_limits(PoolLimits, initial_window=window, stale_after=stale_after)
+        return self.as_limits(PoolLimits, initial_window=window, stale_after_seconds=stale_after)
 
 
 class Compute(Section):

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from provisioner.files.config_error import ConfigError as ConfigError
 from provisioner.files.config_error import Problem as Problem
-from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
+from provisioner.files.yaml_text import join, parse, read_text, format_read_error, format_syntax_error
 
 LONGEST_QUOTE = 60
 """Characters shown of a wrong value: enough to find the value, too few to print a whole section or key."""
@@ -33,7 +33,7 @@ class Expects:
     words: str
 
 
-UNITS = {"": 1, "_seconds": 1, "_minutes": 60, "_hours": 3600}
+UNITS = {"_seconds": 1, "_minutes": 60, "_hours": 3600}
 """Suffixes of settings' names, with the seconds of their unit."""
 
 SomeLimits = TypeVar("SomeLimits")
@@ -49,12 +49,13 @@ class Section(BaseModel):
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
         """Return limits for the plan. Each field is given, or has the value of the setting of the same name.
 
-        A setting with a unit in its name is converted to seconds. Fields without a setting have their default.
+        A duration in another unit is converted to seconds. Fields without a setting have their default.
         """
         for name in kind.__annotations__.keys() - given.keys():
-            for unit, seconds in UNITS.items():
-                if hasattr(self, name + unit):
-                    value = getattr(self, name + unit)
+            base, is_duration, _ = name.removeprefix("is_").partition("_seconds")
+            for unit, seconds in UNITS.items() if is_duration else [("", 1)]:
+                if hasattr(self, base + unit):
+                    value = getattr(self, base + unit)
                     given[name] = value if value is None or seconds == 1 else seconds * value
         return kind(**given)
 
@@ -158,9 +159,9 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     except FileNotFoundError:
         return {}, [Problem(file, "", "no such file")]
     except (OSError, ValueError) as error:
-        return {}, [Problem(file, "", f"cannot be read: {reason_of(error)}")]
+        return {}, [Problem(file, "", f"cannot be read: {format_read_error(error)}")]
     except yaml.YAMLError as error:
-        return {}, [Problem(file, "", syntax_text(error))]
+        return {}, [Problem(file, "", format_syntax_error(error))]
     problems = [Problem(file, where, reason) for where, reason in repeated]
     document = {} if document is None else document
     if not isinstance(document, dict):

@@ -65,7 +65,7 @@ class Configuration:
         if identities != {name: pool.identity for name, pool in new.pools.items()}:
             raise ValueError("pools: cannot be added, removed or moved while the loop runs; restart the loop")
         for record in memory.requests.values() if memory else ():
-            has_machines = not all(slot.deletion.gone for slot in record.slots.values())
+            has_machines = not all(slot.deletion.is_gone for slot in record.slots.values())
             if has_machines and record.template not in new.template_limits:
                 raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 

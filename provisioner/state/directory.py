@@ -100,7 +100,7 @@ class StateFiles:
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
         return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.facts_of(path)) is not None}
 
-    def refusal(self) -> OSError | None:
+    def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing here now; None if a block can be written.
 
         The written block is removed again.
@@ -124,7 +124,7 @@ class StateFiles:
 class StateDir(StateFiles):
     """The state directory and its operations: a ``ScriptState`` and a ``State``."""
 
-    def since_intent(self) -> float:
+    def seconds_since_intent(self) -> float:
         """Return the seconds from intent.json's last write to the loop's last sign of life; 0 if unknown or negative.
 
         Both times are by the file system's clock (law: time is an argument). The result is less than the time since
@@ -299,9 +299,9 @@ class StateDir(StateFiles):
         Raises as ``Announced.read`` and ``Announced.write``.
         """
         before = self.announced.read()
-        from provisioner.hostfactory.templates import higher
+        from provisioner.hostfactory.templates import get_higher
 
-        shown = {name: higher(number, before.get(name, number)) for name, number in numbers.items()}
+        shown = {name: get_higher(number, before.get(name, number)) for name, number in numbers.items()}
         if before | shown != before:
             self.announced.write(before | shown)
         return shown, self.announced.path

@@ -28,7 +28,7 @@ from provisioner.utc import format_utc
 USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
-def take(state: StateDir) -> tuple[Manifest, bytes]:
+def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
     """Return the manifest and the packed dump, all files as of one moment.
 
     The databases are read under their writers' locks, so that intent has what memory knows. Raises StateError, also if

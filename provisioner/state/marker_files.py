@@ -87,16 +87,16 @@ class LifeSigns(NamedTuple):
 
     holder: Mapping[str, Any] = {}
     """The ``epoch``, ``host`` and ``pid`` of the last holder of the loop's lock, and ``ended`` after it signed off."""
-    last_beat: float | None = None
-    silent: float | None = None
+    last_beat_at: float | None = None
+    silent_seconds: float | None = None
     """Seconds since the last heartbeat; None without a heartbeat, or if its age is unknown."""
 
     @property
     def is_running(self) -> bool | None:
         """True while a loop runs; None if that is unknown."""
-        if self.last_beat is None or self.holder.get("ended"):
+        if self.last_beat_at is None or self.holder.get("ended"):
             return False
-        return None if self.silent is None else self.silent <= SILENT_SECONDS
+        return None if self.silent_seconds is None else self.silent_seconds <= SILENT_SECONDS
 
 
 class Heartbeat:

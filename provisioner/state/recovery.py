@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner.hostfactory import Answer
 from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, Snapshot
-from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, request_of
+from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, get_request_id
 from provisioner.state.atomic import tries
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable
@@ -44,7 +44,7 @@ class Files:
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason why a file is UNREADABLE, by kind: the row, its field and its value, or the place of a parse error."""
 
-    def fine(self, kind: str) -> bool:
+    def is_fine(self, kind: str) -> bool:
         """Return True if the file of this kind can be relied on."""
         return self.conditions[kind] is Condition.FINE
 
@@ -56,7 +56,7 @@ class Files:
     @property
     def need_machines(self) -> bool:
         """True if no file contains all requests, so that only the names of running machines show the other requests."""
-        return not (self.fine("intent") or self.fine("memory"))
+        return not (self.is_fine("intent") or self.is_fine("memory"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Recovery:
 
         False for a memory that will be made again, because the loop then latches a brake that no operator has seen yet.
         """
-        memory = self.files.memory if self.files.fine("memory") else None
+        memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
 
     @property
@@ -109,7 +109,7 @@ class Recovery:
 
     def keeps_brake(self, *, applied: bool) -> bool:
         """Return True if a requested release would have no effect."""
-        return not self.releases(applied=applied) and (self.wrong or not self.files.fine("memory"))
+        return not self.releases(applied=applied) and (self.wrong or not self.files.is_fine("memory"))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -164,13 +164,13 @@ def _read(
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
+def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
     """Plan the recovery. ``machines``: running machines, or the orphans that memory knows if no file is lost. Pure.
 
     ``instance``: the owner of intent if no file names it.
     """
     wanted = _find_wanted(files, machines, prefix)
-    current = (files.intent if files.fine("intent") else None) or NOTHING
+    current = (files.intent if files.is_fine("intent") else None) or NOTHING
     lacked = _find_lacking(wanted, current)
     owner = files.memory or files.intent
     lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
@@ -179,7 +179,7 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
         files=files,
         intent=lost if current is NOTHING or lacked.requests or lacked.returns else None,
         kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
-        unknown=tuple(sorted(name for name in machines if request_of(prefix, name) not in known_ids)),
+        unknown=tuple(sorted(name for name in machines if get_request_id(prefix, name) not in known_ids)),
     )
 
 
@@ -195,7 +195,7 @@ def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent
     sources: list[Intent | None] = []
     if files.need_machines:
         sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
-    if files.memory is not None and (files.need_machines or files.fine("memory")):
+    if files.memory is not None and (files.need_machines or files.is_fine("memory")):
         sources.append(_intent_from_memory(files.memory))
     wanted = NOTHING
     for source in filter(None, sources):
@@ -208,14 +208,16 @@ def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent
 def _intent_from_memory(memory: Memory) -> Intent:
     """Return intent as it was when this memory was written, without the records that were being trimmed."""
     requests = {
-        record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read), record.rc_account)
+        record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read_at), record.rc_account)
         for record in memory.requests.values()
-        if not record.trimmed
+        if not record.is_trimmed
     }
     returns = {
-        return_request.id: ReturnRequest(return_request.id, return_request.names, memory.wall_of(return_request.read))
+        return_request.id: ReturnRequest(
+            return_request.id, return_request.names, memory.wall_of(return_request.read_at)
+        )
         for return_request in memory.returns.values()
-        if not return_request.trimmed
+        if not return_request.is_trimmed
     }
     return Intent(memory.provisioner, memory.generation, requests, returns)
 
@@ -232,7 +234,7 @@ def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
 
 def _intent_from_names(machines: Iterable[str], prefix: str) -> Intent:
     """Return the intent that the names of machines imply: each name contains its request's id."""
-    counts = Counter(id_ for name in machines if (id_ := request_of(prefix, name)))
+    counts = Counter(id_ for name in machines if (id_ := get_request_id(prefix, name)))
     return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
 
 
@@ -256,7 +258,7 @@ def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) ->
     return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
 
 
-def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
+def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
     """Return the text on what was done and on the next step. ``applied``, ``release``: the options of the call."""
     written = "All missing records are written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):
@@ -270,11 +272,11 @@ def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 def _next_step_message(plan: Recovery) -> str:
     """Return the text on the brake if no file is to be written and no release was asked for."""
-    if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
+    if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
         return "If a loop has latched the brake because of this: provisioner recover --release-brake"
-    if plan.files.fine("memory"):
+    if plan.files.is_fine("memory"):
         return "No brake is latched; there is nothing to release."
     if plan.files.has_no_loop and not plan.writes:
         return f"{NO_LOOP}: there is nothing to recover."
@@ -284,7 +286,7 @@ def _next_step_message(plan: Recovery) -> str:
 def _not_released_message(plan: Recovery, *, applied: bool) -> str:
     if plan.files.has_no_loop and not plan.writes:
         return f"none is latched. {NO_LOOP}"
-    if not plan.files.fine("memory"):
+    if not plan.files.is_fine("memory"):
         in_the_way = "memory" in plan.unreadable and not applied
         return REMADE + ("; to move the old file aside: provisioner recover --apply" if in_the_way else "")
     problem = "files are wrong, and the brake would latch again because of them; write the files as well"
@@ -294,7 +296,7 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
+def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     """Write the plan, except the release of the brake; return the paths of the files moved aside. Raises StateError.
 
     If it is interrupted at any point, it can be run again.

@@ -46,9 +46,9 @@ class Reporter:
             self._limits = limits
         self._meter.record_cycle(report, limits)
         self._usage.record_cycle(report, limits, time.time())
-        self._log.take(report)
+        self._log.record_cycle(report)
         self._refusals.record_cycle(report)
-        self._pool_status_writer.take(report, limits, time.time())
+        self._pool_status_writer.record_cycle(report, limits, time.time())
         self._config_drift.compare()
         self.of_loop.record_cycle(report, ended)
         self.samples.add(report.memory, report.deferred, time.time())

@@ -10,7 +10,7 @@ from provisioner.telemetry.pool_windows import Document
 from provisioner.telemetry.status_model import StatusModel
 
 
-def narrowed(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
+def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
     """Return the part of a status that concerns this pool, template and request; an empty name selects all."""
     template_id = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
     machines = [row for row in whole.machines if pool in ("", row.pool) and template_id in ("", row.template)]

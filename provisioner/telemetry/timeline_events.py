@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from provisioner.model import PendingReason, RequestStatus
-from provisioner.state.journal import Line, when
+from provisioner.state.journal import Line, parse_time
 
 FEW = 3
 """The most machines that a sentence names; of more it gives the number."""
@@ -59,7 +59,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     if number is None:
         number = line.get("count", len(machines) or 1)
     try:
-        since = when({"time": line["since"]}) if "since" in line else at
+        since = parse_time({"time": line["since"]}) if "since" in line else at
     except ValueError:
         since = at
     fact = Fact(since, event, line.get("pool", ""), "", machines, number, line.get("text", ""), at)

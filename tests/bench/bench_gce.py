@@ -229,10 +229,10 @@ def cpu_of_typed_client(endpoint: str) -> float:
 def child(path: str) -> int:
     """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
     from provisioner.commands.observe_pools import observe
-    from provisioner.loop.loop import calm_collector
+    from provisioner.loop.loop import relax_collector
     from provisioner.settings.loader import load
 
-    calm_collector()
+    relax_collector()
     settings = load(Path(path), {})
     backends = make_backends(settings.pools, settings.site)
     for now in (1.0, 2.0):

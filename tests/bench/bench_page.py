@@ -22,7 +22,7 @@ from rich.table import Table
 from provisioner.model import Memory
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import JOURNAL_BYTES, stamp
+from provisioner.state.journal import JOURNAL_BYTES, format_time
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples, points
 from tests.bench.bench_explain import REFUSED, Line, life, size_of
@@ -55,7 +55,7 @@ def fill(state: StateDir, held: Memory, journal: str) -> None:
 def refused(names: Sequence[str], wall: float) -> list[Line]:
     """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
     facts = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
-    return [{"time": stamp(wall), "cycle": 1, "machine": name, **facts} for name in names]
+    return [{"time": format_time(wall), "cycle": 1, "machine": name, **facts} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:

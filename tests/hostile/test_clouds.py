@@ -206,7 +206,7 @@ HELLO = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"
 def by_pool(url: str, proxy: str | None) -> None:
     options = {"cert_reqs": "CERT_NONE"}
     pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-    KubeApi(Plain(url, connections.bounded(pool)), KubeTimes(call=SHORT)).get("/api/v1/namespaces/grid/pods")
+    KubeApi(Plain(url, connections.limit_responses(pool)), KubeTimes(call=SHORT)).get("/api/v1/namespaces/grid/pods")
 
 
 def by_session(url: str, proxy: str | None) -> None:

@@ -253,8 +253,8 @@ def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles
     assert PROTECTED["message"] in answer["message"]
     assert [PROTECTED["message"] in machine["message"] for machine in answer["machines"]] == [True, False, False]
     assert site.reconciler.memory is not None
-    (slot,) = [slot for _, slot in site.reconciler.memory.slots if not slot.deletion.gone]
-    assert slot.deletion.stuck
+    (slot,) = [slot for _, slot in site.reconciler.memory.slots if not slot.deletion.is_gone]
+    assert slot.deletion.is_stuck
     site.faults()
     site.until(lambda: not site.phases())
     assert stays(site, answer)

@@ -56,7 +56,7 @@ from provisioner.state import intent as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.hf_activity import ReportedAnswers
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import without_holds, with_hold
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
@@ -67,26 +67,26 @@ PREFIX = "hf"
 RAM = "/dev/shm"
 
 POOLS = (
-    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline=300.0, spill_after=90.0),
-    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline=400.0, spill_after=120.0,
-               lag=30.0, stale_after=90.0),
-    PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
+    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline_seconds=300.0, spill_after_seconds=90.0),
+    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline_seconds=400.0, spill_after_seconds=120.0,
+               lag_seconds=30.0, stale_after_seconds=90.0),
+    PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline_seconds=300.0, spill_after_seconds=90.0),
 )  # fmt: skip
 TEMPLATES = (
-    TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime=900.0),
+    TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime_seconds=900.0),
     TemplateLimits("pods", ("alpha",), tries=0),
-    TemplateLimits("vms", ("beta", "gamma"), straggler_after=60.0, straggler_share=0.5),
+    TemplateLimits("vms", ("beta", "gamma"), straggler_after_seconds=60.0, straggler_share=0.5),
 )
 LIMITS = Limits(
     prefix=PREFIX,
     pools={one.name: one for one in POOLS},
     templates={one.id: one for one in TEMPLATES},
-    request_deadline=1800.0,
-    return_deadline=1800.0,
+    request_deadline_seconds=1800.0,
+    return_deadline_seconds=1800.0,
     orphans=OrphanLimits(300.0, 4),
-    cancel_after=1200.0,
-    retention=7200.0,
-    backoff=Backoff(last=300.0),
+    cancel_after_seconds=1200.0,
+    retention_seconds=7200.0,
+    backoff=Backoff(last_seconds=300.0),
 )
 
 SPEC = advised(project="p", name="mig-beta", zone="r1-a")
@@ -402,7 +402,7 @@ class Simulation:
         if report is not None:
             assert not report.problem or any(words in report.problem for words in EXPECTED), report.problem
             if report.plan is not None:
-                self.due = report.plan.due
+                self.due = report.plan.due_at
         self.judge.after_cycle(None if report is None or report.problem else report)
 
     def _observe(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Observation]:
@@ -417,7 +417,7 @@ class Simulation:
             try:
                 names = sought.get(pool, {})
                 observation = replace(backend.observe(now, names), asked=frozenset(names))
-                observations[pool] = self.notices.added_to(observation, backend.lag)
+                observations[pool] = self.notices.add_to(observation, backend.lag)
             except BackendError as error:
                 observations[pool] = ObservationFailed(pool, now, error.failure)
         return observations
@@ -499,18 +499,18 @@ class Simulation:
 
     def pause(self, pool: str, *, paused: bool = True) -> None:
         """Change the configuration while the loop runs."""
-        changed = replace(self.limits.pools[pool], paused=paused)
+        changed = replace(self.limits.pools[pool], is_paused=paused)
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
     def set_hold(self, kind: HoldKind, target: str = "") -> None:
         """Set a hold as an operator."""
-        self.hf.holds.change(lambda holds: pulled(holds, Hold(kind, target, "ann", reason="a simulation")))
+        self.hf.holds.change(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
 
     def release_holds(self) -> None:
         """Release all holds as an operator, except cancels."""
         for hold in self.hf.holds.read().current:
-            self.hf.holds.change(lambda holds, by=hold: let_go(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
+            self.hf.holds.change(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
@@ -527,8 +527,8 @@ class Simulation:
                 if isinstance(observation, Snapshot)
                 for name in observation.machines
             ]
-            plan = recovery.recovery(files, names, PREFIX, PROVISIONER)
-            recovery.apply(self.hf, plan)
+            plan = recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
+            recovery.apply_recovery(self.hf, plan)
             if plan.releases(applied=True):
                 self.hf.ask_recovery()
             self.judge.too_many = False
@@ -699,7 +699,12 @@ class Simulation:
         self.cycle()
         self.recover()
         began = self.life.clock.now()
-        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphans.grace + 3600.0
+        patience = (
+            self.limits.request_deadline_seconds
+            + self.limits.return_deadline_seconds
+            + self.limits.orphans.grace_seconds
+            + 3600.0
+        )
         self.poll_all()
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()
@@ -717,7 +722,7 @@ class Simulation:
             if answer.ended and reported.get(id_, "") is None:
                 self.poll(id_)
         for id_, wanted in self.requests.items():
-            if wanted.reported is None and self.world.now - wanted.polled > self.limits.cancel_after / 3:
+            if wanted.reported is None and self.world.now - wanted.polled > self.limits.cancel_after_seconds / 3:
                 self.poll(id_)
         if self.judge.hosts() - self.machines().keys():
             self.list_hosts()

@@ -151,7 +151,7 @@ class Bench:
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
         """Newer observations that show the same."""
-        return {name: replace(observation, began=self.clock.time) for name, observation in observations.items()}
+        return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
         """Looks on which nothing is planned any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.model import Hold, HoldKind
 from provisioner.state.directory import StateDir
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import without_holds, with_hold
 
 STOP = Hold(HoldKind.STOP_ALL, "", "ann", 1.5, "cloud is down")
 PAUSE = Hold(HoldKind.PAUSE, "a", "bob", 2.0)
@@ -14,9 +14,9 @@ CANCEL = Hold(HoldKind.CANCEL, "aaaaaaaaaa", "eve", 4.0, "wrong job")
 
 def pull(state: StateDir, *holds: Hold) -> None:
     for hold in holds:
-        state.holds.change(lambda held, hold=hold: pulled(held, hold))  # type: ignore[misc]
+        state.holds.change(lambda held, hold=hold: with_hold(held, hold))  # type: ignore[misc]
 
 
 def release(state: StateDir, *kinds: HoldKind, target: str = "a") -> None:
     by = Hold(kinds[0], target, "joe", 9.0, "all is well")
-    state.holds.change(lambda held: let_go(held, kinds, by))
+    state.holds.change(lambda held: without_holds(held, kinds, by))

@@ -63,8 +63,8 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         running(0, pool=word, ip=word, request="aaaaaaaaaa"),
         slot(1, pool=word, failure=failure),
         slot(2, Verdict.FAILED, pool=word, failure=failure),
-        running(3, pool=word, set_aside=True),
-        running(4, Verdict.RETURNED, pool=word, stuck=True),
+        running(3, pool=word, is_set_aside=True),
+        running(4, Verdict.RETURNED, pool=word, is_stuck=True),
     )
     requests = [
         RequestRecord(

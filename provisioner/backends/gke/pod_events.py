@@ -17,7 +17,7 @@ from provisioner.backends.gke.pod_cache import FAILED
 from provisioner.backends.gke.pod_caches import PodCaches
 from provisioner.backends.gke.pod_failures import NOT_PREPARED
 from provisioner.backends.gke.pods import Wait
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class PodEvents:
         stages = {wait.placed for wait in waiting}
         reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
-            with understood():
+            with translated_errors():
                 explained = explanations(self._list(reasons), waiting)
         except BackendError as error:
             log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})

@@ -69,7 +69,7 @@ class GkePool(Pool):
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
     @property
-    def force_after(self) -> float | None:
+    def force_after_seconds(self) -> float | None:
         """The limit of this name."""
         return self.force_delete_after_seconds
 

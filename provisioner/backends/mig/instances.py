@@ -72,10 +72,10 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
         failure=failure,
         cause=cause,
         notice=_notice(phase, cause, instance.grace, before, began),
-        no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
-        strayed=member.action == "ABANDONING",
+        has_no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
+        is_strayed=member.action == "ABANDONING",
         state=_state(member, phase),
-        expires=instance.expires or member.expires,
+        expires_at=instance.expires or member.expires,
         hindrance=member.hindrance,
     )
     return before if made == before and before is not None else made

@@ -13,7 +13,7 @@ from dataclasses import replace
 from provisioner.backends import CAUSE_SECONDS, BackendError
 from provisioner.backends.mig.entries import Json
 from provisioner.backends.mig.instances import PREEMPTION, Observed
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import LossCause, Machine, Phase
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Preemptions:
     def _read_zone(self, zone: str) -> Iterable[tuple[str, str]]:
         """Return the id and the name of each instance that was recently preempted in a zone."""
         try:
-            with understood():
+            with translated_errors():
                 return [
                     (str(operation.get("targetId", "")), str(operation.get("targetLink", "")).rpartition("/")[2])
                     for operation in self._read(zone, time.monotonic() + READ_SECONDS)

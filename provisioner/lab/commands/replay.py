@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
 from provisioner.hostfactory.instance import Directories
-from provisioner.interrupts import orderly
+from provisioner.interrupts import interruptible
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
             "Set HF_PROVIDER_WORKDIR to another directory, or give --yes."
         )
     replay = Replay(run_script, speed=options.speed, longest_gap=options.longest_gap)
-    with orderly():
+    with interruptible():
         replay.play(events)
     print(json.dumps(replay.report(), indent=2))
     return PROBLEM if any(replay.refused.values()) else FINE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
-from provisioner.interrupts import INTERRUPTED, orderly
+from provisioner.interrupts import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
     from provisioner.lab.virtual.chosen import Chosen
@@ -163,7 +163,11 @@ def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report
     allow_drawing()
     left = dict.fromkeys((run.scenario.name for run in runs), len(runs) // len(report.scenarios))
     try:
-        with orderly(), closing(play_all(runs, jobs)) as results, progress(len(runs), Console(stderr=True)) as played:
+        with (
+            interruptible(),
+            closing(play_all(runs, jobs)) as results,
+            progress(len(runs), Console(stderr=True)) as played,
+        ):
             for result in results:
                 report.add(result)
                 played(result)

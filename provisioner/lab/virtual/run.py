@@ -79,7 +79,7 @@ class Stage:
             self.world,
             dict(limits.pools),
             {name: pool.price_per_hour or 0.0 for name, pool in scenario.pools.items()},
-            limits.orphans.grace,
+            limits.orphans.grace_seconds,
             60 * scenario.judge_from_minutes,
         )
         self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
@@ -153,7 +153,7 @@ class Provisioner:
         holds = self.state.holds.current
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
-        cancelled = holds.of(HoldKind.CANCEL)
+        cancelled = holds.of_kind(HoldKind.CANCEL)
         for create in plan.creates:
             if holds.against(create.pool) or create.request in cancelled:
                 self._ledger.breach("hold", f"{create.name} was asked for in {create.pool}")

@@ -323,7 +323,7 @@ class Scenario(Section):
             return None
         idle = sum(event.seconds or 0.0 for event in self.events if event.do in STANDSTILLS)
         limits = self.limits()
-        return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
+        return (1 + losses) * max(limits.request_deadline_seconds, limits.return_deadline_seconds) + idle + END_SLACK
 
     def _is_always_seen(self) -> bool:
         changed = [event.change.get("observations") for event in self.events]

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
-from provisioner.interrupts import held, orderly
+from provisioner.interrupts import deferred_interrupts, interruptible
 from provisioner.lab.virtual.formulas import FORMULAS
 from provisioner.lab.virtual.run import Controller, Provisioner, Result, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
@@ -61,7 +61,7 @@ def _failed(run: Run, text: str) -> Result:
 def _beside_each_other(runs: Iterable[Run], jobs: int) -> Generator[Result, None, None]:
     waiting, workers = deque(runs), _Workers()
     under_way: dict[Connection, Run] = {}
-    with orderly(workers.kill):
+    with interruptible(workers.kill):
         while waiting or under_way:
             while waiting and len(under_way) < jobs:
                 run = waiting.popleft()
@@ -92,7 +92,7 @@ class _Workers:
         """
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
-        with held():
+        with deferred_interrupts():
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()

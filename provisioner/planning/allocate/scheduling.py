@@ -26,7 +26,7 @@ from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.holds import find_hold_failure
-from provisioner.planning.core.slots import count_free_numbers, find_gaps, lacks_room, pending_slots
+from provisioner.planning.core.slots import count_free_numbers, find_missing_tries, lacks_room, pending_slots
 
 MOST_LINES = 1000
 """Most machines of a request that are given up at a time with a slot each. HF may request a hundred thousand."""
@@ -38,7 +38,7 @@ NO_NUMBERS = Failure(
 )
 
 
-def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
+def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
     """Request the missing machines as far as pools, windows and caps allow, and fail machines that can never be made.
 
     ``over``: end of a sentence that names the request's time limit, if its time is over.
@@ -46,13 +46,16 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: s
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
         fail_missing(
-            draft, record, find_gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
+            draft,
+            record,
+            find_missing_tries(record),
+            Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."),
         )
         return
     for slot in pending_slots(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
-    wanted = find_gaps(draft.requests[record.id])
+    wanted = find_missing_tries(draft.requests[record.id])
     if over_message and wanted:
         fail_missing(draft, record, wanted, _find_reason(draft, record, template, capacity, over_message))
     elif wanted:
@@ -76,7 +79,7 @@ def _fill(
 
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
     """Send the create of an open slot that does not run, repeat it, or withdraw the slot for another pool."""
-    if slot.submitted is None:
+    if slot.submitted_at is None:
         if capacity.admit(slot, template.id):
             _submit(draft, record, slot)
         elif not capacity.is_pausing(slot, template.id):
@@ -87,21 +90,21 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
     if pool is not None:
         _withdraw(draft, slot, template, capacity)
         _open(draft, record, pool, [slot.tries], capacity)
-    elif not slot.observed.accepted and not slot.observed.seen:
+    elif not slot.observed.is_accepted and not slot.observed.was_seen:
         _repeat(draft, record, slot, capacity)
 
 
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """Return the next pool that takes the machine, else None.
 
-    A machine without room moves at once. Any other machine moves once ``spill_after`` has passed since its create or
+    A machine without room moves at once. Any other machine moves once ``spill_after_seconds`` has passed since its create or
     its ungating.
     """
     if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
-    spill_at = slot.boots_from + draft.pool(slot.pool).spill_after
+    spill_at = slot.boots_from + draft.pool(slot.pool).spill_after_seconds
     draft.wake_at(spill_at)
     return _next_pool(slot, template, capacity) if draft.now >= spill_at else None
 
@@ -120,14 +123,14 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity)
         return  # its machine existed and is gone
     if not capacity.is_usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
-    elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
-        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # an equal later observation starts no plan
+    elif slot.submitted_at is not None and draft.snapshots[slot.pool].began_at <= slot.submitted_at:
+        draft.wake_at(max(slot.submitted_at, draft.now) + SOON)  # an equal later observation starts no plan
     elif capacity.admit(slot, record.template):
         _submit(draft, record, slot, again=True)
 
 
 def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
-    draft.put(record.id, slot._replace(submitted=draft.now))
+    draft.put(record.id, slot._replace(submitted_at=draft.now))
     draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
 
 
@@ -176,7 +179,7 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
 def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
     """Open slots that fail without a create, so that HF gets a reason under a name.
 
-    The reason is the machine's own, if it has one. Machines without tries come first, as in ``find_gaps``. If there are
+    The reason is the machine's own, if it has one. Machines without tries come first, as in ``find_missing_tries``. If there are
     more than ``MOST_LINES`` of them, one slot reports all of them. If there are too few slot numbers, one slot reports
     all machines, or the request's message does if no number is left.
     """
@@ -187,7 +190,7 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
         lines = [UNTRIED][:numbers]
     if silent := len(wanted) - len(lines):
         message = known.message if lines else f"{failure.error}: {failure.text}"
-        draft.update(record.id, withheld=known.withheld + silent, message=message)
+        draft.update(record.id, failed_without_slot=known.failed_without_slot + silent, message=message)
         failure = replace(failure, text=f"{failure.text} So {silent + 1:,} machines of the request are not made.")
     if not lines:
         return

@@ -36,9 +36,9 @@ def is_blocked(window: Window, now: float) -> bool:
     return now < window.retry_at
 
 
-def width(window: Window) -> int:
+def get_pending_limit(window: Window) -> int:
     """Return how many machines may be pending at once: one while the window is probing."""
-    return 1 if window.probing else window.window
+    return 1 if window.is_probing else window.window
 
 
 def room(window: Window, pending: int, probes: int) -> int:
@@ -47,14 +47,14 @@ def room(window: Window, pending: int, probes: int) -> int:
     ``pending`` is the number of requested machines that do not run yet, and ``probes`` the number of these that were
     requested since the back-off began.
     """
-    if window.probing:
+    if window.is_probing:
         return max(0, 1 - probes)
     return max(0, window.window - window.failed - pending)
 
 
 def after_create(window: Window, submitted: float) -> Window:
     """Return the window after a create call succeeded."""
-    if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.boot:
+    if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.is_boot_failure:
         return window
     return _end_back_off(window) if window.failure.error.is_of_call else window
 
@@ -97,7 +97,9 @@ def after_early_losses(window: Window, losses: Losses, now: float, limits: Limit
         newest = max(1, window.window - losses.machines)
         if 2 * sum(losses.fates[:newest]) <= newest:
             return shrunk
-        shrunk = replace(shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, probing=True, early_loss=failure)
+        shrunk = replace(
+            shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, is_probing=True, early_loss=failure
+        )
     return shrunk if is_older else back_off(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
 
 
@@ -119,9 +121,9 @@ def after_failure(
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     is_older = window.level > 0 and submitted < window.blocked_at
-    if not (is_older and window.probing):
-        counted = replace(counted, failure=failure, boot=boot)
-    if not is_older and (window.probing or failure.error.backs_off):
+    if not (is_older and window.is_probing):
+        counted = replace(counted, failure=failure, is_boot_failure=boot)
+    if not is_older and (window.is_probing or failure.error.backs_off):
         counted = back_off(counted, failure, now, limits, boot=boot)
     return _end_round(counted, now, limits)
 
@@ -135,9 +137,9 @@ def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, bo
     return replace(
         window,
         failure=failure,
-        boot=boot,
+        is_boot_failure=boot,
         level=level,
-        probing=window.probing or failure.error is not ErrorClass.THROTTLED,
+        is_probing=window.is_probing or failure.error is not ErrorClass.THROTTLED,
         blocked_at=now,
         retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{window.spec}/{now}", failure.error),
     )
@@ -152,13 +154,13 @@ def back_off_for(window: Window, failure: Failure, wait: float, now: float) -> W
     backing_off = window.backs_off_from
     if backing_off is not None and backing_off.error is not ErrorClass.THROTTLED:
         return later
-    return replace(later, failure=failure, boot=False, level=max(1, window.level), blocked_at=now)
+    return replace(later, failure=failure, is_boot_failure=False, level=max(1, window.level), blocked_at=now)
 
 
 def is_pausing(window: Window) -> bool:
     """Return whether the back-off is only for throttled or unanswered calls, so that the pool may soon take creates
     again."""
-    if window.failure is None or window.level == 0 or window.boot:
+    if window.failure is None or window.level == 0 or window.is_boot_failure:
         return False
     return window.failure.error is ErrorClass.THROTTLED or window.failure.error.is_ambiguous
 
@@ -166,16 +168,16 @@ def is_pausing(window: Window) -> bool:
 def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
     """Return the length of a back-off, exponential in ``level`` (1, 2, …). A random part of up to a fifth keeps pools
     from retrying at the same time."""
-    last = limits.backoff.no_room if error.has_no_room else limits.backoff.last
-    step = min(last, limits.backoff.first * 2.0 ** min(level - 1, 32))
+    last = limits.backoff.no_room_seconds if error.has_no_room else limits.backoff.last_seconds
+    step = min(last, limits.backoff.first_seconds * 2.0 ** min(level - 1, 32))
     return step * random.Random(seed).uniform(0.8, 1.0)
 
 
 def _end_back_off(window: Window) -> Window:
     """End the back-off, except one for early losses, which neither an accepted create nor a running machine ends."""
     if window.early_loss is not None:
-        return replace(window, retry_at=0.0, failure=window.early_loss, boot=True)
-    return replace(window, level=0, probing=False, retry_at=0.0, failure=None, boot=False)
+        return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
+    return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
@@ -190,4 +192,4 @@ def _end_round(window: Window, now: float, limits: Limits) -> Window:
     if window.failed <= window.ran or window.failure is None:
         return over
     halved = replace(over, window=max(1, window.window // 2))
-    return halved if halved.probing else back_off(halved, window.failure, now, limits, boot=window.boot)
+    return halved if halved.is_probing else back_off(halved, window.failure, now, limits, boot=window.is_boot_failure)

@@ -61,9 +61,16 @@ class Grid:
         self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
         self.state = StateDir(str(directory))
         self._step = step
-        defaults = {"initial_window": 3000, "max_pending": 3000, "boot_deadline": 300.0, "spill_after": 90.0}
-        pools = {spec.name: PoolLimits(spec.name, **{"lag": LAG, **defaults, **limits}) for spec in specs}
-        self.limits = Limits("hf", pools, {"T": TemplateLimits("T", tuple(pools))}, request_deadline=request_deadline)
+        defaults = {
+            "initial_window": 3000,
+            "max_pending": 3000,
+            "boot_deadline_seconds": 300.0,
+            "spill_after_seconds": 90.0,
+        }
+        pools = {spec.name: PoolLimits(spec.name, **{"lag_seconds": LAG, **defaults, **limits}) for spec in specs}
+        self.limits = Limits(
+            "hf", pools, {"T": TemplateLimits("T", tuple(pools))}, request_deadline_seconds=request_deadline
+        )
         self.made: list[str] = []
         """Names of all instances that were ever inserted, in order."""
 

@@ -35,7 +35,7 @@ def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
     state = StateDir(site / "work")
     id_ = add_request(state, "GkePod", 1, created_wall=0.0)
     done = RequestRecord(
-        id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, reported_at=3.0
+        id_, "GkePod", 0, read_at=0.0, deadline_at=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, reported_at=3.0
     )
     state.memory.write(alter(Memory("demoinst"), generation=2, time=90_000.0, requests={id_: done}))
     capsys.readouterr()

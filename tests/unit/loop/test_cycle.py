@@ -121,7 +121,7 @@ def test_what_falls_due_is_planned_for_although_every_observation_is_the_same(be
     observations = bench.observations()
     for _ in range(3):
         bench.reconciler.cycle(observations)
-    bench.clock.time += LIMITS.request_deadline
+    bench.clock.time += LIMITS.request_deadline_seconds
     bench.reconciler.cycle(bench.anew(observations))
     assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
 
@@ -129,7 +129,7 @@ def test_what_falls_due_is_planned_for_although_every_observation_is_the_same(be
 def test_work_that_waited_for_a_fresh_observation_is_done_once_there_is_one(bench: Bench) -> None:
     bench.succeed(3)
     observations = bench.observations()
-    bench.clock.time += max(pool.stale_after for pool in LIMITS.pools.values()) + 1.0
+    bench.clock.time += max(pool.stale_after_seconds for pool in LIMITS.pools.values()) + 1.0
     bench.request(2)
     bench.reconciler.cycle(observations)
     waiting = bench.reconciler.cycle(observations)
@@ -330,7 +330,7 @@ def test_without_memory_nothing_is_made_for_a_request_that_is_over(bench: Bench,
             path.unlink()
     bench.place.lose(*bench.place.machines)
     bench.state.heartbeat.touch()
-    over = os.stat(bench.state.heartbeat.path).st_mtime - LIMITS.request_deadline - 1
+    over = os.stat(bench.state.heartbeat.path).st_mtime - LIMITS.request_deadline_seconds - 1
     os.utime(bench.state.intent.path, (over, over))
     bench.restarted()
     bench.cycle(10)
@@ -342,7 +342,7 @@ def test_without_memory_nothing_is_made_for_a_request_that_is_over(bench: Bench,
 @pytest.mark.parametrize("newest", ["request", "return"])
 def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: Bench, newest: str) -> None:
     old = bench.request(2)
-    bench.clock.time += LIMITS.request_deadline
+    bench.clock.time += LIMITS.request_deadline_seconds
     if newest == "request":
         bench.request(3)
     else:
@@ -355,7 +355,7 @@ def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: 
 def test_a_lost_memory_is_rebuilt_from_observations_that_show_the_last_creates(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()
-    late = {name: replace(pool, lag=30.0) for name, pool in LIMITS.pools.items()}
+    late = {name: replace(pool, lag_seconds=30.0) for name, pool in LIMITS.pools.items()}
     bench.restarted().limits = replace(LIMITS, pools=late)
     assert "as soon as every pool was observed" in bench.cycle(6).problem
     assert bench.cycle().problem == ""
@@ -539,7 +539,7 @@ def test_what_is_due_leaves_the_files_on_demand_and_nothing_else_is_done(bench: 
     bench.hears(back)
     bench.cycle()
     bench.request(3)
-    bench.clock.time += LIMITS.retention + 10
+    bench.clock.time += LIMITS.retention_seconds + 10
     before = bench.state.memory.signature()
     assert bench.restarted().trim(dry_run=True) == (back,)
     assert bench.state.memory.signature() == before
@@ -581,7 +581,7 @@ def test_a_forbidden_transition_sets_its_slot_aside_and_the_cycle_goes_on(
     bench.cycle(3)
     memory = bench.reconciler.memory
     assert memory is not None
-    aside = [slot.name for slot in memory.requests[id_].slots.values() if slot.set_aside]
+    aside = [slot.name for slot in memory.requests[id_].slots.values() if slot.is_set_aside]
     assert aside == [victim]
     assert bench.place.deleted == []
     assert len(bench.places["other"].created) == 2
@@ -638,7 +638,7 @@ def test_nothing_is_cancelled_before_hf_could_read_that_it_will_be(
     id_ = bench.request(1)
     bench.cycle(2)
     bench.place.place.boot()
-    hf_calls(bench, LIMITS.cancel_after - 180)
+    hf_calls(bench, LIMITS.cancel_after_seconds - 180)
     with monkeypatch.context() as refusing:
         refusing.setattr(type(bench.state.status), "write", lambda *_: raise_(StateUnwritable("no space")))
         hf_calls(bench, 600)
@@ -659,7 +659,7 @@ def test_what_the_loop_itself_trims_is_no_call_of_hf(bench: Bench) -> None:
     unheard = bench.request(1)
     bench.cycle(2)
     bench.place.place.boot()
-    bench.clock.time += LIMITS.retention - 3600.0
+    bench.clock.time += LIMITS.retention_seconds - 3600.0
     while set(bench.state.intent.read().requests) != {unheard}:
         bench.cycle()
         bench.clock.time += 60.0

@@ -42,7 +42,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.journal import Journal, when
+from provisioner.state.journal import Journal, parse_time
 from tests.support.cycle_bench import Bench
 from tests.support.holds import CANCEL, PAUSE, STOP, pull, release
 from tests.unit.core import (
@@ -119,7 +119,11 @@ def made(former: Memory, current: Memory, **more: Any) -> Plan:
     ]
     asked = [one for id_, one in records(current).items() if id_ not in records(former)]
     return Plan(
-        current, transitions=tuple(transitions(former, current)), windows=tuple(windows), asked=tuple(asked), **more
+        current,
+        transitions=tuple(transitions(former, current)),
+        windows=tuple(windows),
+        new_records=tuple(asked),
+        **more,
     )
 
 
@@ -151,7 +155,7 @@ def test_a_request_is_asked_opened_running_reported_and_gone(diary: Diary) -> No
         {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(1)]},
         {"event": "reported", "request": REQUEST, "answer": "complete", "running": 2},
     ]
-    given = [running(n, Verdict.RETURNED, gone=True) for n in (0, 1)]
+    given = [running(n, Verdict.RETURNED, is_gone=True) for n in (0, 1)]
     ended, back = record(*given, ended=RequestStatus.COMPLETE), giving_back(name(0), name(1))
     closed = {"event": "close", "pool": "a", "template": TEMPLATE, "verdict": "returned"}
     assert diary.cycle(memory(ended, back)) == [
@@ -214,7 +218,7 @@ def test_a_deferral_is_recorded_once_with_its_reason_and_once_when_it_is_over(di
     [
         ({"max_machines": 2}, PendingReason.CAP, 2),
         ({"initial_window": 3}, PendingReason.WINDOW, 3),
-        ({"paused": True}, PendingReason.PAUSED, None),
+        ({"is_paused": True}, PendingReason.PAUSED, None),
     ],
     ids=["cap", "window", "paused"],
 )
@@ -231,7 +235,7 @@ def test_a_deferral_says_which_bound_is_reached(
     [
         ({}, 7),
         ({("a", TEMPLATE): Window(3)}, 3),
-        ({("a", TEMPLATE): Window(3, probing=True, level=1, failure=STOCKOUT)}, 1),
+        ({("a", TEMPLATE): Window(3, is_probing=True, level=1, failure=STOCKOUT)}, 1),
     ],
     ids=["new", "known", "probing"],
 )
@@ -294,7 +298,7 @@ def test_pools_are_recorded_as_paused_and_resumed_although_no_plan_can_be_record
     monkeypatch.setattr(bench.state.memory, "write", full)
     bench.request(1)
     pull(bench.state, replace(PAUSE, target="pool"))
-    settings = {**limits.pools, "other": replace(limits.pools["other"], paused=True)}
+    settings = {**limits.pools, "other": replace(limits.pools["other"], is_paused=True)}
     bench.reconciler.limits = replace(limits, pools=settings)
     assert bench.cycle().problem == "no space left"
     release(bench.state, HoldKind.PAUSE, target="pool")
@@ -411,7 +415,7 @@ def test_equal_failures_are_counted_after_the_first_few(diary: Diary) -> None:
     (counted,) = diary.cycle(seconds=COUNTED_SECONDS)
     machines = [name(number) for number in range(IN_FULL, 10)]
     assert (counted["times"], counted["machines"], counted["result"]) == (7, machines, "denied")
-    assert when({"time": counted["since"]}) == WALL + 5.0 * (IN_FULL + 1)
+    assert parse_time({"time": counted["since"]}) == WALL + 5.0 * (IN_FULL + 1)
     assert counted["text"] == DENIED.text
 
 

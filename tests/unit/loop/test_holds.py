@@ -15,7 +15,7 @@ from provisioner.model import Hold, HoldKind, Holds
 from provisioner.planning.core.holds import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
-from provisioner.state.holds import pulled
+from provisioner.state.holds import with_hold
 from tests.support.cycle_bench import Bench
 from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
@@ -62,7 +62,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
     if damage is newer:
         state.holds.set_aside()
-    state.holds.change(lambda holds: pulled(holds, DRAIN), anew=True)
+    state.holds.change(lambda holds: with_hold(holds, DRAIN), anew=True)
     assert in_force(current_holds) == (DRAIN,)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.registry import built_in, longest_call
+from provisioner.backends.registry import built_in_kinds, longest_call
 from provisioner.loop.cycle import SupersededError
 from provisioner.loop.startup import LONE_MEMORY, CachedIntent
 from provisioner.model import BrakeReason
@@ -72,7 +72,7 @@ def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Be
 
 def test_a_successor_waits_for_calls_of_kinds_that_the_configuration_names_no_more() -> None:
     """The previous loop may have had pools of these kinds."""
-    slowest = max(kind.longest_call for kind in built_in())
+    slowest = max(kind.longest_call for kind in built_in_kinds())
     pods = GkePool(name="a", pod_spec=Path("pod.yaml"))
     assert longest_call([pods]) == longest_call([]) == slowest
     assert slowest > 35.0, "more than pods alone would take"

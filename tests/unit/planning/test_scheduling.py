@@ -30,10 +30,10 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE, SLOT_NUMBERS
 from provisioner.planning.allocate import scheduling
-from provisioner.planning.allocate.scheduling import MOST_LINES, NO_NUMBERS, SLOW, ask
+from provisioner.planning.allocate.scheduling import MOST_LINES, NO_NUMBERS, SLOW, request_machines
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import count_free_numbers, count_missing, find_gaps
-from provisioner.planning.finish.deadlines import conclude
+from provisioner.planning.core.slots import count_free_numbers, count_missing, find_missing_tries
+from provisioner.planning.finish.deadlines import end_request
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -59,7 +59,7 @@ from tests.unit.core import (
     unsent,
 )
 
-BACKING_OFF = Window(window=8, level=1, probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
+BACKING_OFF = Window(window=8, level=1, is_probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
 PROBING = replace(BACKING_OFF, retry_at=NOW - 1)
 THROTTLED = Window(
     window=8, level=1, blocked_at=NOW - 1, retry_at=NOW + 1, failure=Failure(ErrorClass.THROTTLED, "too many requests")
@@ -83,7 +83,7 @@ def asked(
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
     for one in draft.records():
-        ask(draft, one, capacity, OVER if now >= one.deadline else "")
+        request_machines(draft, one, capacity, OVER if now >= one.deadline_at else "")
     capacity.note_windows()
     return draft
 
@@ -101,7 +101,7 @@ def asked_of(
     """Return the plan after a request was served by pool ``a`` with these settings, and then by ``b``."""
     windows = {("a", TEMPLATE): known_window, ("b", TEMPLATE): next_window}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
-    pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
+    pools = pool("a", **({"spill_after_seconds": SPILL} | first)), pool("b", **second)
     return asked(known, *seen, limits=limits(*pools), busy=busy)
 
 
@@ -127,7 +127,7 @@ def verdicts(draft: Draft) -> dict[Verdict, int]:
         pytest.param({"max_machines": 2}, {}, {"a": 2, "b": 3}, {}, id="full: the rest goes on"),
         pytest.param({"max_machines": 0}, {}, {"b": 5}, {}, id="no room at all: all goes on"),
         pytest.param({"max_machines": 0}, {"busy": "b"}, {}, {"b": 5}, id="no room, the second busy: they wait for it"),
-        pytest.param({"paused": True}, {}, {"b": 5}, {}, id="paused: all goes on"),
+        pytest.param({"is_paused": True}, {}, {"b": 5}, {}, id="paused: all goes on"),
         pytest.param({}, {"known_window": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
         pytest.param({}, {"known_window": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
         pytest.param({}, {"seen": BOTH[1:]}, {"b": 5}, {}, id="blind: gets nothing"),
@@ -152,7 +152,7 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
 @pytest.mark.parametrize(
     ("both", "known_window", "reason"),
     [
-        pytest.param({"paused": True}, None, PendingReason.PAUSED, id="paused"),
+        pytest.param({"is_paused": True}, None, PendingReason.PAUSED, id="paused"),
         pytest.param({"max_machines": 0}, None, PendingReason.CAP, id="full"),
         pytest.param({}, BACKING_OFF, PendingReason.BACKOFF, id="backing off"),
     ],
@@ -167,10 +167,12 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
     assert slots(draft) == {}
 
 
-@pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
+@pytest.mark.parametrize(
+    "slots", [[], [slot(is_accepted=False, submitted_at=NOW - 30)]], ids=["new", "of unknown outcome"]
+)
 def test_a_back_off_is_checked_again_when_it_ends(slots: list[Slot]) -> None:
     known = memory(record(*slots, count=1), windows={("a", TEMPLATE): BACKING_OFF})
-    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
+    assert asked(known, limits=limits(pool("a"))).due_at == BACKING_OFF.retry_at
 
 
 def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> None:
@@ -178,7 +180,7 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     assert draft.creates == [Create(name(number), "a", TEMPLATE, REQUEST) for number in (2, 3)]
     assert draft.memory().requests[REQUEST].next_slot == 4
     assert [slots(draft)[number] for number in (2, 3)] == [
-        Slot(name(number), "a", Verdict.OPEN, opened=NOW, submitted=NOW) for number in (2, 3)
+        Slot(name(number), "a", Verdict.OPEN, opened_at=NOW, submitted_at=NOW) for number in (2, 3)
     ]
 
 
@@ -197,7 +199,7 @@ def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, ex
     draft = asked_of(record(count=5), known_window=Window(window=2, closed_since=since))
     assert created(draft) == expected
     assert draft.window("a", TEMPLATE).closed_since == (since or NOW)
-    assert draft.due == ((since or NOW) + SPILL if since != NOW - SPILL else float("inf"))
+    assert draft.due_at == ((since or NOW) + SPILL if since != NOW - SPILL else float("inf"))
 
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
@@ -211,14 +213,14 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
 @pytest.mark.parametrize(
     ("age", "second", "given", "withdrawn"),
     [
-        pytest.param({"submitted": NOW - SPILL + 1}, {}, {}, False, id="before spill_after: it may still come"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {}, True, id="after spill_after: the next pool takes it"),
-        pytest.param({"submitted": NOW - SPILL}, {"paused": True}, {}, False, id="the next is paused: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {"max_machines": 0}, {}, False, id="the next is full: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {"next_window": BACKING_OFF}, False,
+        pytest.param({"submitted_at": NOW - SPILL + 1}, {}, {}, False, id="before spill_after: it may still come"),
+        pytest.param({"submitted_at": NOW - SPILL}, {}, {}, True, id="after spill_after: the next pool takes it"),
+        pytest.param({"submitted_at": NOW - SPILL}, {"is_paused": True}, {}, False, id="the next is paused: it stays"),
+        pytest.param({"submitted_at": NOW - SPILL}, {"max_machines": 0}, {}, False, id="the next is full: it stays"),
+        pytest.param({"submitted_at": NOW - SPILL}, {}, {"next_window": BACKING_OFF}, False,
                      id="the next backs off: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
+        pytest.param({"submitted_at": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
+        pytest.param({"submitted_at": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
         pytest.param({"ungated_at": NOW - SPILL + 1}, {}, {}, False, id="just freed: this pool has its time"),
         pytest.param({"ungated_at": NOW - SPILL}, {}, {}, True, id="freed for spill_after: the next pool takes it"),
     ],
@@ -226,10 +228,10 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
 def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
     age: dict[str, float], second: dict[str, Any], given: dict[str, Any], withdrawn: bool
 ) -> None:
-    late = slot(**({"submitted": NOW - 10 * SPILL} | age), seen=True, failure=STOCKOUT)
+    late = slot(**({"submitted_at": NOW - 10 * SPILL} | age), was_seen=True, failure=STOCKOUT)
     draft = asked_of(record(late), {}, second, **given)
     assert created(draft) == ({"b": 1} if withdrawn else {})
-    assert draft.due > NOW
+    assert draft.due_at > NOW
     after = slots(draft)[0]
     if withdrawn:
         assert (after.verdict, after.deletion.reason, after.failure) == (
@@ -242,7 +244,7 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
         assert after == late
 
 
-WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, no_room=True)
+WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, has_no_room=True)
 
 
 @pytest.mark.parametrize(
@@ -255,32 +257,32 @@ WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, no_room=True)
     ],
 )
 def test_a_machine_that_waits_for_room(no_room: bool, count: int, expected: dict[str, int]) -> None:
-    waiting = record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=count)
-    waits = snapshot(replace(WAITS, no_room=no_room))
+    waiting = record(slot(submitted_at=NOW - 1, was_seen=True, failure=STOCKOUT), count=count)
+    waits = snapshot(replace(WAITS, has_no_room=no_room))
     assert created(asked_of(waiting, seen=(waits, BOTH[1]))) == expected
 
 
 def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_they_are() -> None:
     waits = snapshot(WAITS)
-    waiting = memory(record(slot(submitted=NOW - SPILL - 1, seen=True, failure=STOCKOUT), count=3))
-    draft = asked(waiting, waits, limits=limits(pool("a", spill_after=SPILL)))
+    waiting = memory(record(slot(submitted_at=NOW - SPILL - 1, was_seen=True, failure=STOCKOUT), count=3))
+    draft = asked(waiting, waits, limits=limits(pool("a", spill_after_seconds=SPILL)))
     assert created(draft) == {}
     assert verdicts(draft) == {Verdict.OPEN: 1}
     assert dict(draft.deferred) == {("a", TEMPLATE, PendingReason.BACKOFF): 2}
 
 
 def test_a_slot_withdrawn_without_a_known_reason_says_that_it_was_slow() -> None:
-    draft = asked(memory(record(slot(submitted=NOW - SPILL, seen=True))), limits=limits())
+    draft = asked(memory(record(slot(submitted_at=NOW - SPILL, was_seen=True))), limits=limits())
     assert slots(draft)[0].failure == SLOW
 
 
 @pytest.mark.parametrize(
     "one",
     [
-        pytest.param(running(0, submitted=NOW - 9999), id="it runs"),
-        pytest.param(slot(0, pool="b", submitted=NOW - 9999, seen=True), id="its pool is the template's last"),
-        pytest.param(slot(0, pool="c", submitted=NOW - 9999, seen=True), id="its pool left the template"),
-        pytest.param(slot(0, submitted=NOW - 9999, seen=True, set_aside=True), id="it is set aside"),
+        pytest.param(running(0, submitted_at=NOW - 9999), id="it runs"),
+        pytest.param(slot(0, pool="b", submitted_at=NOW - 9999, was_seen=True), id="its pool is the template's last"),
+        pytest.param(slot(0, pool="c", submitted_at=NOW - 9999, was_seen=True), id="its pool left the template"),
+        pytest.param(slot(0, submitted_at=NOW - 9999, was_seen=True, is_set_aside=True), id="it is set aside"),
     ],
 )
 def test_a_slot_that_is_never_withdrawn(one: Slot) -> None:
@@ -290,17 +292,17 @@ def test_a_slot_that_is_never_withdrawn(one: Slot) -> None:
 
 
 def test_a_slot_that_is_withdrawn_counts_no_more_against_max_number() -> None:
-    late = slot(submitted=NOW - SPILL, seen=True)
-    draft = asked(memory(record(late, count=2)), limits=limits(pool("a", paused=True), pool("b"), maximum=2))
+    late = slot(submitted_at=NOW - SPILL, was_seen=True)
+    draft = asked(memory(record(late, count=2)), limits=limits(pool("a", is_paused=True), pool("b"), maximum=2))
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1, Verdict.OPEN: 2}
 
 
 def test_a_plan_is_due_when_a_slot_may_go_to_the_next_pool() -> None:
-    assert asked_of(record(slot(submitted=NOW - 30, seen=True))).due == NOW - 30 + SPILL
+    assert asked_of(record(slot(submitted_at=NOW - 30, was_seen=True))).due_at == NOW - 30 + SPILL
 
 
 def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
-    late = [slot(number, submitted=NOW - SPILL, seen=True) for number in range(5)]
+    late = [slot(number, submitted_at=NOW - SPILL, was_seen=True) for number in range(5)]
     draft = asked(memory(record(*late)), limits=limits(pool("a"), pool("b", max_machines=2)))
     assert verdicts(draft) == {Verdict.WITHDRAWN: 2, Verdict.OPEN: 5}
     assert created(draft) == {"b": 2}
@@ -316,20 +318,20 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
         pytest.param({}, {"known_window": BACKING_OFF}, False, Verdict.WITHDRAWN, id="it backs off: another slot"),
         pytest.param({}, {"known_window": THROTTLED}, False, Verdict.OPEN, id="throttled: it waits"),
         pytest.param({}, {"known_window": SILENT}, False, Verdict.OPEN, id="no response: it waits"),
-        pytest.param({"paused": True}, {}, False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
+        pytest.param({"is_paused": True}, {}, False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
         pytest.param({}, {"seen": BOTH[1:]}, False, Verdict.OPEN, id="the pool is blind: it waits"),
         pytest.param({}, {"busy": "a"}, False, Verdict.OPEN, id="the pool is busy: it waits"),
-        pytest.param({"spill_after": 1.0}, {"known_window": THROTTLED}, False, Verdict.WITHDRAWN,
+        pytest.param({"spill_after_seconds": 1.0}, {"known_window": THROTTLED}, False, Verdict.WITHDRAWN,
                      id="the pool is too busy for longer than spill_after: another slot"),
     ],
 )  # fmt: skip
 def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any], sent: bool, verdict: Verdict) -> None:
-    draft = asked_of(record(unsent(opened=NOW - 1)), first, **given)
+    draft = asked_of(record(unsent(opened_at=NOW - 1)), first, **given)
     assert (Create(name(0), "a", TEMPLATE, REQUEST) in draft.creates) is sent
     after = slots(draft)[0]
-    assert (after.verdict, after.submitted) == (verdict, NOW if sent else None)
+    assert (after.verdict, after.submitted_at) == (verdict, NOW if sent else None)
     if verdict is Verdict.WITHDRAWN:
-        assert after.deletion.gone
+        assert after.deletion.is_gone
         assert created(draft) == {"b": 1}
 
 
@@ -341,7 +343,7 @@ def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any]
     ],
 )
 def test_of_slots_that_were_never_sent_one_is_the_probe(known_window: Window, others: Verdict) -> None:
-    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), known_window=known_window)
+    draft = asked_of(record(*(unsent(number, opened_at=NOW - 1) for number in range(3))), known_window=known_window)
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
     assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, others, others]
 
@@ -354,23 +356,23 @@ def test_of_slots_that_were_never_sent_one_is_the_probe(known_window: Window, ot
     ],
 )
 def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_checked_again(opened: float, due: float) -> None:
-    known = memory(record(unsent(opened=opened)), windows={("a", TEMPLATE): THROTTLED})
-    assert asked(known, *BOTH, limits=limits()).due == due
+    known = memory(record(unsent(opened_at=opened)), windows={("a", TEMPLATE): THROTTLED})
+    assert asked(known, *BOTH, limits=limits()).due_at == due
 
 
 @pytest.mark.parametrize("room", [{"max_machines": 1}, {"max_pending": 1}, {"initial_window": 1}], ids=str)
 def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str, int]) -> None:
     lone = limits(pool("a", **room), maximum=1)
-    known = memory(record(unsent(opened=NOW - 1)), windows={("a", TEMPLATE): BACKING_OFF})
+    known = memory(record(unsent(opened_at=NOW - 1)), windows={("a", TEMPLATE): BACKING_OFF})
     draft = draft_of(known, *BOTH, limits=lone)
     capacity = capacity_of(draft)
-    ask(draft, draft.requests[REQUEST], capacity)
+    request_machines(draft, draft.requests[REQUEST], capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
     draft.windows["a", TEMPLATE] = Window(window=1)
     assert capacity.room("a", TEMPLATE).machines == 1
 
 
-UNKNOWN = slot(accepted=False, submitted=NOW - 30)
+UNKNOWN = slot(is_accepted=False, submitted_at=NOW - 30)
 
 
 @pytest.mark.parametrize(
@@ -381,16 +383,16 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
         pytest.param({}, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
         pytest.param({}, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
         pytest.param({}, replace(PROBING, blocked_at=NOW - 30), NOW - 1, True, id="it was the probe already"),
-        pytest.param({"accepted": True}, None, NOW - 1, False, id="accepted: pending, never repeated"),
-        pytest.param({"seen": True}, None, NOW - 1, False, id="seen: never repeated"),
+        pytest.param({"is_accepted": True}, None, NOW - 1, False, id="accepted: pending, never repeated"),
+        pytest.param({"was_seen": True}, None, NOW - 1, False, id="seen: never repeated"),
     ],
 )
 def test_a_create_of_unknown_outcome(
     changes: dict[str, bool], known_window: Window | None, began: float, repeated: bool
 ) -> None:
     draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), known_window=known_window)
-    assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
-    assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
+    assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, is_repeated=True)] if repeated else [])
+    assert slots(draft)[0].submitted_at == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
 
 
@@ -398,14 +400,14 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     probed = replace(PROBING, blocked_at=NOW - 30)
     known = memory(record(UNKNOWN, unsent(1), count=3), windows={("a", TEMPLATE): probed})
     draft = asked(known, limits=limits(pool("a")))
-    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
+    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, is_repeated=True)]
 
 
 @pytest.mark.parametrize(("known_window", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
 def test_creates_of_unknown_outcome_are_repeated(known_window: Window | None, creates: int) -> None:
-    unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
+    unknown = [slot(number, is_accepted=False, submitted_at=NOW - 30) for number in range(3)]
     draft = asked_of(record(*unknown), seen=BOTH[:1], known_window=known_window)
-    assert [create.again for create in draft.creates] == [True] * creates
+    assert [create.is_repeated for create in draft.creates] == [True] * creates
 
 
 # --- caps -------------------------------------------------------------------------------------------------------------
@@ -419,7 +421,7 @@ def test_creates_of_unknown_outcome_are_repeated(known_window: Window | None, cr
         pytest.param(running(0, Verdict.SUCCEEDED), True, id="succeeded"),
         pytest.param(slot(0, Verdict.FAILED), True, id="closed, and may still be there"),
         pytest.param(running(0, Verdict.RETURNED), True, id="returned, and not yet gone"),
-        pytest.param(slot(0, Verdict.FAILED, gone=True), False, id="closed and gone"),
+        pytest.param(slot(0, Verdict.FAILED, is_gone=True), False, id="closed and gone"),
         pytest.param(running(0, pool="b"), False, id="in another pool"),
     ],
 )
@@ -427,7 +429,7 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     known = memory(record(one, id_=OTHER, count=1, ended="complete"), record(count=9))
     draft = draft_of(known, *BOTH, limits=limits(pool("a", max_machines=4)))
     capacity = capacity_of(draft)
-    ask(draft, draft.requests[REQUEST], capacity)
+    request_machines(draft, draft.requests[REQUEST], capacity)
     assert created(draft) == {"a": 3 if counts else 4}
     assert dict(draft.deferred) == {("a", TEMPLATE, PendingReason.CAP): 6 if counts else 5}
 
@@ -453,12 +455,12 @@ def test_the_caps_of_two_templates(most: dict[str, int], unknown: tuple[str, ...
 def test_a_machine_that_still_goes_counts_against_the_cap_over_all_templates() -> None:
     going = record(slot(0, Verdict.FAILED, OTHER), id_=OTHER, template="U", ended="complete")
     draft = draft_of(memory(going, record(count=5)), *BOTH, limits=two_templates(pool("a", max_machines_total=4)))
-    ask(draft, draft.requests[REQUEST], capacity_of(draft))
+    request_machines(draft, draft.requests[REQUEST], capacity_of(draft))
     assert created(draft) == {"a": 3}
 
 
 def test_a_slot_that_is_withdrawn_unsent_leaves_its_place_to_another_template() -> None:
-    paused, shared = pool("a", paused=True), pool("b", max_machines_total=1)
+    paused, shared = pool("a", is_paused=True), pool("b", max_machines_total=1)
     known = memory(record(unsent(0, pool="b")), record(id_=OTHER, count=1, template="U"))
     known = replace(known, windows={("b", TEMPLATE): BACKING_OFF})
     draft = asked(known, limits=two_templates(paused, shared))
@@ -492,7 +494,7 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
     given_up = [one for one in slots(draft).values() if one.verdict is Verdict.FAILED]
     assert len(given_up) == failed
     for one in given_up:
-        assert (one.submitted, one.deletion.gone, one.failure is not None) == (None, True, True)
+        assert (one.submitted_at, one.deletion.is_gone, one.failure is not None) == (None, True, True)
         assert one.failure is not None
         assert f"maxNumber of {maximum}" in one.failure.text
         assert one.failure.error is ErrorClass.QUOTA
@@ -540,7 +542,7 @@ def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
 def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     one: Slot, given: dict[str, Any], failure: Failure
 ) -> None:
-    draft = asked_of(record(one, count=2, deadline=NOW), **given)
+    draft = asked_of(record(one, count=2, deadline_at=NOW), **given)
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
     assert count_missing(draft.requests[REQUEST]) == 0
@@ -574,7 +576,7 @@ class Gaps(list[Tries]):
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
     """Ten thousand requests of a hundred thousand machines, in an altered intent, do not slow a cycle down."""
-    monkeypatch.setattr(scheduling, "find_gaps", lambda record: Gaps(find_gaps(record)))
+    monkeypatch.setattr(scheduling, "find_missing_tries", lambda record: Gaps(find_missing_tries(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
     draft = asked(memory(record(count=100_000)), limits=replace(few, templates={TEMPLATE: template}))
@@ -583,8 +585,8 @@ def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pyt
 
 def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
     failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(MOST_LINES + 5)]
-    draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
-    lines = [one for one in slots(draft).values() if one.submitted is None]
+    draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline_at=NOW)), limits=limits())
+    lines = [one for one in slots(draft).values() if one.submitted_at is None]
     assert (len(lines), count_missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
 
 
@@ -598,7 +600,7 @@ def answered(draft: Draft) -> dict[str, Any]:
     record = draft.requests[REQUEST]
     assert [one.name for one in record.slots.values()] == [name(number) for number in record.slots]
     assert max(record.slots) <= LAST
-    conclude(draft, record)
+    end_request(draft, record)
     answer: dict[str, Any] = json.loads(request_answer(draft.requests[REQUEST]).text)
     return answer
 
@@ -620,7 +622,7 @@ def test_a_request_whose_slot_numbers_are_used_up_ends_and_says_why(left: int, c
 
 @pytest.mark.parametrize("over", [False, True], ids=["before its deadline", "at its deadline"])
 def test_a_request_without_any_slot_number_says_why_in_its_message(over: bool) -> None:
-    one = record(running(0), running(LAST), count=4, deadline=NOW if over else NOW + 1)
+    one = record(running(0), running(LAST), count=4, deadline_at=NOW if over else NOW + 1)
     draft = asked(memory(one), limits=limits())
     answer = answered(draft)
     reason = "timeout: No pool had room" if over else f"other: {NO_NUMBERS.text}"
@@ -632,7 +634,7 @@ def test_a_request_without_any_slot_number_says_why_in_its_message(over: bool) -
 @pytest.mark.parametrize(("left", "lines"), [(4, 4), (3, 1), (1, 1)])
 def test_machines_that_are_given_up_share_a_line_where_numbers_are_scarce(left: int, lines: int) -> None:
     failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(4)]
-    draft = asked(memory(record(*failed, deadline=NOW, next_slot=SLOT_NUMBERS - left)), limits=limits())
+    draft = asked(memory(record(*failed, deadline_at=NOW, next_slot=SLOT_NUMBERS - left)), limits=limits())
     assert len(slots(draft)) - 4 == lines
     answer = answered(draft)
     assert count_missing(draft.requests[REQUEST]) == 0
@@ -642,7 +644,7 @@ def test_machines_that_are_given_up_share_a_line_where_numbers_are_scarce(left: 
 
 @pytest.mark.parametrize(("left", "spills"), [(2, True), (1, False)])
 def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> None:
-    one = record(slot(0, submitted=NOW - SPILL), next_slot=SLOT_NUMBERS - left)
+    one = record(slot(0, submitted_at=NOW - SPILL), next_slot=SLOT_NUMBERS - left)
     draft = asked_of(one)
     assert created(draft) == ({"b": 1} if spills else {})
     assert slots(draft)[0].verdict is (Verdict.WITHDRAWN if spills else Verdict.OPEN)
@@ -651,7 +653,7 @@ def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> Non
 
 def test_each_machine_is_reported_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
     failed = [slot(number, Verdict.FAILED, failure=why) for number, why in enumerate([STOCKOUT, BROKEN])]
-    draft = asked(memory(record(*failed, count=3, deadline=NOW)), limits=limits())
+    draft = asked(memory(record(*failed, count=3, deadline_at=NOW)), limits=limits())
     assert [slots(draft)[number].failure for number in (2, 3, 4)] == [BROKEN, STOCKOUT, BROKEN]
 
 

@@ -14,7 +14,7 @@ from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
 POOL = pool(initial_window=100, max_pending=1000)
-PROBING = Window(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
+PROBING = Window(window=8, spec="s", level=2, is_probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
 
 
 def ran(known_window: Window, submitted: float = NOW - 10) -> Window:
@@ -80,7 +80,7 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
         wide = failed(wide)
     assert (wide.window, wide.level) == (1000, 0)
     wide = failed(wide)
-    assert (wide.window, wide.level, wide.probing) == (500, 1, True)
+    assert (wide.window, wide.level, wide.is_probing) == (500, 1, True)
     assert (wide.ran, wide.failed) == (0, 0)
 
 
@@ -136,7 +136,12 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
         now = NOW + 2 * number
         for _ in range(16):
             known_window = window.back_off_for(known_window, BUSY, 1.0, now)
-        assert (known_window.window, known_window.failed, known_window.probing, known_window.level) == (64, 0, False, 1)
+        assert (known_window.window, known_window.failed, known_window.is_probing, known_window.level) == (
+            64,
+            0,
+            False,
+            1,
+        )
         assert known_window.retry_at == now + 1.0, "however often it says so"
         assert window.is_pausing(known_window)
         assert window.after_create(known_window, now - 1) == known_window, "what it took before that says nothing"
@@ -154,14 +159,14 @@ def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_the
     known_window = window.after_failure(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
     assert known_window.level == 0, "one of a round is no back-off"
     known_window = window.back_off_for(known_window, BUSY, 1.0, NOW)
-    assert (known_window.level, known_window.retry_at, known_window.probing) == (1, NOW + 1.0, False)
+    assert (known_window.level, known_window.retry_at, known_window.is_probing) == (1, NOW + 1.0, False)
     assert window.is_pausing(known_window)
     assert window.after_create(known_window, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
     known_window = window.back_off(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
-    assert (known_window.probing, known_window.level) == (True, PROBING.level + 1)
+    assert (known_window.is_probing, known_window.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
@@ -174,7 +179,7 @@ def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
 @pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.DENIED])
 def test_after_a_refusal_a_pool_is_probed_unless_it_only_throttles(error: ErrorClass) -> None:
     known_window = window.back_off(Window(window=8), Failure(error, "text"), NOW, LIMITS)
-    assert (known_window.probing, known_window.level, known_window.blocked_at) == (
+    assert (known_window.is_probing, known_window.level, known_window.blocked_at) == (
         error is not ErrorClass.THROTTLED,
         1,
         NOW,
@@ -204,7 +209,7 @@ def test_two_pools_do_not_retry_in_step() -> None:
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since it began", "asked for before"])
 def test_a_machine_that_runs_and_the_back_off(ended: bool) -> None:
     after = ran(PROBING, PROBING.blocked_at - (not ended))
-    assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
+    assert (after.level == 0, not after.is_probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
     assert after.window == PROBING.window + 2
 
 
@@ -230,7 +235,7 @@ def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(err
     known_window = Window(window=width)
     for _ in range(width):
         known_window = window.after_failure(known_window, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
-    assert (known_window.level, known_window.probing) == (1, True)
+    assert (known_window.level, known_window.is_probing) == (1, True)
     assert not window.is_pausing(known_window)
     assert window.after_create(known_window, NOW) is known_window
     assert window.after_runs(known_window, POOL, NOW, NOW, LIMITS).level == 0
@@ -248,7 +253,14 @@ def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_e
 
 LOST = Failure(ErrorClass.OTHER, "Lost in its first 300 s: exit code 1")
 TRIED = Window(
-    window=8, level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=LOST, early_loss=LOST, boot=True
+    window=8,
+    level=2,
+    is_probing=True,
+    blocked_at=NOW - 60,
+    retry_at=NOW - 1,
+    failure=LOST,
+    early_loss=LOST,
+    is_boot_failure=True,
 )
 
 
@@ -273,7 +285,7 @@ def lost(known_window: Window, fates: str, submitted: float = NOW - 10, machines
 def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
     known_window = lost(Window(window=window, ran=3, failed=2), fates)
     closed = after < window - 2 or fates == "x"
-    assert (known_window.window, known_window.level, known_window.probing) == (after, int(closed), closed)
+    assert (known_window.window, known_window.level, known_window.is_probing) == (after, int(closed), closed)
     assert (known_window.failure, known_window.early_loss) == ((LOST, LOST) if closed else (None, None))
     assert (known_window.ran, known_window.failed) == ((0, 0) if closed else (3, 2)), (
         "a round ends when the window closes"
@@ -288,7 +300,7 @@ def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once(
 @pytest.mark.parametrize("submitted", [NOW - 61, NOW - 10])
 def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) -> None:
     known_window = ran(TRIED, submitted)
-    assert (known_window.level, known_window.probing, known_window.failure, known_window.early_loss) == (
+    assert (known_window.level, known_window.is_probing, known_window.failure, known_window.early_loss) == (
         2,
         True,
         LOST,
@@ -299,7 +311,7 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since the window closed", "asked for before"])
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool) -> None:
     after = window.after_outlived(TRIED, TRIED.blocked_at - (not ended))
-    assert (after.level == 0, not after.probing, after.failure is None, after.early_loss is None) == (ended,) * 4
+    assert (after.level == 0, not after.is_probing, after.failure is None, after.early_loss is None) == (ended,) * 4
     assert after.window == TRIED.window
     assert window.after_outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
@@ -318,7 +330,7 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
     known_window = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
     assert (known_window.level, known_window.retry_at, known_window.failure) == (2, PROBING.retry_at, STOCKOUT)
     known_window = ran(known_window)
-    assert (known_window.level, known_window.probing, known_window.failure) == (2, True, LOST), (
+    assert (known_window.level, known_window.is_probing, known_window.failure) == (2, True, LOST), (
         "stock is there; what runs has to live"
     )
     assert window.after_outlived(known_window, NOW - 10).level == 0
@@ -326,9 +338,9 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
     known_window = lost(window.back_off_for(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
-    assert (known_window.probing, known_window.early_loss) == (True, LOST)
+    assert (known_window.is_probing, known_window.early_loss) == (True, LOST)
     known_window = window.after_create(known_window, NOW + 60)
-    assert (known_window.probing, known_window.failure, known_window.retry_at) == (True, LOST, 0.0)
+    assert (known_window.is_probing, known_window.failure, known_window.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
@@ -342,7 +354,7 @@ def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
     known_window = window.back_off(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
     known_window = window.after_create(known_window, NOW + 60)
-    assert (known_window.level, known_window.probing, known_window.failure, known_window.early_loss) == (
+    assert (known_window.level, known_window.is_probing, known_window.failure, known_window.early_loss) == (
         3,
         True,
         LOST,
@@ -407,5 +419,5 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
         assert 1 <= known_window.window <= 9
         assert known_window.ran + known_window.failed < known_window.window or known_window.window == 1
         assert known_window.retry_at <= now + 1800.0
-        assert (known_window.level == 0) <= (not known_window.probing)
-        assert (known_window.early_loss is not None) <= known_window.probing
+        assert (known_window.level == 0) <= (not known_window.is_probing)
+        assert (known_window.early_loss is not None) <= known_window.is_probing

@@ -22,7 +22,7 @@ from provisioner.settings import loader, reference
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config" / "demoinst" / "provisioner.yaml"
 SCHEMA = ROOT / "config" / "provisioner.schema.json"
-KINDS = registry.built_in()
+KINDS = registry.built_in_kinds()
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:

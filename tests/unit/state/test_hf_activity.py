@@ -283,7 +283,7 @@ class Site:
 
     def nearly_forgotten(self) -> None:
         """Let HF call for other requests until this request is about to be cancelled."""
-        hf_calls(self.bench, LIMITS.cancel_after - 120)
+        hf_calls(self.bench, LIMITS.cancel_after_seconds - 120)
 
     @contextmanager
     def slow_disk(self, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
@@ -404,7 +404,7 @@ def test_machines_that_a_cancel_under_way_deletes_are_never_reported_to_hf(
 def test_no_machine_of_a_cancelled_request_is_reported_to_succeed_not_even_a_lost_one(site: Site) -> None:
     site.bench.place.lose(site.machines[0])
     site.bench.cycle(3)
-    hf_calls(site.bench, LIMITS.cancel_after + 300)
+    hf_calls(site.bench, LIMITS.cancel_after_seconds + 300)
     assert (site.reported()["status"], site.reported()["message"]) == ("complete_with_error", CANCELLED_MESSAGE)
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []

@@ -20,7 +20,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateTooNew, StateUnreadable, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
-from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
+from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply_recovery, read_files, plan_recovery
 from tests.support.stores import add_request, altered, outdate
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
@@ -32,11 +32,11 @@ BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing.")
 
 def memory_of_one() -> Memory:
     """Return a memory with a return and two requests, one of them trimmed, written at loop time NOW."""
-    left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, trimmed=True)
+    left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, is_trimmed=True)
     kept = record(
-        running(0, Verdict.SUCCEEDED), count=2, ended=RequestStatus.COMPLETE, read=NOW - 50, rc_account="acct"
+        running(0, Verdict.SUCCEEDED), count=2, ended=RequestStatus.COMPLETE, read_at=NOW - 50, rc_account="acct"
     )
-    return memory(kept, left, giving_back(name(0), read=NOW - 5), time=NOW, time_wall=WALL)
+    return memory(kept, left, giving_back(name(0), read_at=NOW - 5), time=NOW, time_wall=WALL)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def break_off(state: StateDir, *kinds: str) -> None:
 
 
 def plan(state: StateDir, *machines: str) -> Recovery:
-    return recovery(read_files(state), machines, PREFIX, "demo")
+    return plan_recovery(read_files(state), machines, PREFIX, "demo")
 
 
 def written(state: StateDir) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, ...]]]:
@@ -86,7 +86,7 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
     wrong(state, "intent")
     made = plan(state, name(0), name(1, OTHER))
     assert not state.intent.exists() or wrong is break_off, "showing writes nothing"
-    moved = apply(state, made)
+    moved = apply_recovery(state, made)
     assert written(state) == ({REQUEST: (TEMPLATE, 2)}, {RETURN: (name(0),)})
     request = state.intent.read().requests[REQUEST]
     assert (request.created_wall, request.rc_account) == (WALL - 50, "acct")
@@ -106,7 +106,7 @@ def test_an_older_intent_gives_way_and_is_kept(state: StateDir, noted: str) -> N
     else:
         add_request(state, TEMPLATE, 1, created_wall=WALL)
         Path(state.intent.path).write_bytes(copy)
-    (kept,) = apply(state, plan(state))
+    (kept,) = apply_recovery(state, plan(state))
     assert Path(kept).read_bytes() == copy
     assert written(state)[0] == {REQUEST: (TEMPLATE, 2)}
     assert state.intent.read().generation == (10 if noted == "by memory" else 3)
@@ -117,7 +117,7 @@ def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state
     break_off(state, "memory")
     made = plan(state)
     assert (made.intent, made.unreadable) == (None, ("memory",))
-    (moved,) = apply(state, made)
+    (moved,) = apply_recovery(state, made)
     assert Path(moved).stat().st_size == 20
     assert not state.memory.exists()
     assert not made.releases(applied=True), "no operator has seen yet what the memory made again lacks"
@@ -125,17 +125,17 @@ def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state
 
 @pytest.mark.parametrize("wrong", [lose, break_off], ids=["lost", "unreadable"])
 def test_a_wrong_status_needs_nothing_but_room(state: StateDir, wrong: Callable[[StateDir, str], None]) -> None:
-    apply(state, plan(state))
+    apply_recovery(state, plan(state))
     wrong(state, "status")
     assert plan(state).writes is (wrong is break_off)
-    apply(state, plan(state))
+    apply_recovery(state, plan(state))
     assert not state.status.exists()
 
 
 def test_the_brake_may_be_released_once_nothing_is_to_be_written(state: StateDir) -> None:
     assert not plan(state).releases(applied=False)
     assert plan(state).releases(applied=True), "the loop may be about to latch it"
-    apply(state, plan(state))
+    apply_recovery(state, plan(state))
     assert not plan(state).releases(applied=False)
     state.memory.write(replace(memory_of_one(), brake=BRAKE))
     made = plan(state)
@@ -152,7 +152,7 @@ def test_without_memory_old_intent_given_answers_and_running_names_show_requests
     Path(state.intent.path).write_bytes(copy)
     lose(state, "memory")
     made = plan(state, name(0, THIRD), name(1, THIRD), "hf-no-name-of-ours")
-    apply(state, made)
+    apply_recovery(state, made)
     requests, returns = written(state)
     assert requests == {old: (TEMPLATE, 9), REQUEST: (NO_TEMPLATE, 1), OTHER: (NO_TEMPLATE, 1), THIRD: (NO_TEMPLATE, 2)}
     assert returns == {RETURN: (name(0),)}
@@ -163,7 +163,7 @@ def test_without_memory_old_intent_given_answers_and_running_names_show_requests
 
 def test_where_all_is_lost_the_machines_that_run_are_kept(state: StateDir) -> None:
     lose(state, "intent", "memory", "status")
-    apply(state, plan(state, name(4), name(5)))
+    apply_recovery(state, plan(state, name(4), name(5)))
     assert written(state) == ({REQUEST: (NO_TEMPLATE, 2)}, {})
 
 
@@ -214,11 +214,11 @@ def test_an_interrupted_recovery_is_run_again(
 ) -> None:
     break_off(state, "memory", "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    apply(twin, plan(twin, *MACHINES))
+    apply_recovery(twin, plan(twin, *MACHINES))
     beside(monkeypatch, state, step, when, end)
     with pytest.raises(StateUnwritable, match="power cut"):
-        apply(state, plan(state, *MACHINES))
-    apply(state, plan(state, *MACHINES))
+        apply_recovery(state, plan(state, *MACHINES))
+    apply_recovery(state, plan(state, *MACHINES))
     assert written(state) == written(twin)
     assert not state.memory.exists()
 
@@ -228,7 +228,7 @@ def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> Non
     own = state.intent.read().requests
     made = plan(state)
     late = add_request(state, TEMPLATE, 1, created_wall=WALL)
-    apply(state, made)
+    apply_recovery(state, made)
     now = state.intent.read().requests
     assert set(now) == {*own, late, REQUEST}
     assert {id_: now[id_] for id_ in own} == own
@@ -243,7 +243,7 @@ def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(st
     else:
         lose(state, "intent", "memory")
         state.status.write({THIRD: Answer(text, True)}, {})
-    apply(state, plan(state))
+    apply_recovery(state, plan(state))
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
 
 
@@ -259,10 +259,10 @@ def test_two_recoveries_at_once_write_what_one_writes(
     break_off(state, "memory")
     lose(state, "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    apply(twin, plan(twin, *MACHINES))
+    apply_recovery(twin, plan(twin, *MACHINES))
     one, other = plan(state, *MACHINES), plan(state, *MACHINES)
-    beside(monkeypatch, state, step, when, lambda: apply(state, other))
-    apply(state, one)
+    beside(monkeypatch, state, step, when, lambda: apply_recovery(state, other))
+    apply_recovery(state, one)
     assert written(state) == written(twin)
     assert not state.memory.exists()
 
@@ -273,7 +273,7 @@ def test_a_file_that_the_loop_made_again_meanwhile_is_not_moved(state: StateDir,
     break_off(state, kind)
     made = plan(state)
     Path(state.path, f"{kind}.json").write_bytes(good)
-    apply(state, made)
+    apply_recovery(state, made)
     assert list(Path(state.path).glob(f"{kind}.json.aside-*")) == []
     assert Path(state.path, f"{kind}.json").read_bytes() == good
 
@@ -289,20 +289,22 @@ def test_an_intent_that_scripts_write_while_the_files_are_read_is_not_taken_for_
         return read()
 
     monkeypatch.setattr(state.memory, "read", beside_a_script)
-    assert read_files(state).fine("intent")
+    assert read_files(state).is_fine("intent")
 
 
 def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
     state: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply(state, plan(state))
+    apply_recovery(state, plan(state))
     held = {store: store.read for store in (state.intent, state.memory)}
 
     def then_it_leaves(store: IntentStore | MemoryStore) -> Intent | Memory:
         monkeypatch.undo()
         content = held[store]()
         left = memory_of_one()
-        state.memory.write(replace(left, requests={id_: replace(r, trimmed=True) for id_, r in left.requests.items()}))
+        state.memory.write(
+            replace(left, requests={id_: replace(r, is_trimmed=True) for id_, r in left.requests.items()})
+        )
         state.intent.remove([REQUEST])
         return content
 
@@ -335,7 +337,7 @@ def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_stay(state: State
         Condition.UNREADABLE,
         True,
     )
-    (kept,) = apply(state, recovery(files, (), PREFIX, "demo"))
+    (kept,) = apply_recovery(state, plan_recovery(files, (), PREFIX, "demo"))
     read = state.intent.read().requests
     assert (read[sound].count, wrong in read, REQUEST in read) == (3, False, True)
     assert json.loads(Path(state.path, kept).read_text())["requests"][wrong]["count"] == count

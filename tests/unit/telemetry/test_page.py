@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import stamp
+from provisioner.state.journal import format_time
 from provisioner.telemetry import page as pages
 from provisioner.telemetry.page import StatusPage, clip
 from provisioner.telemetry.samples import Samples
@@ -243,7 +243,7 @@ def test_a_pool_a_request_and_a_machine_have_a_timeline(tmp_path: Path) -> None:
     leave(state, remembered, pool_status)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
     hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
-    state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, hold))
+    state.journal.append({"time": format_time(time.time()), "cycle": 1, **line} for line in (refused, hold))
     status_page = StatusPage(state, lambda: remembered, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
         assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(status_page, path)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import DeleteReason, Fingerprint
-from provisioner.state.journal import stamp
-from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
+from provisioner.state.journal import format_time
+from provisioner.telemetry.timeline import Kind, Subject, search_texts, timeline
 from tests.unit.core import OTHER, REQUEST, giving_back, memory, name, record, running
 
 BACK = "ret-bbbbbbbbbb"
@@ -117,7 +117,22 @@ def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> N
 KEYS = sorted(
     {key for line, _ in EVENTS for key in line} | {"running", "since", "window", "backing_off", "over", "seconds"}
 )
-ODD: Sequence[Any] = [None, True, -1, 1e300, "", [], {}, [1], ["a"], {"a": []}, [[]], stamp(5.0), name(0), [name(0)]]
+ODD: Sequence[Any] = [
+    None,
+    True,
+    -1,
+    1e300,
+    "",
+    [],
+    {},
+    [1],
+    ["a"],
+    {"a": []},
+    [[]],
+    format_time(5.0),
+    name(0),
+    [name(0)],
+]
 WORDS = [*dict.fromkeys(line["event"] for line, _ in EVENTS), "window", REQUEST, BACK, "a"]
 LINES = st.lists(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*ODD, *WORDS]), max_size=6), max_size=4)
 
@@ -132,6 +147,6 @@ def test_no_foreign_line_breaks_a_timeline(lines: list[dict[str, Any]], subject:
 
 def test_the_search_texts_find_each_line() -> None:
     remembered = memory(giving_back(name(0), name(0, OTHER), id_=BACK))
-    assert needles(Subject(Kind.RETURN, BACK), remembered) == (BACK, REQUEST, OTHER)
-    assert needles(Subject(Kind.REQUEST, REQUEST), remembered) == (REQUEST,)
-    assert needles(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')
+    assert search_texts(Subject(Kind.RETURN, BACK), remembered) == (BACK, REQUEST, OTHER)
+    assert search_texts(Subject(Kind.REQUEST, REQUEST), remembered) == (REQUEST,)
+    assert search_texts(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')
