@@ -1,9 +1,13 @@
-"""What managed instance groups cost: calls to Compute, CPU per look at 10,000 instances, memory of the provisioner.
+"""The cost of managed instance groups: calls to Compute, CPU per observation of 10,000 instances, and memory.
 
-Goals: at most 0.01 calls for each machine created, and 300 a minute when nothing changes, for 10,000 instances in 12
-groups, each listed at least every 30 s; 0.3 s of CPU for an observation at all of them; 300 MB with both backends
-loaded. Exits 1 when a goal is missed. The cloud is a simulator process; a minute is a minute. ``python -m
-tests.bench.bench_gce``"""
+Goals for 10,000 instances in 12 groups, each listed at least every 30 s:
+
+* at most 0.01 calls for each created machine, and 300 calls a minute without changes;
+* 0.3 s of CPU for an observation of all groups;
+* 300 MB with both backends loaded.
+
+Exits 1 if a goal is missed. The cloud is a simulator process, in real time. ``python -m tests.bench.bench_gce``
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 4
-"""One of so many groups is regional; the others are zonal."""
+"""Number of groups of which one is regional; the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
@@ -137,7 +141,7 @@ def running(observers: Sequence[Observer]) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the run came to."""
+    """The results of a run."""
 
     caused: int
     """Calls that the creates caused: themselves, their operations, the lists of members."""

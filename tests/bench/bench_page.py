@@ -1,11 +1,13 @@
-"""What a page of the status page costs as a grid grows: CPU of the server's thread, with nothing held from before.
+"""The cost of a page of the status page as a grid grows: CPU of the server's thread, without cached data.
 
     python tests/bench/bench_page.py
 
-Half of the machines run, half wait for a pool without room, in fifty requests that are all short. The journal's newest
-file, of which pages tell what happened, is empty, or as large as it gets: of the lives of these and other machines, or
-of nothing but refusals by the pool. Goal: a tenth of a second at ten thousand machines, for each page. Exits 1 when it
-is missed. Beside it, what a sample costs the loop, once a minute.
+Half of the machines run, half wait for a pool without room, in fifty requests that all have unmet machines. The
+journal's newest file, from which pages show events, is empty or has its largest size: with the lives of these and other
+machines, or only with refusals by the pool.
+
+Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if it is missed. The cost of a sample, which the
+loop takes once a minute, is printed too.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def least(work: Callable[[], object]) -> float:
 
 
 def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
-    """Of each page, and of a sample."""
+    """Return the seconds of CPU of each page, and of a sample."""
     leave(directory, machines)
     held, samples = grid(machines), Samples()
     fill(StateDir(directory), held, journal)

@@ -1,4 +1,4 @@
-"""What a scrape costs: CPU of the server's thread and series, of a loop with ten templates and four pools.
+"""The cost of a scrape: CPU of the server's thread and series, of a loop with ten templates and four pools.
 
     python tests/bench/bench_scrape.py
 

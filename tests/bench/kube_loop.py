@@ -1,4 +1,4 @@
-"""What the loop costs and how soon it reacts, as a process of its own on a real cluster."""
+"""The cost of the loop, and its seconds until a reaction, as a process of its own on a real cluster."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
 
 
 def _until_still(pid: int, say: Say) -> None:
-    """What the cluster still tells of new pods is no quiet cycle: wait until two stretches cost the same little."""
+    """Wait until two stretches cost the same little CPU. A cycle that still gets events of new pods is not quiet."""
     say("waiting until the last events have come")
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
@@ -117,9 +117,9 @@ def _until_still(pid: int, say: Say) -> None:
 
 
 def _lists(cluster: Cluster) -> float:
-    """How often pods of one namespace were listed, in pages or as the begin of a watch, by the server's own count.
+    """Return the number of lists of pods in one namespace, as pages or at the begin of a watch, by the server's count.
 
-    Nobody but a provisioner lists them.
+    Only a provisioner lists them.
     """
     text = cluster.admin.text("/metrics")
     pages = _count(text, "apiserver_request_total", 'verb="LIST"')

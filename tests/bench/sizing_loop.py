@@ -1,4 +1,4 @@
-"""What a loop uses as a process of its own: processor and memory with the clients, and calls as the clouds count them.
+"""The resources of a loop as a process: processor and memory with the clients, and calls as the clouds count them.
 
 HostFactory, the loop and the embedded cloud are processes, and everything between them is HTTP or a script. The
 configuration has groups and namespaces, so that the clients of both kinds are loaded; one kind makes the machines.
@@ -42,19 +42,19 @@ class Pace(NamedTuple):
     lag: float
     """``lag_seconds`` of the groups: so long their members are listed besides after a change."""
     quiet: float
-    """Of nothing, counted as a minute."""
+    """Seconds without changes that are measured, and counted as a minute."""
 
 
 REAL = Pace(boot=45.0, lag=30.0, quiet=60.0)
 
 
 class Use(NamedTuple):
-    """What a loop used, once it had begun."""
+    """The resources that a loop used after its start."""
 
     quiet_cpu: float
     """Processor seconds of an hour in which nothing changes."""
     churn_cpu: float
-    """Of an hour in which all machines are made and given back besides."""
+    """Processor seconds of an hour in which all machines are also made and returned."""
     processors: float
     """Kept busy in the fullest ten seconds."""
     mebibytes: float
@@ -68,7 +68,7 @@ class Use(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was used until then."""
+    """The resources that were used until then."""
 
     at: float
     cpu: float
@@ -77,7 +77,7 @@ class Sample(NamedTuple):
 
 
 class Meter:
-    """What a process and the clouds count, sampled."""
+    """The counts of a process and the clouds, sampled."""
 
     def __init__(self, pid: int, cloud: bench_gce.Cloud) -> None:
         self.pid, self._cloud = pid, cloud

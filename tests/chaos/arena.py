@@ -181,7 +181,7 @@ class Arena(Playground):
     # --- the person ---------------------------------------------------------------------------------------------------
 
     def look_after(self, note: Callable[[str], None]) -> None:
-        """What a person does when `provisioner status` shows a brake or a file that cannot be read."""
+        """Act as an operator if `provisioner status` shows a brake or a file that cannot be read."""
         if not self.needs_a_person():
             return
         shown = self.recover()
@@ -207,7 +207,7 @@ class Arena(Playground):
         return ""
 
     def recover(self, *arguments: str) -> dict[str, Any]:
-        """What `provisioner recover` shows; empty where it refuses."""
+        """Return the output of `provisioner recover`; empty if it refuses."""
         done = subprocess.run(
             [sys.executable, "-m", "provisioner", "recover", "-o", "json", *arguments],
             env=self.surroundings(),

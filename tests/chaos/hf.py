@@ -31,7 +31,7 @@ MOST = 20
 
 
 class Accident:
-    """What happens to the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
+    """A fault of the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
 
     def __init__(self, script: str, number: signal.Signals, after: float, later: float = 0.0) -> None:
         self.script, self.number, self.after, self.later = script, number, after, later

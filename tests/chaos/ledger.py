@@ -36,7 +36,7 @@ STILL_WELL = frozenset(
 
 @dataclass(eq=False)
 class Call:
-    """One run of a script."""
+    """A run of a script."""
 
     number: int
     script: str
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass
 class Held:
-    """What HF knows, in its present life."""
+    """The knowledge of HF in its present life."""
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
@@ -233,7 +233,7 @@ class Ledger:
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
-        """One line of the cloud's chronicle."""
+        """Record one line of the cloud's chronicle."""
         with self.lock:
             if event["what"] == "struck":
                 for target in event["targets"]:
@@ -282,7 +282,7 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What is not yet at rest although no fault strikes any more; ``machines``: the cloud's own account."""
+        """Return the open points although no fault strikes any more; ``machines``: the cloud's own list."""
         with self.lock:
             held = self.hf
             returns = {id_ for id_, names in held.returns.items() if not any(map(self._cannot_go, names))}

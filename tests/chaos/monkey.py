@@ -25,7 +25,7 @@ EVERY = 1.2
 WEATHER_EVERY = 3.0
 """Seconds that some faults of the cloud last, before others take their place."""
 AT_ONCE = 3
-"""How many faults stand at the same time."""
+"""Number of faults that are in force at the same time."""
 CALM = 4.0
 """Seconds without disturbances at the beginning, in which HF gets its first machines."""
 
@@ -258,7 +258,7 @@ def faults(modes: list[str], chance: random.Random) -> Act:
 
 
 def rate_of(mode: str, chance: random.Random) -> float:
-    """How likely a fault strikes: more so where it strikes machines, of which there are fewer than calls."""
+    """Return the rate of a fault. It is higher for faults of machines, because there are fewer machines than calls."""
     return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
 
 

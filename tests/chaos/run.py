@@ -1,6 +1,4 @@
-"""One run: a world is made, disturbed for a while and healed; it has to come to rest, and then everything is given
-back.
-"""
+"""A run in which a world is made, disturbed and healed, comes to rest, and then all machines are returned."""
 
 from __future__ import annotations
 
@@ -36,11 +34,11 @@ class Run:
         self.arena = Arena(seed, program)
         self.ledger = Ledger(CAPS)
         self.diary: list[str] = []
-        """What was done to the world, with seconds since the beginning."""
+        """Disturbances of the world, with seconds since the beginning."""
         self.hf = HostFactory(self.arena, self.ledger)
         self.stage = Stage(self.arena, self.hf, self.ledger, old={}, foreigners={}, faults=[])
         self.errors: list[BaseException] = []
-        """What went wrong in the harness itself."""
+        """Errors of the harness itself."""
         self._began = time.monotonic()
         self._ended = threading.Event()
         self._read = 0
@@ -98,7 +96,7 @@ class Run:
         self.ledger.wound_up()
 
     def summary(self) -> str:
-        """What was done in the run, in a line."""
+        """Return a summary of the run, in a line."""
         calls, ends = len(self.ledger.calls), [line.strip() for line in self.diary[-2:]]
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 

@@ -100,7 +100,7 @@ def a_day_passes(hf: Grid, machines: list[str]) -> None:
 
 
 def unlisted(hf: Grid) -> list[str]:
-    """What `provisioner status` shows of machines that HF seems to have forgotten."""
+    """Return the machines that HF seems to have forgotten, by `provisioner status`."""
     shown: list[str] = json.loads(hf.shown())["unlisted"]
     return shown
 

@@ -285,7 +285,7 @@ def every_state(hf: Grid) -> None:
 
 
 def _slots(request: str) -> dict[int, Slot]:
-    """One slot for every combination of what makes a difference."""
+    """Return a slot for every combination of the fields that make a difference."""
     kinds = itertools.product(
         Verdict, (None, *DeleteReason), (None, 1.0), (None, 2.0), (None, Failure(ErrorClass.STOCKOUT, "none left"))
     )

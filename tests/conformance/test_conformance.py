@@ -38,7 +38,7 @@ class Refused(NamedTuple):
     command: str
     document: object
     words: str
-    """How the line goes on after the file's name."""
+    """The rest of the line after the file's name."""
 
 
 REFUSED = [
@@ -64,7 +64,7 @@ REFUSED = [
     Refused(79, GIVE_BACK, {}, "machines: is missing"),
     Refused(79, GIVE_BACK, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
 ]
-"""One line each."""
+"""The refused documents, one line each."""
 
 
 def _named(number: int, condition: str) -> str:

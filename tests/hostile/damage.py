@@ -37,7 +37,7 @@ class Damage:
     probes: list[float] = field(default_factory=list)
     """Seconds of each probe that was answered."""
     failed: list[str] = field(default_factory=list)
-    """Why each other probe was not answered."""
+    """Reasons why other probes were not answered."""
 
     def __str__(self) -> str:
         slowest = max(self.probes, default=0)

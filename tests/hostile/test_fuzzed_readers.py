@@ -48,7 +48,7 @@ TIME = "2026-11-26T10:00:00Z"
 
 
 def sound(value: Any) -> bool:
-    """Whether all that a value holds is of its type, finite, and no longer than people can bear."""
+    """Return True if all parts of a value have its type, are finite, and are short enough to be read by an operator."""
     if is_dataclass(value):
         return all(
             sound(getattr(value, field.name)) and fits(getattr(value, field.name), str(field.type))

@@ -91,7 +91,7 @@ def _taken(arguments: list[str]) -> bool:
 
 
 def _hold_form(command: Command, call: list[str], known: dict[str, CommandParser]) -> None:
-    """Of a description: the command's name and the names of its options."""
+    """Check the command's name and the names of its options in a description."""
     name = next(word for word in call[1:] if not word.startswith("-"))
     assert name in NAMES | {"COMMAND", "DEBUG"}, command.where
     if name in known:
@@ -144,7 +144,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in a link."""
+    """Return the names of a page's headings in links."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

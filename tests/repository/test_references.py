@@ -1,4 +1,4 @@
-"""What code and tests refer to by name can be found: laws in ARCHITECTURE.md, facts in docs/, files in the tree."""
+"""References by name in code and tests lead somewhere: laws in ARCHITECTURE.md, facts in docs/, files in the tree."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ PROGRAMS = {
     "hf_scripts/__init__.py": "",
     "hf_scripts/commands.py": "import tinydb\n",
 }
-"""What is installed of a small bundle."""
+"""Programs that a small bundle installs."""
 
 
 def _sum(path: Path) -> str:

@@ -28,13 +28,13 @@ class Bundles(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Of the old one."""
+        """Return the version of the old bundle."""
         return (self.old / "VERSION").read_text().strip()
 
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """One that the user without rights gets to; pytest's own are closed to him."""
+    """Make a directory that the user without rights can enter, as pytest's own are closed to that user."""
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -77,12 +77,12 @@ def install(
 
 
 def done(directory: Path, *arguments: str, root: Path, **environment: str) -> str:
-    """What install.sh printed; it has to have done it."""
+    """Run install.sh in a directory, check that it succeeded, and return its output."""
     ended = install(directory, *arguments, root=root, **environment)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 
 
 def versions(root: Path) -> list[str]:
-    """What is installed there."""
+    """Return the installed versions."""
     return sorted(path.name for path in (root / PREFIX / "versions").iterdir())

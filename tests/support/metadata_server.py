@@ -32,7 +32,7 @@ class MetadataServer(Beside, ThreadingHTTPServer):
         """Without them a question that waits for a change is answered at once."""
         self.asked: list[str] = []
         self.away: dict[str, int] = {}
-        """How many questions for a value or a secret are answered 503 yet."""
+        """Number of further requests for each value or secret that are answered 503."""
         self.waiting = threading.Event()
         """Somebody waits for a change."""
         self.changed = threading.Condition()

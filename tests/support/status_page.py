@@ -50,7 +50,7 @@ HOSTILE = {
     "emoji": "🦊👩‍👩‍👧‍👦\x00\x1b[2J\ud800",
     "a path": "../../etc/passwd?x=1#y&amp;",
 }
-"""What a name or a sentence could be that comes from somebody else's hands."""
+"""Values that a name or sentence from an untrusted source could have."""
 
 TIDY = "gke-main"
 
@@ -99,7 +99,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
 
 
 def leave(state: StateDir, held: Memory, pool_status: PoolStatus) -> None:
-    """What the loop leaves; the words that no file can hold stay in memory alone."""
+    """Write the files of a loop; text that no file can store stays in memory alone."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
     state.heartbeat.touch()
@@ -124,7 +124,7 @@ def page(directory: Path, held: Memory, pool_status: PoolStatus) -> StatusPage:
 
 @contextmanager
 def served(shown: StatusPage, files: Readers = NO_AUTHENTICATION, listen: str = "127.0.0.1:0") -> Iterator[str]:
-    """Where the page is answered."""
+    """Serve the status page, and yield its address."""
     health = Health(True, True, "fine, says gke-main")
     server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)
     server.start()

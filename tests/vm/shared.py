@@ -1,4 +1,4 @@
-"""One directory of the guest's NFS server, mounted twice, as two hosts have it; and two hosts with a network each."""
+"""A directory of the guest's NFS server, mounted twice as on two hosts, and two hosts with separate networks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from tests.vm.guest import SECONDS, Guest
 
 EXPORT = "/srv/export"
 OPTIONS = "hard,lookupcache=none,actimeo=0"
-"""Those of docs/deploy-gke.md."""
+"""Mount options from docs/deploy-gke.md."""
 
 ONE, TWO = "/mnt/one", "/mnt/two"
 
 VERSIONS = {"3": ("3", "3"), "4": ("4.1", "4.2")}
-"""Of both mounts. To the server two mounts of one version 4.x are one client, which it lets keep old files."""
+"""NFS versions of both mounts, by major version.
+
+For the server two mounts of the same version 4.x are one client, which may keep old files.
+"""
 
 
 @contextmanager

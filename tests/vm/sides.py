@@ -24,12 +24,12 @@ TEMPLATE = template("T", maxNumber=50, pools=["gke-main"])
 
 
 def wanted(count: int) -> object:
-    """What HostFactory gives to requestMachines."""
+    """Return HostFactory's input of requestMachines."""
     return {"template": {"templateId": "T", "machineCount": count}}
 
 
 class Sides:
-    """One cloud, the five scripts, and loops."""
+    """A cloud, the five scripts, and loops."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
@@ -80,7 +80,7 @@ class Sides:
         self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
 
     def said(self, unit: str) -> str:
-        """What a loop has logged."""
+        """Return the log of a loop."""
         return self.guest.run(f"journalctl --unit {unit} --output cat --no-pager")
 
     def told(self, unit: str, *words: str, seconds: float = 120.0) -> None:
@@ -107,7 +107,7 @@ class Sides:
     # --- scripts --------------------------------------------------------------------------------------------------
 
     def call(self, name: str, document: object = None) -> tuple[int, str]:
-        """How a script ends that HostFactory calls, and what it prints."""
+        """Call a script as HostFactory does, and return its exit code and output."""
         ended = self.guest.call(self._line(name, document), user=HF_USER, seconds=200)
         return ended.code, ended.text
 
@@ -122,7 +122,7 @@ class Sides:
         self._unit("sides-calls", command, "--uid", HF_USER)
 
     def heard_beside(self, count: int) -> list[Any]:
-        """What so many calls have printed, once each has ended well."""
+        """Run this number of calls in parallel, check that each succeeded, and return their documents."""
         number = f"find {DIRECTORY} -name 'code.*' -size +0 | wc -l"
         self.guest.until(lambda: self.guest.call(number).text.strip() == str(count), what=f"{count} calls end")
         heard = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
@@ -130,7 +130,7 @@ class Sides:
         return [json.loads(text.removesuffix("\n0")) for text in heard]
 
     def asked(self, name: str, document: object) -> Any:
-        """What HostFactory gets of a script."""
+        """Return the document that HostFactory gets from a script."""
         code, text = self.call(name, document)
         assert code == 0, text
         return json.loads(text)
@@ -157,7 +157,8 @@ class Sides:
         return machines_at(self.guest, PORT)
 
     def owners(self) -> set[str]:
-        """Of all files of the state directory, but for those being written: user, group, and what both may do."""
+        """Return user, group and permissions of all files of the state directory, except files that are being written.
+        """
         files = f"find {EXPORT} -ignore_readdir_race -type f ! -name '*.new' -printf '%U:%g %m\\n'"
         return {*self.guest.run(files).splitlines()}
 

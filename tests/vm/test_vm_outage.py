@@ -1,6 +1,6 @@
-"""What becomes of scripts and loops when their NFS server is away, forgets or is made anew, and a host is cut off.
+"""Scripts and loops while their NFS server is down, restarted or made anew, and while a host is cut off.
 
-In order, each test goes on from the one before: a loop takes long to start in emulation.
+The tests run in order, each from the state that the test before left, because a loop takes long to start in emulation.
 """
 
 from __future__ import annotations

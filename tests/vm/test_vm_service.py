@@ -70,7 +70,7 @@ class Host:
         return self.guest.run(f"/opt/{bundle}/install.sh {command} --python /usr/bin/python3")
 
     def script(self, name: str, document: Mapping[str, Any] | None = None) -> str:
-        """What a script prints, called as HostFactory calls it."""
+        """Return a script's output, called as HostFactory calls it."""
         given = "" if document is None else shlex.quote(json.dumps(document))
         return self.guest.run(f"{self.variables} {PREFIX}/hf_scripts/{name}.sh {given}", user="egoadmin")
 
@@ -79,7 +79,7 @@ class Host:
         return str(json.loads(self.script("requestMachines", {"template": template}))["requestId"])
 
     def answer(self, id_: str) -> str:
-        """What getRequestStatus prints."""
+        """Return the output of getRequestStatus."""
         return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
 
     def complete(self, id_: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""What Terraform's Google provider takes, of the resources that ``deploy/terraform`` uses: ``google_provider.json``.
+"""The arguments that Terraform's Google provider accepts for the resources of ``deploy/terraform``.
 
-``python -m tests.support.checks.google_provider WHEEL`` makes the file again, from the wheel of the distribution
-``cdktf-cdktf-provider-google`` (``pip download --no-deps``): its 16.12.1 describes provider 6.50.0.
+They are in ``google_provider.json``. ``python -m tests.support.checks.google_provider WHEEL`` makes the file again,
+from the wheel of the distribution ``cdktf-cdktf-provider-google`` (``pip download --no-deps``): its 16.12.1 describes
+provider 6.50.0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shellcheck says of shell, in files or in texts."""
+"""The findings of shellcheck in files or texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 
 def faults(*arguments: str | Path) -> str:
-    """Of files, by their paths in the tree."""
+    """Return the findings in files, by their paths in the tree."""
     return _said(*arguments, text=None)
 
 
 def faults_of(text: str) -> str:
-    """Of a text that ``sh`` runs."""
+    """Return the findings in a text that ``sh`` runs."""
     return _said("--shell=sh", "-", text=text)
 
 

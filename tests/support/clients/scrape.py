@@ -1,4 +1,4 @@
-"""What Prometheus is told: the metrics of a loop, scraped over HTTP and read by the official parser."""
+"""The metrics of a loop as Prometheus reads them: scraped over HTTP and parsed by the official parser."""
 
 from __future__ import annotations
 

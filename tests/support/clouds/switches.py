@@ -1,4 +1,4 @@
-"""The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with some flipped.
+"""The simulated Compute Engine with every undocumented behaviour at its hardest, and with some flipped.
 
 ``FLIPPED`` flips each behaviour alone. ``COMBINATIONS`` flips several at once, so that any two values of two switches
 meet. A test in which such a behaviour can make a difference uses the fixture ``switches``, or a place ``mig-zonal`` of
@@ -69,7 +69,7 @@ COMBINATIONS = {f"combination {number}": Switches(*row) for number, row in enume
 """With ``PESSIMISTIC`` they hold every pair of values; the two outcomes of a taken name exclude each other."""
 
 ASSUMED = FLIPPED | COMBINATIONS
-"""What the fixture ``switches`` may be asked for by name."""
+"""Names that the fixture ``switches`` may be asked for."""
 
 
 def _params(names: Iterable[str]) -> list[ParameterSet]:

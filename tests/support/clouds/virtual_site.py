@@ -1,4 +1,4 @@
-"""One provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
+"""A provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class VirtualSite:
         self._directory = directory
         self._pace = pace
         self.groups = {spec.name: spec.name for spec in self.specs}
-        """What the configuration says of each pool, as the next start reads it."""
+        """The group of each pool in the configuration, as the next start reads it."""
         self._numbers = itertools.count(1)
         self._wire = VirtualWire(self.cloud.groups)
         self._notices = Notices()
@@ -173,7 +173,7 @@ class VirtualSite:
         return self.reports[-1]
 
     def observe(self, pool: str, sought: Mapping[str, str] | None = None) -> Observation:
-        """One look at a pool."""
+        """Observe a pool once."""
         began = self.now()
         try:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))

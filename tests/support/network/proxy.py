@@ -16,7 +16,7 @@ from tests.support.network.beside import Beside
 
 Address = tuple[str, int]
 Target = tuple[Address, ssl.SSLContext | None]
-"""Where a name leads, and the context of a server that speaks no TLS itself."""
+"""The address that a name leads to, and the TLS context of a server without TLS of its own."""
 
 BEARER = re.compile(rb"(?im)^authorization: bearer (\S+)\r$")
 

@@ -20,7 +20,7 @@ class YardPool(FakePool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same."""
+        """Return the key by which two pools are the same place."""
         return (self.kind, self.yard)
 
 
