@@ -5,8 +5,8 @@
 The first call writes the answer, and makes it durable, before it prints it. The floor is a later call of the same run,
 which writes nothing; the time to write as many bytes is printed too.
 
-Goal: at most twice the time of a later call for up to 1,000 machines in one answer, three times for 10,000. Exits 1 if it
-is missed.
+Goal: at most twice the time of a later call for up to 1,000 machines in one answer, three times for 10,000. Exits 1 if
+it is missed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_explain.py
 
-One request has so many machines, of which half were returned; the journal has its largest size. Goal: a second of CPU at
-ten thousand machines, for the timeline of any subject. Exits 1 if it is missed.
+One request has so many machines, of which half were returned; the journal has its largest size. Goal: a second of CPU
+at ten thousand machines, for the timeline of any subject. Exits 1 if it is missed.
 """
 
 from __future__ import annotations

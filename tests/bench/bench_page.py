@@ -6,8 +6,8 @@ Half of the machines run, half wait for a pool without room, in fifty requests t
 journal's newest file, from which pages show events, is empty or has its largest size: with the lives of these and other
 machines, or only with refusals by the pool.
 
-Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if it is missed. The cost of a sample, which the
-loop takes once a minute, is printed too.
+Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if it is missed. The cost of a sample, which
+the loop takes once a minute, is printed too.
 """
 
 from __future__ import annotations

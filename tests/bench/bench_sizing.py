@@ -6,11 +6,11 @@ With ``--http`` the loop is a process, and the embedded cloud another (``sizing_
 it the runs are in virtual time, each in a process.
 
 * *Steady*: all machines run and are kept; HostFactory lists them each half minute.
-* *Churn*: all machines are requested for half an hour, returned, and requested again, so that each hour makes and deletes
-  every machine.
+* *Churn*: all machines are requested for half an hour, returned, and requested again, so that each hour makes and
+  deletes every machine.
 
-In virtual time the processor seconds include the models of HostFactory and the places, and neither network nor disk; the
-bytes are those of real files.
+In virtual time the processor seconds include the models of HostFactory and the places, and neither network nor disk;
+the bytes are those of real files.
 """
 
 from __future__ import annotations

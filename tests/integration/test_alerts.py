@@ -26,16 +26,16 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 PAGE = ROOT / "docs" / "alerts.md"
 QUICK = [(0, 1), (1, 2)]
-"""Which of how many loops is lost where `make test` asks."""
+"""Losses that `make test` tries: the index of the lost loop, and the number of loops."""
 PROMTOOL = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
 
 SECONDS = 60 * PATIENCE
 EVERY = 15
 """Seconds between two scrapes."""
 FELL = 600
-"""When something happens, in seconds."""
+"""Seconds until the event of a test."""
 PAGED = FELL + 300
-"""When whoever is on call has to know."""
+"""Seconds until the operator on call has to be alerted."""
 END = 3600
 
 
@@ -48,7 +48,7 @@ def rules() -> list[dict[str, Any]]:
 
 @dataclass
 class Process:
-    """One process as Prometheus sees it, in steps of a scrape: until ``FELL``, and from then on."""
+    """A process as Prometheus sees it, in steps of a scrape: until ``FELL``, and from then on."""
 
     instance: str
     provisioner: str
@@ -94,7 +94,7 @@ FATES: dict[str, dict[str, Any]] = {
 
 
 PLAIN = [{name: part for name, part in rule.items() if name != "annotations"} for rule in rules()]
-"""What is said of an alert is judged elsewhere."""
+"""The rules without annotations, which other tests check."""
 SEVERITY = {rule["alert"]: rule["labels"]["severity"] for rule in PLAIN}
 
 Firing = Mapping[str, Sequence[Mapping[str, str]]]
@@ -127,7 +127,7 @@ def judge(tmp_path: Path, *stories: Mapping[str, Any]) -> None:
 
 
 def unlucky(which: int, count: int, fate: str) -> dict[str, Any]:
-    """Of so many loops one does not work. The others do, and each of them has a standby."""
+    """Return the case in which one of so many loops does not work. The others work, and each of them has a standby."""
     lost = Process("host-lost", f"grid-{which}", **FATES[fate])
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(count) if n != which]
     standbys = [standby(one.provisioner, f"{one.instance}-standby") for one in works]
@@ -219,7 +219,7 @@ def test_all_that_a_process_exports_while_it_stands_by_for_an_hour_fires_nothing
 
 
 def sections() -> dict[str, str]:
-    """What the page says of each alert."""
+    """Return the text of the page about each alert."""
     parts = re.split(r"(?m)^## (.+)\n", PAGE.read_text())
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

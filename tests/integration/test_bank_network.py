@@ -1,7 +1,8 @@
-"""Where a proxy is the only way out and an authority of the bank's own signs what it opens: every client goes through,
-trusts it by one setting, and says what is wrong with either; the metadata server is never asked through the proxy.
+"""A network whose only way out is a proxy with a certificate authority of the bank's own.
 
-The names lead nowhere but through the proxy, so whatever is reached has passed it.
+Every client goes through the proxy, trusts the authority by one setting, and reports what is wrong with either; the
+metadata server is never asked through the proxy. The names resolve only at the proxy, so whatever is reached has passed
+the proxy.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
 CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
-"""What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
+"""Beginnings or ends of environment variables of this test that would affect the clients."""
 
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""What a server says of a path and a form, or of a path and a JSON document."""
+"""A function from a path and a form, or from a path and a JSON document, to a server's answer."""
 
 
 class Served(BaseHTTPRequestHandler):
@@ -95,14 +96,14 @@ def served(answer: Answer) -> Iterator[ThreadingHTTPServer]:
 
 
 def token(_path: str, form: dict[str, Any]) -> dict[str, Any]:
-    """What Google's STS answers to a token of the bank's own issuer."""
+    """Return the answer of Google's STS to a token of the bank's own issuer."""
     assert form["subject_token"] == ["of-the-bank"], form
     kind = "urn:ietf:params:oauth:token-type:access_token"
     return {"access_token": "federated", "issued_token_type": kind, "token_type": "Bearer", "expires_in": 3600}
 
 
 def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """What Google's IAM answers to whoever may be the account."""
+    """Return the answer of Google's IAM to a caller that may act as the account."""
     if path.endswith("/allowedLocations"):
         return {"locations": [], "encodedLocations": "0x0"}
     assert path == GENERATE, path
@@ -112,7 +113,7 @@ def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
-    """What it answers where the role roles/iam.workloadIdentityUser is not bound."""
+    """Return the answer of Google's IAM if the role roles/iam.workloadIdentityUser is not bound."""
     words = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
     return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
 
@@ -155,7 +156,7 @@ class Bank:
         return subprocess.CompletedProcess(arguments, process.returncode, *said)
 
     def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
-        """What the loop has said once ``over()``."""
+        """Run the loop until ``over()``, and return its output."""
         with self.begun(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
             try:
                 until(over, 60, what="what the loop has to do")
@@ -164,7 +165,7 @@ class Bank:
             return "".join(process.communicate(timeout=120 * PATIENCE))
 
     def federation(self, **more: Any) -> None:
-        """What the federation's configuration says besides."""
+        """Add fields to the federation's configuration."""
         file = self.directory / "conf" / "federation.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
@@ -184,7 +185,7 @@ class Bank:
                 del self.proxy.targets[IAM]
 
     def findings(self, **environment: str) -> list[str]:
-        """What ``check --live`` finds wrong."""
+        """Return the findings of ``check --live``."""
         done = self.run("check", "--live", "-o", "json", **environment)
         assert done.stdout, done.stderr
         return [f"{one['pool']}: {one['text']}" for one in json.loads(done.stdout)["findings"]]
@@ -264,7 +265,7 @@ def bank(network: tuple[Proxy, Authority, set[str]], tmp_path: Path) -> Bank:
 
 
 def wrong(bank: Bank, **environment: str) -> list[str]:
-    """What is found beside the advice on the group's template."""
+    """Return the findings, except the advice on the group's template."""
     return [text for text in bank.findings(**environment) if "no labels" not in text]
 
 

@@ -142,8 +142,9 @@ USER = 54321
 
 
 def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
-    """What a user of group ``USER`` alone is told. In a child that has all modules: he may not be able to read this
-    Python's.
+    """Return the findings for a user of group ``USER`` alone.
+
+    They come from a forked child that has all modules, because that user may not be able to read this Python's.
     """
     with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
         return child.submit(told, hf.environment).result(60 * PATIENCE)
@@ -271,7 +272,7 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
 @only_root
 @pytest.mark.parametrize(("mode", "group"), [(0o750, str(USER)), (0o2750, "root")])
 def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFactory, mode: int, group: str) -> None:
-    """When a file is replaced, its group is kept; its owner could not keep a group that he is not in."""
+    """A replaced file keeps its group, but its owner could not keep a group without being a member."""
     hf, intent = users_hf, users_hf.work / "intent.json"
     os.chown(hf.work, USER, 0)
     hf.work.chmod(mode)

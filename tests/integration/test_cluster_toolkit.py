@@ -43,12 +43,12 @@ KNOWN = {
     "$(master_account.service_account_email)": "master@my-grid-project.iam.gserviceaccount.com",
     "$(network.nat_ips[0])": "203.0.113.9",
 }
-"""What other modules of a blueprint put out."""
+"""Outputs of other modules of a blueprint."""
 USED = {
     "hostfactory-gce.yaml": {"service_account_email": KNOWN["$(master_account.service_account_email)"]},
     "hostfactory-gke.yaml": {"cluster_endpoint": "203.0.113.7", "cluster_ca_certificate": "b2YgdGhlIGNsdXN0ZXI="},
 }
-"""What the module takes of those that it uses, by blueprint."""
+"""Settings that the module gets from the modules that it uses, by blueprint."""
 
 # --- the toolkit's rules for a module ---------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ def expressions(blueprint: Path) -> set[str]:
 
 
 def variables(blueprint: Path) -> dict[str, Any]:
-    """What a blueprint gives the provisioner's module in all."""
+    """Return all settings that a blueprint gives the provisioner's module."""
     own = yaml.safe_load(blueprint.read_text())["vars"]
     given = {**own, **settings_of(blueprint, PROVISIONER.name, KNOWN), **USED[blueprint.name], "labels": {}}
     return {name: value for name, value in given.items() if name in Module(PROVISIONER).variables}

@@ -1,4 +1,4 @@
-"""What shells complete: asked of the shell itself."""
+"""The completions of shells, requested from the shells themselves."""
 
 from __future__ import annotations
 

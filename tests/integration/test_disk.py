@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is the matter with a disk."""
+    """A fault of a disk."""
 
     begin: Callable[[Disk], None]
     end: Callable[[Disk], None]

@@ -61,7 +61,7 @@ LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0
 
 
 class Moved(Instance):
-    """One of the two provider instances that Google's installer makes below HF_TOP."""
+    """An instance of the two that Google's installer makes below HF_TOP."""
 
     def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
         super().__init__(top / "unused", cloud, place, instance=instance)
@@ -76,7 +76,7 @@ class Moved(Instance):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What HF gives Google's scripts; the work directory is not in it."""
+        """Return the variables that HF gives Google's scripts; the work directory is not among them."""
         return {
             "HF_TOP": str(self.top),
             "HF_VERSION": "1.2",
@@ -94,7 +94,7 @@ class Moved(Instance):
         return answer
 
     def provisioner(self, *words: str) -> str:
-        """What the command prints for a person of the site."""
+        """Return the output of the command for an operator of the site."""
         clouds = {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
         environment = {**os.environ, **self.environment, **clouds, "PYTHONPATH": str(ROOT)}
         done = self.run([sys.executable, "-m", "provisioner", *words], environment=environment)
@@ -188,7 +188,7 @@ def _group(cloud: Simulator) -> str:
 
 
 def _preserved(cloud: Simulator) -> dict[str, object]:
-    """What the group preserves, by name."""
+    """Return the preserved state of each instance of the group, by name."""
     listed = requests.post(f"{_group(cloud)}/listPerInstanceConfigs", timeout=10 * PATIENCE).json()
     return {config["name"]: config.get("preservedState") for config in listed.get("items", [])}
 
@@ -199,7 +199,7 @@ printf '%s\\n' '{"requests": [], "message": "theirs"}'
 
 
 def point_at(plugins: Path, scripts: Path) -> None:
-    """What the guide has people do: another scriptPath of the plug-in, and nothing else."""
+    """Point the plug-in's scriptPath to other scripts, and change nothing else, as the guide describes."""
     entry = {"name": "gcpgce", "enabled": 1, "scriptPath": f"{scripts}/"}
     plugins.write_text(json.dumps({"version": 2, "providerplugins": [entry]}))
 

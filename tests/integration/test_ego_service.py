@@ -51,7 +51,7 @@ class ManagementHost(ScratchHost):
         self.run(f"useradd --create-home egoadmin; {self._bundle}/install.sh --python {PYTHON}")
 
     def typed(self, line: str) -> str:
-        """What a line of the page prints, typed by HostFactory's user in its home, with its profile."""
+        """Run a line of the page as HostFactory's user in its home, with its profile, and return the output."""
         profile = f"export HF_TOP={self.top}\n"
         return self.run(profile + line, "runuser", "-u", "egoadmin", "--", directory="/home/egoadmin")
 
@@ -84,11 +84,11 @@ class ManagementHost(ScratchHost):
 
     @property
     def log(self) -> str:
-        """What the loop of this host has said."""
+        """Return the log of the loop on this host."""
         return self.path(LOG).read_text() if self.path(LOG).exists() else ""
 
     def call(self, script: str, document: dict[str, Any]) -> dict[str, Any]:
-        """What a script answers that HostFactory calls on this host."""
+        """Call a script on this host as HostFactory does, and return its answer."""
         place = "providers/gcpinst"
         variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={self.top}/conf/{place}"
         variables += f" HF_PROVIDER_WORKDIR={self.top}/work/{place} HF_PROVIDER_LOGDIR={self.top}/log"

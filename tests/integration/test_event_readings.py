@@ -1,4 +1,4 @@
-"""When Events are read, how often, and that nothing hangs on it: against the simulated API server over HTTP."""
+"""The readings of Events: their times and number, and that the loop works without them; on the simulated API server."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Bank:
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 
     def machines(self) -> set[str]:
-        """What the clouds have."""
+        """Return the machines in the clouds."""
         return {str(machine["name"]) for machine in self.cloud.state()["machines"]}
 
 

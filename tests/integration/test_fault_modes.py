@@ -44,7 +44,7 @@ def names_of(answer: dict[str, Any], count: int = 3) -> list[str]:
 
 
 def results(answer: dict[str, Any]) -> dict[str, str]:
-    """What became of each machine of an answer."""
+    """Return the result of each machine of an answer."""
     return {machine["name"]: machine["result"] for machine in answer["machines"]}
 
 
@@ -65,7 +65,7 @@ class Case:
     """Words that are in what HF is told."""
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
-    """How many deletes may have reached the cloud a while after the terminal answer: one of these numbers."""
+    """Possible numbers of deletes that reached the cloud a while after the terminal answer."""
 
 
 def lost(method: str, status: int | None = None) -> Fault:
@@ -96,7 +96,7 @@ STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
 BLIND = "could not be seen"
 
 REPEATED = range(1, 4)
-"""One call is repeated: by one machine that probes, and then by the others, as far as they are not there yet."""
+"""Possible numbers of calls if one call is repeated, by one machine that probes and then by the missing others."""
 
 BACKED_OFF = range(3, 16)
 """Ten minutes of a back-off that doubles from 5 s, one machine at a time."""
@@ -504,7 +504,7 @@ def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault:
 def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
     site: VirtualSite, deleted: bool
 ) -> None:
-    """Whether its machines are gone or elsewhere, a loop that never saw them cannot tell."""
+    """A loop that never saw the machines cannot tell if they are gone or elsewhere."""
     names = names_of(site.asked(3))
     if deleted:
         site.cloud.groups.reset()
@@ -521,7 +521,7 @@ def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
 
 
 def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> None:
-    """One that exists, and can be seen completely: it says nothing of the machines in the one before."""
+    """The new MIG exists and is seen completely, but its list contains nothing about the machines in the old MIG."""
     with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"])) as site:
         names = names_of(site.asked(3))
         more = site.request(1)
@@ -554,7 +554,7 @@ def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> No
 
 
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
-    """One look then says which machines HF still has: those it lacks would be lost, and deleted when they are seen."""
+    """An observation then decides which machines HF has; missing ones would count as lost, and be deleted later."""
     answer = site.asked(3)
     (Path(site.hf.path) / "memory.json").unlink()
     site.restart()

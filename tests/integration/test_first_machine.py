@@ -40,7 +40,7 @@ from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "first-machine.md").read_text()
 TIMES = ROOT / "config" / "demoinst" / "cloud.json"
-"""How long things take in the cloud: seconds, not minutes."""
+"""Durations of the cloud, in seconds instead of minutes."""
 
 CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFactory's host", "as HostFactory's user"
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
@@ -145,10 +145,10 @@ REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
 """The page's requests, by the template that is asked for."""
 
 PODS_ALONE = re.compile(rf"kubectl |gcloud container|docker |{REQUESTS['Small']}")
-"""What stands in a block that a grid of instances alone leaves out."""
+"""Marks of a block that a grid of instances alone leaves out."""
 
 KINDS = {"Large": "mig", "Small": "gke"}
-"""What their machines are."""
+"""The kind of their machines."""
 
 
 def sections() -> list[tuple[str, str]]:
@@ -214,7 +214,7 @@ class Walk(ScratchHost):
         super().__exit__(kind, error, trace)
 
     def type(self, who: str, lines: str) -> str:
-        """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
+        """Run lines in a user's terminal, whose variables and directory stay, and return the output."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables[who], "HOME": HOME[who]}.items()]
         user = ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups]
@@ -274,7 +274,7 @@ class Walk(ScratchHost):
         self.log_in()
 
     def machines(self) -> dict[str, str]:
-        """What the clouds hold: of each machine its kind."""
+        """Return the machines of the clouds, each with its kind."""
         assert self._simulator is not None
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
@@ -289,7 +289,7 @@ class Walk(ScratchHost):
             machine.end()
 
     def status(self) -> str:
-        """What ``provisioner status`` prints for HostFactory's user."""
+        """Return the output of ``provisioner status`` for HostFactory's user."""
         return self.type(HF_USER, "provisioner status")
 
     def with_own_ids(self, lines: str) -> str:
@@ -378,7 +378,7 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """What the lines print, typed as often as the page says; of what is asked for or given back, the end is seen."""
+    """Run lines as often as the page says, wait for the end of requests and returns, and return the output."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"

@@ -60,7 +60,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """One backend on one namespace, what happens there, and the wire between them."""
+    """A backend on one namespace, the events of its cluster, and the wire between them."""
 
     def __init__(self, simulator: Simulator, wire: Wire, directory: Path) -> None:
         self.simulator, self.wire, self.directory = simulator, wire, directory

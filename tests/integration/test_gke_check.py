@@ -1,4 +1,4 @@
-"""What `provisioner check --live` finds by trying a pod, and by asking for rights, without making anything."""
+"""The findings of `provisioner check --live`, which tries a pod and asks for rights without making anything."""
 
 from __future__ import annotations
 

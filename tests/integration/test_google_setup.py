@@ -46,7 +46,7 @@ ALL = [
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
 """The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
 DNS = "gke-0123456789abcdef.us-central1.gke.goog"
-"""Where the cluster is found."""
+"""The DNS endpoint of the cluster."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
 Argv = tuple[str, ...]
 
@@ -93,7 +93,7 @@ class Google:
         return [words(line) for line in self._calls.read_text().splitlines()]
 
     def things(self) -> set[str]:
-        """What is there."""
+        """Return the names of all resources."""
         return {path.name for path in self._things.iterdir()}
 
 
@@ -283,7 +283,7 @@ def test_groups_have_the_disk_that_is_asked_for(google: Google, module: Module) 
 
 
 def variable(module: Module, name: str) -> str:
-    """What ``variables.tf`` says of one."""
+    """Return the block of a variable in ``variables.tf``."""
     return (module.directory / "variables.tf").read_text().partition(f'variable "{name}"')[2].partition("\n}")[0]
 
 
@@ -559,7 +559,7 @@ def test_gcloud_has_every_option(every: list[Argv]) -> None:
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
-    """One line of each form gets a flag that no command has: it is the only thing that gcloud complains about."""
+    """A line of each form gets an invalid flag, which has to be the only error that gcloud reports."""
     lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
@@ -637,7 +637,7 @@ def gcloud_table() -> Mapping[str, Any]:
 
 
 def unknown(call: Argv, tree: Mapping[str, Any]) -> Iterator[str]:
-    """What of a line gcloud does not know: its command, an option, one of the words that an option may have."""
+    """Yield the parts of a line that gcloud does not have: a command, an option, or a value of an option."""
     node = tree
     for word in call:
         if word in node["commands"]:
@@ -674,7 +674,7 @@ SAME = {
     "google_filestore_instance": "filestore instances",
     "google_secret_manager_secret": "secrets",
 }
-"""What Terraform calls a resource, and gcloud."""
+"""Names of a resource in Terraform and in gcloud."""
 
 BOUND = {
     "google_project_service": "services",
@@ -868,6 +868,6 @@ def named(call: Argv) -> Argv:
 
 
 def value(call: Argv, option: str) -> str:
-    """What an option is given."""
+    """Return the value of an option."""
     (found,) = [word.partition("=")[2] for word in call if word.startswith(f"--{option}=")]
     return found

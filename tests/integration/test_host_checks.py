@@ -77,7 +77,7 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 
 
 def told_of_the_way(path: Path) -> list[str]:
-    """What a user without rights is told."""
+    """Return the findings for a user without rights."""
     program = f"from hf_scripts import host_checks; print(*host_checks.way_to({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

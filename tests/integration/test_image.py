@@ -42,7 +42,7 @@ def last_stage() -> dict[str, str]:
 
 
 def copied() -> set[str]:
-    """What the build takes from the source tree."""
+    """Return the files that the build copies from the source tree."""
     sources: set[str] = set()
     for name, rest in instructions():
         if name == "COPY" and not rest.startswith("--from"):
@@ -168,7 +168,7 @@ BUILDERS = pytest.mark.skipif(
 
 
 def built(test: Callable[..., None]) -> Callable[..., None]:
-    """Of a test that builds, or runs what was built."""
+    """Mark a test that builds, or runs a built image."""
     return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(test)))
 
 
@@ -341,7 +341,7 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
 
 @built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
-    """What check_install.sh proves of a state directory on HostFactory's host, the pod proves of the same one."""
+    """The pod checks the same state directory as check_install.sh on HostFactory's host."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (command,) = re.findall(
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M

@@ -49,7 +49,7 @@ def root() -> Iterator[Path]:
 
 
 def version_of(root: Path) -> str:
-    """What the installed command says of itself, called as the service calls it."""
+    """Return the version that the installed command prints, called as the service calls it."""
     command = as_nobody(root / PREFIX / "bin" / "provisioner", "--version")
     ended = subprocess.run(
         ["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE
@@ -139,7 +139,7 @@ def test_a_root_who_has_read_ego_s_profile_installs(small_bundles: Bundles, root
 def test_the_user_that_the_loop_shares_its_group_with_and_the_prefix_are_those_given(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """That the next version takes the same user is shown in test_install_root.py."""
+    """Another test, in test_install_root.py, checks that the next version uses the same user."""
     done(small_bundles.old, "install", "--hf-user", "sym.admin", "--prefix", "/apps/p", root=root)
     assert (root / LOGROTATE).read_text().count("\n    su sym.admin hostfactory\n") == BOTH_LOGS
     assert "ExecStart=/apps/p/bin/provisioner run" in (root / UNIT).read_text()
@@ -271,7 +271,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_changed(small_bundles: B
 
 @pytest.mark.slow
 def test_another_build_of_the_same_version_gets_a_place_of_its_own(small_bundles: Bundles, root: Path) -> None:
-    """What runs is never changed under whoever runs it."""
+    """A running version is never changed while a process uses it."""
     done(small_bundles.old, "--scripts-only", root=root)
     done(small_bundles.old, root=root)
 
@@ -329,7 +329,7 @@ def scripts_version(root: Path) -> str:
 
 
 def layout(prefix: Path) -> tuple[str, ...]:
-    """What a killed install.sh leaves, as far as the next one asks: versions, and where the links lead."""
+    """Return the part of an interrupted installation that the next install.sh reads: versions and targets of links."""
     found = [*prefix.iterdir(), *(prefix / "versions").iterdir()]
     return tuple(sorted(f"{path.name} {path.readlink() if path.is_symlink() else ''}" for path in found))
 

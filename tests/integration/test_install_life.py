@@ -99,7 +99,7 @@ class Installed(HostFactory):
                 loop.wait()
 
     def told(self, id_: str) -> str:
-        """What HostFactory is told of a request or return, once that is complete."""
+        """Return the answer that HostFactory gets about a request or return, once that is complete."""
         asked = self.command("getRequestStatus", asking(id_))
 
         def text() -> str:
@@ -115,7 +115,7 @@ class Installed(HostFactory):
         return id_, machine["name"]
 
     def machines(self) -> set[str]:
-        """What the cloud holds."""
+        """Return the machines in the cloud."""
         return {machine["name"] for machine in self.cloud.state()["machines"]}
 
 

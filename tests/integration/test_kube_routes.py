@@ -1,4 +1,4 @@
-"""Which way a request to an API server goes: by which address, through which proxy, and again after a close."""
+"""The way of a request to an API server: the address, the proxy, and a new connection after a close."""
 
 from __future__ import annotations
 

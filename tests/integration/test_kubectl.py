@@ -53,7 +53,7 @@ class Kubectl:
         self.environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(home), "PATH": path}
 
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
-        """What it prints, on both outputs; AssertionError when it ends otherwise than expected."""
+        """Run the program, and return both outputs. Raises AssertionError if it ends otherwise than expected."""
         done = subprocess.run(
             [str(KUBECTL), *arguments],
             env=self.environment,

@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
 PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / "python").read_text(), re.DOTALL)[0]
-"""What the launcher lets Python run, whichever it is."""
+"""The program that the launcher gives to Python, of any version."""
 
 
 def posing_as(version: tuple[int, int, int], path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Whether the loop runs: scripts, check_install and every command say the same, but of a loop that has signed off."""
+"""Scripts, check_install and every command agree if the loop runs, except about a loop that has signed off."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def said(hf: Here) -> dict[str, bool]:
-    """What each says of the loop; the scripts look at the heartbeat alone."""
+    """Return the opinion of each program about the loop; the scripts read the heartbeat alone."""
     message = hf.answer("requestMachines", requesting())["message"]
     request = next(iter(hf.recorded()[0]))
     told = {"a script": "has not run for" not in message}

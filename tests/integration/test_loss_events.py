@@ -53,7 +53,7 @@ def ours(api: CoreV1Api, place: str) -> list[Any]:
 
 
 def sent(cloud: Simulator) -> int:
-    """How many Events the cloud was asked to take."""
+    """Return the number of Events that were sent to the cloud."""
     calls: int = cloud.state()["calls"].get("events.create", 0)
     return calls
 

@@ -270,7 +270,7 @@ def asker(machine: Machine) -> int:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended."""
+    """Return True if a process exists and has not ended."""
     return bool(re.search(r"(?m)^State:\t[^ZX]", text_of(Path(f"/proc/{process}/status"))))
 
 
@@ -514,7 +514,7 @@ def children_of(parent: int, name: str) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """What a process's file says, if the process is still there."""
+    """Return the content of a process's file, if the process still exists."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -592,7 +592,7 @@ def test_the_shutdown_script_leaves_though_nobody_reads_its_log(machine: Machine
 
 
 def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """What is left of the instance ends with the shutdown script."""
+    """The rest of the instance ends with the shutdown script."""
     machine.behave("never-leaves")
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
     ready(machine)
@@ -787,7 +787,7 @@ HANGING = {
     "resource close": f"EGO does not close {NAME}, which leaves undrained",
     "user logoff": "EGO does not log hf off",
 }
-"""What is said of a step of draining that hangs."""
+"""The log lines about a step of draining that hangs."""
 
 
 class Leaver:
@@ -810,7 +810,7 @@ class Leaver:
         return self._scripts[-1]
 
     def seconds(self) -> int:
-        """What the steps that hang take, once every script has ended: a loaded machine takes no more."""
+        """Return the seconds of the steps that hang, after every script has ended; a loaded machine needs no more."""
         for script in self._scripts:
             script.wait(timeout=120 * PATIENCE)
         noted = (line.split(maxsplit=2) for line in (self.machine.ego / "limits").read_text().splitlines())

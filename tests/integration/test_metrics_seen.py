@@ -72,7 +72,7 @@ def cloud() -> Iterator[Simulator]:
 
 @pytest.fixture
 def scrape(request: pytest.FixtureRequest) -> Iterator[Scraping]:
-    """What a grid exports; at its end the test has found each metric that it shows as it should be."""
+    """Scrape the metrics of a grid; at the end each metric that it exports must have been checked."""
     made: list[Scrape] = []
 
     def of(hf: Instance) -> Scrape:
@@ -186,7 +186,7 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """One is preempted, one is returned, one does not end; and their request leaves the files."""
+    """A machine is preempted, a second is returned, a third does not end; the files lose their request."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
         (hf.conf / "pod.yaml").write_text(SPOT_POD)

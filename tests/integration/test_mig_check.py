@@ -1,4 +1,4 @@
-"""What `provisioner check --live` and a start say of groups in a cloud."""
+"""Findings of `provisioner check --live` and of a start about groups in a cloud."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed
-observations."""
+"""Observations of the MIG backend on the simulated Compute API: reasons of missing machines, ends, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the network policies of the overlays let through, flow by flow."""
+"""Flows that the network policies of the overlays allow, one by one."""
 
 from __future__ import annotations
 

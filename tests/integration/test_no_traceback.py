@@ -1,4 +1,4 @@
-"""Where a command prints to may be full, closed or of another alphabet: no traceback, and no untrue word."""
+"""Commands whose output is full, closed or in another alphabet print no traceback and nothing untrue."""
 
 from __future__ import annotations
 

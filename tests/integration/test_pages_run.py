@@ -36,7 +36,7 @@ NOT_RUN = {
     "provisioner restore /backup/demoinst.tar.gz": "the same",
     "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
 }
-"""Why a command is not run here."""
+"""The reasons why commands are not run here."""
 
 EXITS = {
     "provisioner events --seconds 60": 2,  # the example has no subscription; tests/integration/test_pubsub.py has
@@ -83,7 +83,7 @@ class Prepared:
         self.own_files()
 
     def own_files(self) -> None:
-        """What a page tells people to write themselves before."""
+        """Write the files that a page lets an operator write before."""
         shown = self.run("provisioner simulate --show few").stdout
         for name in ("now.yaml", "then.yaml"):
             (self.directory / name).write_text(shown)

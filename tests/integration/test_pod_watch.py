@@ -54,7 +54,7 @@ def bookmark(version: int, *, ends_list: bool = False) -> bytes:
 
 
 def kind_of(query: dict[str, list[str]]) -> str:
-    """What a query asks for: a list, a watch, or a watch that begins with a list."""
+    """Return the kind of a query: a list, a watch, or a watch that begins with a list."""
     return "streamed list" if "sendInitialEvents" in query else "watch" if "watch" in query else "list"
 
 

@@ -58,7 +58,7 @@ def lost(hf: Grid) -> Mapping[str, float]:
 
 
 def closed(hf: Grid, machine: str) -> list[dict[str, Any]]:
-    """What the journal says of the machine's end."""
+    """Return the lines of the journal about the machine's end."""
     lines = [json.loads(line) for line in (hf.work / "journal.jsonl").read_text().splitlines()]
     return [line for line in lines if (line["event"], line.get("machine")) == ("close", machine)]
 

@@ -35,7 +35,7 @@ def start(grid: Playground, *arguments: str) -> subprocess.Popen[str]:
 
 
 def command(grid: Playground, *arguments: str) -> str:
-    """What a command that ends well prints."""
+    """Run a command that has to succeed, and return its output."""
     process = start(grid, *arguments)
     said, _ = process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 0, said

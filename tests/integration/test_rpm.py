@@ -58,7 +58,7 @@ def rpm(archive: Path, directory: Path, **defined: str) -> Path:
 def test_the_package_is_installed_upgraded_and_erased(
     host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Of two versions the older one has little in it; the newer one is the bundle of this source."""
+    """The older of two versions has little in it; the newer is the bundle of this source."""
     archive = shared(tmp_path_factory)
     older = packed(small(unpacked(archive, tmp_path), tmp_path, OLDER))
     before, after = rpm(older, tmp_path), rpm(archive, tmp_path)
@@ -125,6 +125,6 @@ def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
 
 
 def kept_by_all(host: ScratchHost) -> None:
-    """What people and the service have written is as it was."""
+    """Check that the files of operators and of the service are unchanged."""
     assert host.path(ROTATION).read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"

@@ -43,7 +43,7 @@ def machine(name: str, **fields: object) -> dict[str, object]:
 
 
 def answer(request: str, status: str, *machines: dict[str, object]) -> Answer:
-    """What the loop publishes for a request."""
+    """Return the answer that the loop publishes for a request."""
     entry = {"requestId": request, "status": status, "message": "", "machines": list(machines)}
     return Answer(json.dumps(entry), ended=status != "running")
 

@@ -148,7 +148,7 @@ def test_of_two_links_to_one_name_one_is_refused(ways: tuple[Path, Path]) -> Non
 
 
 def still_read(held: BinaryIO) -> bytes | None:
-    """What a file that was replaced still holds; None where the server knows it no longer (NFS 3 has no open files)."""
+    """Return the content of a replaced file; None if the server no longer has it (NFS 3 has no open files)."""
     try:
         return held.read()
     except OSError as error:

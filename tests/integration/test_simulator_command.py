@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> str:
 
 @contextmanager
 def simulator(config: str, directory: Path, *options: str) -> Iterator[dict[str, str]]:
-    """What it prints once it answers."""
+    """Run the simulator, and yield the variables that it prints once it answers."""
     words = [sys.executable, "-m", "provisioner", "simulator", "--config", config]
     kubeconfig = str(directory / "kubeconfig")
     with subprocess.Popen([*words, "--kubeconfig", kubeconfig, *options], stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""What instanceGroupManagers.patch changes of a simulated group, and what it refuses."""
+"""The fields of a simulated group that instanceGroupManagers.patch changes, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cloud() -> Iterator[ComputeCloud]:
 
 
 class Group:
-    """One group over plain HTTP."""
+    """A group over plain HTTP."""
 
     def __init__(self, cloud: ComputeCloud, spec: MigSpec) -> None:
         self._cloud, self.spec, self.url = cloud, spec, cloud.url + spec.path

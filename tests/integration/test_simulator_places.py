@@ -1,4 +1,4 @@
-"""What the simulated Compute Engine says of a zone, region or project that it does not have, to Google's clients."""
+"""Answers of the simulated Compute Engine to Google's clients about a missing zone, region or project."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cloud() -> Iterator[ComputeCloud]:
 
 
 def refusal(cloud: ComputeCloud, kind: Any, ask: Callable[[Any], object]) -> GoogleAPICallError:
-    """What google-cloud-compute raises."""
+    """Return the error that google-cloud-compute raises."""
     client = kind(credentials=AnonymousCredentials(), client_options=ClientOptions(api_endpoint=cloud.host))
     with pytest.raises(GoogleAPICallError) as caught:
         ask(client)

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sizing.md").read_text()
 HOUR = 3600.0
 MEMORY_ROOM, LIMIT_ROOM = 1.25, 2.5
-"""What a request and a limit of memory have, times what was measured."""
+"""Ratios of a request and of a limit of memory to the measured memory."""
 KINDS = ("groups", "pods")
 UNITS = {"MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6, "": 1.0}
 
 
 class Row(NamedTuple):
-    """What the page says to ask for, for so many machines."""
+    """A row of the page: the resources to request for this number of machines."""
 
     machines: str
     cpu: float
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Virtual(NamedTuple):
-    """What the benchmark printed for so many machines in virtual time; memory and state in bytes."""
+    """The benchmark's output for a number of machines in virtual time; memory and state in bytes."""
 
     machines: str
     cpu: float
@@ -47,7 +47,7 @@ class Virtual(NamedTuple):
 
 
 class OverHttp(NamedTuple):
-    """What it printed of a loop with its clients, for so many machines of a kind; calls of a kind of its own alone."""
+    """The benchmark's output for a loop with its clients, by number and kind of machines; calls of that kind alone."""
 
     machines: str
     kind: str
@@ -60,7 +60,7 @@ class OverHttp(NamedTuple):
 
 
 def cells(last_heading: str) -> list[list[str]]:
-    """Of the table whose last column is headed so, each row's cells."""
+    """Return the cells of each row of the table whose last column has this heading."""
     table = PAGE.partition(f"| {last_heading} |\n")[2].partition("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
@@ -153,7 +153,7 @@ def test_what_is_asked_for_has_room_for_a_loop_with_its_clients(measured: OverHt
     "measured", [VIRTUAL[0], pytest.param(VIRTUAL[1], marks=pytest.mark.slow)], ids=["100", "1,000"]
 )
 def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Virtual) -> None:
-    """Of processor no more than is asked for, and of memory half as much again: other Pythons need other amounts."""
+    """Processor time is at most the page's, and memory at most half more, because other Pythons need other amounts."""
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
     held, _ = bench_sizing.stored(machines)
@@ -186,7 +186,7 @@ def test_the_unit_is_stopped_where_its_row_says() -> None:
 
 
 def test_the_node_for_the_loop_has_room_for_every_row() -> None:
-    """Of the types ``…-standard-N``, which have N processors and four GiB for each."""
+    """The types are ``…-standard-N``, which have N processors and four GiB for each."""
     module = Module(ROOT / "deploy" / "terraform")
     (terraform,) = re.findall(r'system_machine\s+= optional\(string, "(.+?)"\)', module.text)
     (gcloud,) = re.findall(r"--machine-type=(\S+) --enable-autoscaling", (ROOT / "deploy/gcp/setup.sh").read_text())

@@ -1,4 +1,4 @@
-"""Whether a pod's node is on Spot is read from the node, and tells a preemption from another loss of a node."""
+"""The node of a pod shows if it is on Spot, which distinguishes a preemption from another loss of a node."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 class Reader:
-    """What reads the nodes of the pods that there are."""
+    """A reader of the nodes of the existing pods."""
 
     def __init__(self, cloud: Simulator, spec: Path) -> None:
         spec.write_text(PLAIN)

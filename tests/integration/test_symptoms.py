@@ -47,7 +47,10 @@ def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> bool:
-    """Whether the command soon says the words and ends with the code, as the section shows; else AssertionError."""
+    """Wait until the command prints the words and ends with the code that the section shows.
+
+    Raises AssertionError if it does not.
+    """
     assert [text for text in (f"$ {command}", *words) if text not in SECTIONS[section]] == [], section
     arguments = [one.strip('"') for one in re.findall(r"\"[^\"]*\"|\S+", command)[1:]]
 

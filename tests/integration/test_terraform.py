@@ -40,7 +40,7 @@ LABELLED = frozenset(
     }
 )
 REFUSING = {"google_container_cluster", "google_filestore_instance", "google_secret_manager_secret"}
-"""What holds something, and goes only when ``deletion_protection`` is false."""
+"""Resources with content, which can be destroyed only if ``deletion_protection`` is false."""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) ->
 
 
 def test_the_loop_has_no_other_role(module: Module) -> None:
-    """What is bound to the loop's account: our three roles, each secret that is named, that its pod may act as it."""
+    """The loop's account has our three roles, a right on each named secret, and the binding for its pod."""
     bound = {
         (type_.removeprefix("google_"), name): plain(body["role"])
         for (type_, name), body in module.resources.items()
@@ -148,7 +148,7 @@ def test_the_sink_lets_through_every_event_that_the_loop_understands() -> None:
 
 
 def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
-    """What can refuse to go does so by one variable, whose default is false; APIs stay on for others."""
+    """Protected resources are protected by one variable, whose default is false; APIs stay enabled for other users."""
     refusing = {
         (type_, name): body[argument]
         for (type_, name), body in module.resources.items()

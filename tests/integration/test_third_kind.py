@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE, until
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the distribution is; found by this process."""
+    """Install the distribution for this process, and return its directory."""
     directory = install(tmp_path / "installed")
     monkeypatch.syspath_prepend(directory)
     return directory
@@ -109,7 +109,7 @@ class Grid(HostFactory):
         return {**self.environment, "PYTHONPATH": str(self._installed)}
 
     def provisioner(self, *arguments: str) -> str:
-        """What a command prints."""
+        """Return the output of a command."""
         command = [sys.executable, "-m", "provisioner", *arguments]
         done = subprocess.run(
             command,

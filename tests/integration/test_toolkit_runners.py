@@ -55,7 +55,7 @@ STAND_INS = {
         enable) touch /var/loop ;;
     esac""",
 }
-"""What they do beside writing down what they were asked."""
+"""Actions of the stand-ins besides recording their calls."""
 REGISTERED: Mapping[str, Any] = {
     "requestors/hostRequestors.json": {
         "version": 2,
@@ -119,7 +119,10 @@ class Master(ScratchHost):
         self.path("/var/calls").touch()
 
     def take(self, runners: list[dict[str, str]], ends: int = 0) -> str:
-        """What runners print: as by the toolkit, one mkdir makes a directory of data, and words are split."""
+        """Run the runners as the toolkit does: one mkdir makes a directory of data, and words are split.
+
+        Return the output.
+        """
         lines = ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "aside=$(mktemp -d)"]
         for runner in runners:
             path = runner["destination"] if runner["type"] == "data" else f"$aside/{runner['destination']}"
@@ -130,7 +133,7 @@ class Master(ScratchHost):
         return self.run("\n".join(lines))
 
     def calls(self) -> list[str]:
-        """What the stand-ins were asked since this was asked last."""
+        """Return the calls of the stand-ins since the last time."""
         file = self.path("/var/calls")
         said = file.read_text().splitlines()
         file.write_text("")

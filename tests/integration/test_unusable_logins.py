@@ -86,7 +86,7 @@ def test_an_endpoint_that_cannot_be_used_is_named(
 
 
 def refusal(directory: Path, **settings: Any) -> str:
-    """What is said of a pool without a cluster."""
+    """Return the message about a pool without a cluster."""
     (directory / "spec.yaml").write_text(SPEC)
     with pytest.raises(BackendError) as caught:
         connect(GkePool(name="gke", pod_spec=directory / "spec.yaml", **settings))

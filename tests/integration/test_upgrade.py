@@ -25,11 +25,11 @@ from tests.support.release import readable
 from tests.support.waiting import until
 
 RELEASE = json.loads((GOLDEN / "release.json").read_text())
-"""What the last release can read: see tests/support/release.py."""
+"""The fields that the last release can read: see tests/support/release.py."""
 
 SUCCEEDED, UNHEARD, BACK = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
 HELD = Hold(HoldKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
-"""What a person held back when the release before ran."""
+"""The hold that an operator had set while the release before ran."""
 SHOWN = {"T": 500, "U": 200}
 """The maxNumbers that HostFactory had been shown."""
 NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}"
@@ -109,7 +109,7 @@ def test_before_a_loop_of_this_version_has_run_what_the_release_showed_and_noted
 
 
 def status(upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
-    """What `provisioner status` says."""
+    """Return the output of `provisioner status`."""
     for name, value in upgraded.environment.items():
         monkeypatch.setenv(name, value)
     capfd.readouterr()

@@ -157,8 +157,7 @@ class Sides:
         return machines_at(self.guest, PORT)
 
     def owners(self) -> set[str]:
-        """Return user, group and permissions of all files of the state directory, except files that are being written.
-        """
+        """Return user, group and permissions of all files of the state directory, except unfinished files."""
         files = f"find {EXPORT} -ignore_readdir_race -type f ! -name '*.new' -printf '%U:%g %m\\n'"
         return {*self.guest.run(files).splitlines()}
 
