@@ -63,8 +63,8 @@ def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
         yield _line(wall + 601, "delete", machine=machine, pool="a", result="ok", reason="returned")
 
 
-def _line(wall: float, event: str, **facts: object) -> Line:
-    return {"time": stamp(wall), "cycle": 1, "event": event, **facts}
+def _line(wall: float, event: str, **fields: object) -> Line:
+    return {"time": stamp(wall), "cycle": 1, "event": event, **fields}
 
 
 def fill(state: StateDir, machines: int) -> None:
@@ -75,8 +75,8 @@ def fill(state: StateDir, machines: int) -> None:
     ):
         id_, number = f"{number:010d}", number + 1
         lines = list(life([machine_name("hf", id_, slot) for slot in range(500)], id_, wall + number))
-        facts = {"pool": "a", "result": "stockout", "text": REFUSED}
-        lines += [_line(wall + number, "create", machine=machine_name("hf", id_, 600), **facts)] * 20
+        fields = {"pool": "a", "result": "stockout", "text": REFUSED}
+        lines += [_line(wall + number, "create", machine=machine_name("hf", id_, 600), **fields)] * 20
         state.journal.append(lines)
     state.journal.append(life([name(slot) for slot in range(machines)], REQUEST, time.time() - 3600))
 

@@ -201,7 +201,7 @@ def watch(observers: Sequence[Observer], seconds: float) -> float:
     return longest
 
 
-def cpu_of_looks(projects: Projects, made: Mapping[str, MigPool]) -> float:
+def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> float:
     """CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
     quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
     backends = [MigBackend(pool, projects) for pool in quick.values()]
@@ -267,7 +267,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
         projects, made = Projects("hf"), pools(here.compute)
         measured = traffic(here, projects, made)
-        observations, typed = cpu_of_looks(Projects("hf"), made), cpu_of_typed_client(here.compute)
+        observations, typed = cpu_of_observations(Projects("hf"), made), cpu_of_typed_client(here.compute)
         peak = memory(Path(name), here)
     return report(
         [

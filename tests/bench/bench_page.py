@@ -37,13 +37,13 @@ REPEATS = 7
 JOURNALS = ("empty", "lives", "refusals")
 
 
-def fill(state: StateDir, held: Memory, journal: str) -> None:
+def fill(state: StateDir, memory: Memory, journal: str) -> None:
     """The newest file of the journal, a little smaller than the one that is put aside."""
     if journal == "empty":
         return
     wall, size = time.time() - 86_400, int(0.99 * JOURNAL_BYTES)
     lines: list[Line] = []
-    for number, record in enumerate(held.requests.values()):
+    for number, record in enumerate(memory.requests.values()):
         names = [slot.name for slot in record.slots.values()]
         lines += life(names, record.id, wall + number) if journal == "lives" else refused(names, wall + number)
     state.journal.append(lines)
@@ -56,8 +56,8 @@ def fill(state: StateDir, held: Memory, journal: str) -> None:
 
 def refused(names: Sequence[str], wall: float) -> list[Line]:
     """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
-    facts = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
-    return [{"time": stamp(wall), "cycle": 1, "machine": name, **facts} for name in names]
+    fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
+    return [{"time": stamp(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:
@@ -73,21 +73,21 @@ def least(work: Callable[[], object]) -> float:
 def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
     """Return the seconds of CPU of each page, and of a sample."""
     leave(directory, machines)
-    held, samples = grid(machines), Samples()
-    fill(StateDir(directory), held, journal)
+    memory, samples = grid(machines), Samples()
+    fill(StateDir(directory), memory, journal)
     for number in range(1440):
-        samples.add(held, {}, number * SAMPLE_SECONDS)
+        samples.add(memory, {}, number * SAMPLE_SECONDS)
 
     def shown(path: str) -> None:
-        response = StatusPage(StateDir(directory), lambda: held, samples).respond(path, "")
+        response = StatusPage(StateDir(directory), lambda: memory, samples).respond(path, "")
         assert response is not None
         assert response.status == 200, response.body
 
-    first = next(iter(held.requests), "")
+    first = next(iter(memory.requests), "")
     paths = ["/", "/status.json", "/pool/a", "/template/T"]
-    paths += [f"/request/{first}", f"/machine/{held.requests[first].slots[0].name}"] if first else []
+    paths += [f"/request/{first}", f"/machine/{memory.requests[first].slots[0].name}"] if first else []
     return {path.rpartition("/")[0] or path: least(lambda path=path: shown(path)) for path in paths} | {  # type: ignore[misc]
-        "sample": least(lambda: points(held, {}))
+        "sample": least(lambda: points(memory, {}))
     }
 
 

@@ -136,8 +136,8 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
         state = StateDir(directory)
         add_return(state, ["hf-none"], created_wall=0.0, create_for="demo")
         wanted = state.intent.read()
-        held = replace(settled, provisioner="demo", generation=wanted.generation)
-        state.memory.write(held)
+        stored = replace(settled, provisioner="demo", generation=wanted.generation)
+        state.memory.write(stored)
         reconciler = Reconciler(
             clock=Still(),
             state=state,

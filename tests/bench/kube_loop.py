@@ -52,8 +52,8 @@ class Reaction(NamedTuple):
 
     create: list[float]
     """Seconds from the end of requestMachines.sh to the response to the first create call."""
-    told: list[float]
-    """Seconds from the pod being ready to getRequestStatus saying so."""
+    reported: list[float]
+    """Seconds from the pod being ready to getRequestStatus reporting it."""
 
 
 def p95(seconds: list[float]) -> float:
@@ -94,12 +94,12 @@ def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
 
 def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
     """Wait until the request is complete, with a line every ten seconds."""
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     while (answer := grid.hf.status(id_))["status"] == "running":
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 10:
+            reported_at = time.monotonic()
             running = sum(machine["result"] == "succeed" for machine in answer["machines"])
-            say(f"{running:,} of {pods:,} pods run after {told - began:.0f} s")
+            say(f"{running:,} of {pods:,} pods run after {reported_at - began:.0f} s")
         time.sleep(1)
     assert answer["status"] == "complete", answer["message"]
     say(f"{pods:,} pods run after {time.monotonic() - began:.0f} s")
@@ -151,7 +151,7 @@ def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = F
             if others:
                 grid.hf.request(SLOW, 1)
             tried = [_one(grid, space, proxy) for _ in _counted(tries, say)]
-    return Reaction([create for create, _ in tried], [told for _, told in tried])
+    return Reaction([create for create, _ in tried], [reported for _, reported in tried])
 
 
 def _slow_pool(simulator: Simulator) -> Mapping[str, Any]:

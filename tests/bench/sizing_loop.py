@@ -166,7 +166,7 @@ def used(machines: int, kind: str) -> Use:
         made = site(Path(name, "conf"), machines, REAL.lag)
         with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
             meter = Meter(pid, cloud)
-            begun = meter.note()
+            start = meter.note()
             ids = [hf.request(f"{kind}-{number}", part) for number, part in enumerate(parts(machines))]
             _complete(hf, ids, meter)
             names = [machine["name"] for id_ in ids for machine in hf.status(id_)["machines"]]
@@ -181,7 +181,7 @@ def used(machines: int, kind: str) -> Use:
             returns = [names[first : first + MAX_NUMBER] for first in range(0, machines, MAX_NUMBER)]
             _complete(hf, [hf.give_back(some) for some in returns], meter)
             ended = meter.note()
-            burst = filled.cpu - begun.cpu + ended.cpu - after.cpu
+            burst = filled.cpu - start.cpu + ended.cpu - after.cpu
             quiet = (after.cpu - before.cpu) / REAL.quiet * HOUR
             return Use(
                 quiet,
@@ -190,17 +190,17 @@ def used(machines: int, kind: str) -> Use:
                 mebibytes(pid, "VmHWM"),
                 (after.compute - before.compute) / REAL.quiet * MINUTE,
                 meter.most(MINUTE, lambda sample: sample.compute),
-                ended.pods - begun.pods,
+                ended.pods - start.pods,
             )
 
 
 def _complete(hf: HostFactory, ids: Sequence[str], meter: Meter) -> None:
     """Wait until HostFactory was told that all these are complete."""
 
-    def told() -> bool:
+    def are_complete() -> bool:
         meter.note()
         answers = {hf.status(id_)["status"] for id_ in ids}
         assert answers <= {"running", "complete"}, answers
         return answers == {"complete"}
 
-    until(told, PATIENCE, every=SAMPLE_SECONDS, what="the end of all requests")
+    until(are_complete, PATIENCE, every=SAMPLE_SECONDS, what="the end of all requests")

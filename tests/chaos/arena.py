@@ -180,9 +180,9 @@ class Arena(Playground):
 
     # --- the person ---------------------------------------------------------------------------------------------------
 
-    def look_after(self, note: Callable[[str], None]) -> None:
+    def act_as_operator(self, note: Callable[[str], None]) -> None:
         """Act as an operator if `provisioner status` shows a brake or a file that cannot be read."""
-        if not self.needs_a_person():
+        if not self.needs_an_operator():
             return
         shown = self.recover()
         if shown.get("writes"):
@@ -192,7 +192,7 @@ class Arena(Playground):
             note(f"operator releases: {self.brake()}")
             self.recover("--release-brake")
 
-    def needs_a_person(self) -> bool:
+    def needs_an_operator(self) -> bool:
         """True while the brake holds, or while memory is lost or cannot be read."""
         try:
             return StateDir(self.state).memory.read().brake is not None

@@ -308,5 +308,5 @@ def play(due: list[Due], stage: Stage, seed: int, note: Callable[[str], None], g
             time.sleep(min(pause, 0.2))
             if not go_on():
                 return
-        said = one.act(stage, random.Random(f"{seed} {number}"))
-        note(f"{one.name}: {said}" if said else one.name)
+        detail = one.act(stage, random.Random(f"{seed} {number}"))
+        note(f"{one.name}: {detail}" if detail else one.name)

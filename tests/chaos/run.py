@@ -83,7 +83,7 @@ class Run:
         """The cloud holds what HF has, and nothing else; every request has ended, and no brake holds."""
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
-    def give_all_back(self) -> None:
+    def return_all(self) -> None:
         """HF gives back all that it has; what it has forgotten, a person names for it."""
         with self.ledger.lock:
             self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
@@ -122,7 +122,11 @@ class Run:
                 self.arena.compute("DELETE", f"instances/{one['name']}")
 
     def _brakes(self) -> list[str]:
-        return ["a person is needed: " + (self.arena.brake() or "memory.json")] if self.arena.needs_a_person() else []
+        return (
+            ["an operator is needed: " + (self.arena.brake() or "memory.json")]
+            if self.arena.needs_an_operator()
+            else []
+        )
 
     # --- beside it ----------------------------------------------------------------------------------------------------
 
@@ -149,4 +153,4 @@ class Run:
             self.arena.begin_loop()
 
     def _operate(self) -> None:
-        self.arena.look_after(self.note)
+        self.arena.act_as_operator(self.note)

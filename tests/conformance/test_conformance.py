@@ -26,7 +26,7 @@ PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]
 
 
-REQUEST, POLL, GIVE_BACK = "requestMachines", "getRequestStatus", "requestReturnMachines"
+REQUEST, POLL, RETURN = "requestMachines", "getRequestStatus", "requestReturnMachines"
 COUNT = "template.machineCount: "
 WHOLE = COUNT + "expected a whole number from 1 to 100000, got "
 
@@ -60,9 +60,9 @@ REFUSED = [
     Refused(62, POLL, {"requests": [{}]}, "requests[0].requestId: is missing"),
     Refused(62, POLL, {"requests": {"requestId": None}}, "requests.requestId: expected a text, got null"),
     Refused(62, POLL, {"requests": [{"requestId": 7}]}, "requests[0].requestId: expected a text, got 7"),
-    Refused(79, GIVE_BACK, {"machines": []}, "machines: the list is empty"),
-    Refused(79, GIVE_BACK, {}, "machines: is missing"),
-    Refused(79, GIVE_BACK, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
+    Refused(79, RETURN, {"machines": []}, "machines: the list is empty"),
+    Refused(79, RETURN, {}, "machines: is missing"),
+    Refused(79, RETURN, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
 ]
 """The refused documents, one line each."""
 

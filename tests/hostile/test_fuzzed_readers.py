@@ -216,14 +216,14 @@ def test_a_watch(seed: int) -> None:
 def test_what_is_said_of_pods_and_nodes(seed: int) -> None:
     api, chance = kube(), random.Random(seed)
     api.alter = lambda one: mutated(one, chance)
-    caches, told = PodCaches(), []
-    caches.explain = lambda words: told.append(words) is None  # type: ignore[method-assign]
+    caches, explained = PodCaches(), []
+    caches.explain = lambda words: explained.append(words) is None  # type: ignore[method-assign]
     PodEvents(api, "grid", caches)._read([Wait("uid-1", False), Wait("uid-1", True)])
     nodes = SpotNodes(api)
     nodes.is_spot("node")
     nodes._read()
     assert nodes.is_spot("node") in (None, True, False)
-    assert all(sound(failure) for words in told for failure in words.values())
+    assert all(sound(failure) for words in explained for failure in words.values())
 
 
 @FUZZED

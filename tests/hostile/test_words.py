@@ -132,9 +132,9 @@ def test_no_hostile_word_of_a_cloud_reaches_a_screen(site: Instance) -> None:
             *(f"/request/{name}" for name in ids),
         )
     }
-    told = json.dumps(site.status(ids[0]), ensure_ascii=False)
+    answer = json.dumps(site.status(ids[0]), ensure_ascii=False)
 
-    shown = {**screens, **pages, "getRequestStatus": told}
+    shown = {**screens, **pages, "getRequestStatus": answer}
     assert [name for name, text in shown.items() if CONTROL.search(text)] == []
     assert [name for name, text in shown.items() if re.search(r"(?m)^ERROR forged", text)] == []
     assert sum("forged" in text for text in shown.values()) >= 6, "the rest of the words is shown"

@@ -100,7 +100,7 @@ SEVERITY = {rule["alert"]: rule["labels"]["severity"] for rule in PLAIN}
 Firing = Mapping[str, Sequence[Mapping[str, str]]]
 
 
-def story(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
+def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
     """A test for promtool. ``expected`` are labels of the alerts that fire, by second and name; no other one fires."""
     asked = [
         {
@@ -134,7 +134,7 @@ def unlucky(which: int, count: int, fate: str) -> dict[str, Any]:
     owner = {"instance": "host-lost"} if fate == "never seen" else {"provisioner": f"grid-{which}"}
     down = [{"job": "provisioner", "instance": "host-lost"}] if fate in ("dead", "never seen") else []
     alerts: Firing = {"NotReconciling": [{"job": "provisioner", **owner}], "InstanceDown": down}
-    return story(fate, [lost, *works, *standbys], {PAGED: alerts})
+    return case(fate, [lost, *works, *standbys], {PAGED: alerts})
 
 
 @PROMTOOL
@@ -157,7 +157,7 @@ def test_loops_that_work_fire_nothing_nor_do_their_standbys(tmp_path: Path) -> N
     def well(count: int) -> dict[str, Any]:
         loops = [Process(f"host-{n}", f"grid-{n}") for n in range(count)]
         standbys = [standby(f"grid-{n}", f"host-{n}-standby-{m}") for n in range(count) for m in range(2)]
-        return story(f"{count} loops", [*loops, *standbys], {60: {}, PAGED: {}, END: {}})
+        return case(f"{count} loops", [*loops, *standbys], {60: {}, PAGED: {}, END: {}})
 
     judge(tmp_path, *map(well, (1, 3)))
 
@@ -171,8 +171,8 @@ def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path,
     down: Firing = {"InstanceDown": [{"job": "provisioner", "instance": "host-lost"}]}
     judge(
         tmp_path,
-        story("dead", [dead, heir, *works], {FELL + 60: {}, PAGED: down, END: down}),
-        story("gone", [gone, heir, *works], {FELL + 60: {}, PAGED: {}, END: {}}),
+        case("dead", [dead, heir, *works], {FELL + 60: {}, PAGED: down, END: down}),
+        case("gone", [gone, heir, *works], {FELL + 60: {}, PAGED: {}, END: {}}),
     )
 
 
@@ -185,12 +185,12 @@ def test_it_is_told_whose_loop_is_lost_by_what_its_process_exported(tmp_path: Pa
         "NotReconciling": [{"job": "symphony", "provisioner": "grid"}],
         "InstanceDown": [{"job": "symphony", "instance": "host"}],
     }
-    stranger = Process("host", "grid", job="other", **FATES["never seen"])
+    unlabelled = Process("host", "grid", job="other", **FATES["never seen"])
     judge(
         tmp_path,
-        story("a dead standby", [Process("host", "grid"), dead], {FELL: {}, PAGED: only_down}),
-        story("its job has another name", [other_job, stranger], {PAGED: both}),
-        story("no target at all", [stranger], {300: {"NotReconciling": [{}]}}),
+        case("a dead standby", [Process("host", "grid"), dead], {FELL: {}, PAGED: only_down}),
+        case("its job has another name", [other_job, unlabelled], {PAGED: both}),
+        case("no target at all", [unlabelled], {300: {"NotReconciling": [{}]}}),
     )
 
 
@@ -212,7 +212,7 @@ def test_all_that_a_process_exports_while_it_stands_by_for_an_hour_fires_nothing
     }
     assert len(more) > 50
     processes = [Process("host", "grid"), standby("grid", "host-standby", more=more)]
-    judge(tmp_path, story("stands by", processes, {PAGED: {}, END: {}}))
+    judge(tmp_path, case("stands by", processes, {PAGED: {}, END: {}}))
 
 
 # --- the page that each leads to --------------------------------------------------------------------------------------

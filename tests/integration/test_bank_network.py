@@ -130,7 +130,7 @@ class Bank:
     """With what Pub/Sub was asked for a stream of messages."""
     environment: dict[str, str] = field(default_factory=dict)
 
-    def begun(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start_process(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A command of the provisioner in this network."""
         self.proxy.asked.clear()
         self.proxy.bearers.clear()
@@ -151,13 +151,13 @@ class Bank:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A command of the provisioner in this network, once it has ended."""
-        with self.begun(*arguments, **environment) as process:
-            said = process.communicate(timeout=120 * PATIENCE)
-        return subprocess.CompletedProcess(arguments, process.returncode, *said)
+        with self.start_process(*arguments, **environment) as process:
+            output = process.communicate(timeout=120 * PATIENCE)
+        return subprocess.CompletedProcess(arguments, process.returncode, *output)
 
     def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
         """Run the loop until ``over()``, and return its output."""
-        with self.begun(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
+        with self.start_process(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
             try:
                 until(over, 60, what="what the loop has to do")
             finally:
@@ -374,9 +374,9 @@ def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
 @pytest.mark.slow
 def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank: Bank) -> None:
     with bank.as_the_account(denied):
-        said = wrong(bank)
-    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
-    for text in said:
+        findings = wrong(bank)
+    assert {text.split(":")[0] for text in findings} == {"pods", "vms", "events"}
+    for text in findings:
         assert "iam.serviceAccounts.getAccessToken" in text, text
 
 
@@ -396,9 +396,9 @@ def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> N
 @pytest.mark.slow
 def test_without_the_authority_no_server_is_trusted(bank: Bank) -> None:
     del bank.settings["ca_bundle"]
-    for text in (said := wrong(bank)):
+    for text in (findings := wrong(bank)):
         assert "certificate" in text.lower() or "ssl" in text.lower(), text
-    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
+    assert {text.split(":")[0] for text in findings} == {"pods", "vms", "events"}
 
 
 @pytest.mark.slow

@@ -126,14 +126,14 @@ def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf
 
 
 def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) -> None:
-    def told_of(user: str) -> str:
+    def findings_for(user: str) -> str:
         return "".join(map(str, installation_check._both_users(str(hf.work), user)))
 
     hf.work.chmod(0o750)
-    assert "chmod 2770" in told_of("nobody")
+    assert "chmod 2770" in findings_for("nobody")
     hf.work.chmod(0o2770)
-    assert "lacks the user" in told_of("nobody")
-    assert "does not exist" in told_of("no-such-user")
+    assert "lacks the user" in findings_for("nobody")
+    assert "does not exist" in findings_for("no-such-user")
     assert checked(hf, "--loop-user", user_name(os.geteuid()))[2] == []
 
 
@@ -147,7 +147,7 @@ def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
     They come from a forked child that has all modules, because that user may not be able to read this Python's.
     """
     with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
-        return child.submit(told, hf.environment).result(60 * PATIENCE)
+        return child.submit(checked_lines, hf.environment).result(60 * PATIENCE)
 
 
 def become_user(user: int) -> None:
@@ -156,7 +156,7 @@ def become_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def told(environment: dict[str, str]) -> list[str]:
+def checked_lines(environment: dict[str, str]) -> list[str]:
     installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
     return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
@@ -187,13 +187,13 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(
     os.chown(work, USER, nobody.pw_gid)
     work.chmod(0o2770)
     words = f"nobody is in group {grp.getgrgid(nobody.pw_gid).gr_name} by now, but was not yet when this login began"
-    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
-    assert said.startswith(f"fix: {work}: nobody may not write here")
-    assert f"): {words}: log in anew; " in said
+    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert line.startswith(f"fix: {work}: nobody may not write here")
+    assert f"): {words}: log in anew; " in line
 
     work.chmod(0o2750)
-    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
-    assert said.endswith("): change owner, group or mode")
+    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert line.endswith("): change owner, group or mode")
 
 
 @only_root
@@ -212,10 +212,10 @@ def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_w
     os.chown(work / "heartbeat", USER + 1, USER)
     os.chown(work, owner, USER)
     work.chmod(mode)
-    (said,) = [line for line in found_by_user(users_hf) if str(USER + 1) in line]
+    (line,) = [line for line in found_by_user(users_hf) if str(USER + 1) in line]
 
-    assert said.startswith(f"{word}: ")
-    assert ("share group" in said) is (word == "fine")
+    assert line.startswith(f"{word}: ")
+    assert ("share group" in line) is (word == "fine")
 
 
 @only_root
@@ -226,9 +226,9 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
     request = hf.request()
     for path in (*work.glob("intent.json*"), work / "config", *(work / "config").iterdir()):
         os.chown(path, USER, USER)
-    said = found_by_user(hf)
-    assert f"fine: {work}: the files in it can be read and written" in said
-    assert f"fine: {work}/intent.json: the requests in it can be read" in said
+    lines = found_by_user(hf)
+    assert f"fine: {work}: the files in it can be read and written" in lines
+    assert f"fine: {work}/intent.json: the requests in it can be read" in lines
     os.chown(work / "intent.json", 0, 0)
     hf.status(request)
     assert [line for line in found_by_user(hf) if "may not read and write" in line] == [
@@ -247,16 +247,16 @@ def test_a_templates_file_that_hostfactory_s_user_cannot_rewrite_is_named(
 ) -> None:
     file, environment = users_hf.templates_file, users_hf.environment | {"HF_TOP": "/opt/hf"}
     file.chmod(0o644)
-    said = (
+    finding = (
         f"fix: {file}: HostFactory rewrites it, and {USER} may not (owner root, group root, mode 644): "
         f"chown {USER} {file}"
     )
     os.chown(file, 0, 0)
-    assert said not in found_by_user(users_hf), "HostFactory does not run here: the file is a copy, as in a pod"
+    assert finding not in found_by_user(users_hf), "HostFactory does not run here: the file is a copy, as in a pod"
     monkeypatch.setattr(HostFactory, "environment", property(lambda _: environment))
-    assert said in found_by_user(users_hf)
+    assert finding in found_by_user(users_hf)
     os.chown(file, USER, USER)
-    assert said not in found_by_user(users_hf)
+    assert finding not in found_by_user(users_hf)
 
 
 @only_root
@@ -264,9 +264,9 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
     names = ("intent.json.lock", "intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl")
     for name in names:
         (users_hf.work / name).touch(0o600)
-    said = found_by_user(users_hf)
+    lines = found_by_user(users_hf)
     for path in (users_hf.work / name for name in names):
-        assert any(line.startswith(f"fix: {path}: {USER} may not") for line in said), path
+        assert any(line.startswith(f"fix: {path}: {USER} may not") for line in lines), path
 
 
 @only_root

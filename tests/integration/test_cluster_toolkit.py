@@ -235,8 +235,12 @@ def test_an_instance_joins_and_leaves_by_what_the_module_puts_out(machine: Machi
     for path, runner in zip(paths, (library, startup), strict=True):
         path.write_text(runner["content"])
     values = {f"instance/attributes/{name}": value for name, value in made["machine_metadata"].items()}
-    facts = {"instance/name": NAME, "instance/network-interfaces/0/ip": "10.9.8.7", "instance/preempted": "FALSE"}
-    with MetadataServer(values | facts) as server:
+    instance_values = {
+        "instance/name": NAME,
+        "instance/network-interfaces/0/ip": "10.9.8.7",
+        "instance/preempted": "FALSE",
+    }
+    with MetadataServer(values | instance_values) as server:
         machine.environment["GCE_METADATA_HOST"] = server.host
         machine.start_line(f"exec bash {paths[1]} {paths[0]}")
         until(machine.ready.exists, 30, what="the machine is ready")

@@ -71,9 +71,9 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
     for name in ("key.json", "token"):
         (conf / name).write_text("a secret")
     assert cli.run(["configmap"]) == 0
-    said = capsys.readouterr().out
-    assert "a secret" not in said
-    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in said
+    output = capsys.readouterr().out
+    assert "a secret" not in output
+    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in output
 
 
 @pytest.mark.parametrize("place", ["all.pem", "trust/all.pem"])

@@ -139,8 +139,8 @@ def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
     given = [{"name": name, "machineId": machine} for name, machine in theirs.items()]
-    back = hf.positional("requestReturnMachines", {"machines": given})
-    entry = hf.ended(back["requestId"])
+    returned = hf.positional("requestReturnMachines", {"machines": given})
+    entry = hf.ended(returned["requestId"])
     assert (entry["status"], sorted(names(entry, "succeed"))) == ("complete", sorted(theirs))
     assert hf.cloud("running") == sorted(ours)
     return ours
@@ -242,14 +242,14 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
     assert (unknown["status"], unknown["machines"]) == ("complete_with_error", [])
     id_ = through(gce, plugins, "requestMachines", _requesting("template-gcp-01"))["requestId"]
     ours = names(gce.ended(id_))
-    back = through(gce, plugins, "requestReturnMachines", {"machines": [{"name": "sym-0a1b2c3d-1"}]})["requestId"]
-    assert gce.ended(back)["status"] == "complete"
+    return_id = through(gce, plugins, "requestReturnMachines", {"machines": [{"name": "sym-0a1b2c3d-1"}]})["requestId"]
+    assert gce.ended(return_id)["status"] == "complete"
     assert gce.cloud("running") == sorted(ours)
     gce.provisioner("drain", "group", "--reason", "we go back")
     gce.reclaims(*ours)
     given = {"machines": [{"name": name} for name in ours]}
-    back = through(gce, plugins, "requestReturnMachines", given)["requestId"]
-    assert gce.ended(back)["status"] == "complete"
+    return_id = through(gce, plugins, "requestReturnMachines", given)["requestId"]
+    assert gce.ended(return_id)["status"] == "complete"
     assert gce.cloud() == [], "what is ours goes before the loop does"
     point_at(plugins, theirs)
     gce.stop_loop()

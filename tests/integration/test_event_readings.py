@@ -141,8 +141,8 @@ def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
 ) -> None:
     bench = Bench(simulator, tmp_path, pods=2, events=0.05)
     bench.impose(Fault("unprepared", params={"reason": reason, "words": words}))
-    told = Failure(error, f"{reason}: {words}")
-    until(lambda: bench.observe() and bench.failures() == [told, told], 30, what="the words are told")
+    expected = Failure(error, f"{reason}: {words}")
+    until(lambda: bench.observe() and bench.failures() == [expected, expected], 30, what="the words are told")
     bench.impose()
     until(lambda: bench.observe() and bench.failures() == [None, None], 30, what="the pods go on")
     bench.events.close()

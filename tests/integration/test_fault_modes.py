@@ -160,12 +160,12 @@ def test_a_request_of_three(site: VirtualSite, case: Case) -> None:
     site.faults(*case.faults)
     answer = site.asked(3)
     site.run(120)
-    told = (
+    outcome = (
         answer["status"],
         len(succeeded(answer)),
         case.words if case.words in messages(answer) else messages(answer),
     )
-    assert told == (case.status, case.running, case.words)
+    assert outcome == (case.status, case.running, case.words)
     assert site.phases() == dict.fromkeys(succeeded(answer), "running")
     calls = site.mutations()
     assert calls.keys() <= {CREATES, DELETES}
@@ -327,8 +327,8 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
     site.until(lambda: site.ended(back))
     assert site.answer(back)["status"] == ERROR
     [left] = site.phases()
-    told = {one["name"]: one["message"] for one in site.answer(back)["machines"]}
-    assert [name for name, text in told.items() if text] == [left]
+    messages_by_name = {one["name"]: one["message"] for one in site.answer(back)["machines"]}
+    assert [name for name, text in messages_by_name.items() if text] == [left]
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
@@ -398,8 +398,8 @@ def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: Virtu
     names = names_of(site.asked(3))
     back = site.give_back([strange, *names])
     site.until(lambda: site.ended(back))
-    told = {strange: "fail"} | dict.fromkeys(names, "succeed")
-    assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, told), "it runs on, in no group"
+    expected = {strange: "fail"} | dict.fromkeys(names, "succeed")
+    assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, expected), "it runs on, in no group"
     site.run(400)
     assert site.phases() == {strange: "running"}
     assert site.mutations() == {CREATES: 1, DELETES: 1}
@@ -571,7 +571,7 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
 
 
 @pytest.mark.parametrize(
-    ("fault", "heard", "notices", "creates"),
+    ("fault", "events", "notices", "creates"),
     [
         pytest.param(None, 13, 1, 1, id="all of them"),
         pytest.param(Fault("event_unfinished"), 7, 1, 1, id="the first without the last"),
@@ -579,7 +579,7 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
     ],
 )
 def test_f20_whatever_becomes_of_events_the_same_is_done(
-    site: VirtualSite, fault: Fault | None, heard: int, notices: int, creates: int
+    site: VirtualSite, fault: Fault | None, events: int, notices: int, creates: int
 ) -> None:
     worths = site.listen()
     preemption = Fault("preemption", ".*-000001", params={"seconds": 60})
@@ -591,7 +591,7 @@ def test_f20_whatever_becomes_of_events_the_same_is_done(
     assert stays(site, answer)
     assert site.phases() == dict.fromkeys(set(names_of(answer)) - {lost}, "running")
     assert site.mutations() == {CREATES: creates, DELETES: 1}
-    assert (worths.total(), worths[Worth.NOTICE]) == (heard, notices)
+    assert (worths.total(), worths[Worth.NOTICE]) == (events, notices)
 
 
 # --- F22: the process ends anywhere -----------------------------------------------------------------------------------
@@ -728,8 +728,8 @@ def test_an_attempt_that_only_an_operator_can_help_ends_at_once_and_is_no_lack_o
     site: VirtualSite, code: str
 ) -> None:
     site.faults(Fault("attempt_error", params={"code": code, "message": DENIALS[code]}))
-    begun = site.now()
+    began_at = site.now()
     answer = site.asked(2)
-    assert (answer["status"], site.now() - begun < 200) == (ERROR, True)
+    assert (answer["status"], site.now() - began_at < 200) == (ERROR, True)
     assert "denied: " in answer["message"]
     assert "Error Code" not in answer["message"]

@@ -317,8 +317,8 @@ def parts_of(block: str) -> tuple[str, str, str]:
 
 @pytest.fixture
 def walk(tmp_path: Path) -> Iterator[Walk]:
-    with Walk(tmp_path) as begun:
-        yield begun
+    with Walk(tmp_path) as walk:
+        yield walk
 
 
 def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> None:
@@ -333,10 +333,12 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
     """A grid of instances alone leaves them out."""
     parts = re.split(r"```(?:sh)?\n", PAGE)
-    said = [parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])]
+    parts_of_pods = [
+        parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])
+    ]
 
-    assert len(said) >= len(REQUESTS)
-    assert [text for text in said if not re.search(r"\bpods?\b", text)] == []
+    assert len(parts_of_pods) >= len(REQUESTS)
+    assert [text for text in parts_of_pods if not re.search(r"\bpods?\b", text)] == []
 
 
 def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
@@ -384,18 +386,18 @@ def step(walk: Walk, who: str, lines: str) -> str:
         once = f"{lines.splitlines()[0]} || true"
         until(lambda: ": the loop runs" in walk.type(who, once), 60, every=0.5, what="the loop runs")
         lines = once
-    said = walk.type(who, lines)
+    output = walk.type(who, lines)
     if "make dist" in lines:
-        (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", said)
+        (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", output)
     elif "/requestMachines" in lines:
         (template,) = re.findall(r'"templateId": "(\w+)"', lines)
-        (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', said)
+        (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', output)
     elif "/getRequestStatus" in lines:
         rented(walk, until(lambda: complete(walk.type(who, lines)), 120, every=0.5, what="the request is complete"))
     elif "explain" in lines:
-        told = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's story ends")
-        given_back(walk, lines.split()[-1], told)
-    return said
+        timeline = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's story ends")
+        given_back(walk, lines.split()[-1], timeline)
+    return output
 
 
 def without_lag(text: str) -> str:
@@ -408,15 +410,15 @@ def without_lag(text: str) -> str:
     return str(yaml.safe_dump(settings, sort_keys=False))
 
 
-def complete(said: str) -> Any:
+def complete(output: str) -> Any:
     """The request of an answer, once it is complete."""
-    (request,) = json.loads(said)["requests"]
+    (request,) = json.loads(output)["requests"]
     return request if request["status"] == "complete" else None
 
 
-def ended(story: str) -> str:
+def ended(timeline: str) -> str:
     """A machine's story, once it is told to the end."""
-    return story if "It is returned and gone." in story else ""
+    return timeline if "It is returned and gone." in timeline else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
@@ -431,9 +433,9 @@ def rented(walk: Walk, answer: Any) -> None:
     assert f"request {answer['requestId']} ({template}): complete, 1 of 1 running" in walk.status()
 
 
-def given_back(walk: Walk, name: str, story: str) -> None:
+def given_back(walk: Walk, name: str, timeline: str) -> None:
     """The cloud has it no more, and status says so."""
-    assert story.splitlines()[-1].strip() == "It is returned and gone."
+    assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
     assert re.search(rf"request {request} \(\w+\): complete, 0 of 1 running", walk.status())

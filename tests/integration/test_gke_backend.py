@@ -668,7 +668,7 @@ def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         pytest.param({}, "metadata.labels.hf-provisioner/id is gone", id="all labels"),
         pytest.param({"labels": {POOL_LABEL: None}}, f"metadata.labels.{POOL_LABEL} is gone", id="one label"),
@@ -679,15 +679,15 @@ def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) ->
     ],
 )
 def test_a_pod_that_is_made_otherwise_than_asked_for_is_deleted_at_once_and_fails(
-    bench: Bench, changes: dict[str, object], told: str
+    bench: Bench, changes: dict[str, object], message: str
 ) -> None:
     backend = bench.backend()
     bench.fault(Fault("altered", params=changes))
     (outcome,) = create(backend, 1)
     assert outcome.failure is not None
-    assert (outcome.failure.error, told in outcome.failure.text) == (ErrorClass.INVALID, True)
+    assert (outcome.failure.error, message in outcome.failure.text) == (ErrorClass.INVALID, True)
     assert all("deletionTimestamp" in pod["metadata"] for pod in bench.pods().values())
-    assert [told in finding.text for finding in backend.rehearse("T")] == [True]
+    assert [message in finding.text for finding in backend.rehearse("T")] == [True]
     bench.fault()
     assert backend.rehearse("T") == []
 

@@ -329,11 +329,11 @@ ALL --group a: --group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-ce
 
 @pytest.mark.parametrize("line", WRONG.splitlines())
 def test_a_wrong_use_is_one_sentence(google: Google, line: str) -> None:
-    options, _, said = line.partition(": ")
+    options, _, explanation = line.partition(": ")
     given = [word for one in shlex.split(options) for word in {"ALL": ALL, "SOME": SOME}.get(one, [one])]
     assert google.setup(*given, "--apply") == []
     assert (google.done.returncode, google.done.stdout) == (2, "")
-    assert google.done.stderr == f"setup.sh: {said}; see setup.sh --help\n"
+    assert google.done.stderr == f"setup.sh: {explanation}; see setup.sh --help\n"
 
 
 def test_every_option_is_told_by_its_help(google: Google) -> None:
@@ -379,9 +379,9 @@ def test_what_it_writes_and_prints_is_what_render_hf_takes(
     site.make()
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
     assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
-    said = capsys.readouterr().out
-    assert "template Large: a → any, at most 2000" in said
-    assert "template Small: pods-spot → pods, at most 1000" in said
+    output = capsys.readouterr().out
+    assert "template Large: a → any, at most 2000" in output
+    assert "template Small: pods-spot → pods, at most 1000" in output
     small, large = json.loads((site.made / "gcpinstprov_templates.json").read_text())["templates"]
     assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])
     assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
@@ -566,8 +566,8 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
 
     def complaint(call: Argv) -> str:
         file = tmp_path / "flags.json"
-        if said := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
-            file.write_text(said[0])
+        if flags := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
+            file.write_text(flags[0])
         written = [f"--flags-file={file}" if word.startswith("--flags-file=") else word for word in call]
         done = subprocess.run(
             ["gcloud", *written, "--no-such-flag"],
@@ -580,9 +580,11 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
         return done.stderr.splitlines()[0].strip()
 
     with ThreadPoolExecutor(2) as workers:
-        said = dict(zip(lines, workers.map(complaint, lines.values()), strict=True))
+        complaints = dict(zip(lines, workers.map(complaint, lines.values()), strict=True))
     wrong = {
-        line: words for line, words in said.items() if not words.endswith("unrecognized arguments: --no-such-flag")
+        line: words
+        for line, words in complaints.items()
+        if not words.endswith("unrecognized arguments: --no-such-flag")
     }
     assert wrong == {}
 
@@ -699,8 +701,8 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
     theirs = {plain(first), *re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"])}
     assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
     page = (ROOT / "docs" / "deploy-google.md").read_text()
-    (told,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
-    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", told)} >= theirs
+    (listed_apis,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
+    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", listed_apis)} >= theirs
 
 
 def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:

@@ -76,7 +76,7 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def told_of_the_way(path: Path) -> list[str]:
+def way_findings(path: Path) -> list[str]:
     """Return the findings for a user without rights."""
     program = f"from hf_scripts import host_checks; print(*host_checks.way_to({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
@@ -91,8 +91,8 @@ def told_of_the_way(path: Path) -> list[str]:
         os.write(writer, "\n".join(map(str, host_checks.way_to(str(path)))).encode())
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        lines = told.read().splitlines()
+    with os.fdopen(reader) as output:
+        lines = output.read().splitlines()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return lines
 
@@ -106,16 +106,16 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
     try:
         for each in (top, top / "home", top / "home" / "work"):
             each.chmod(0o755)
-        assert told_of_the_way(state) == []
+        assert way_findings(state) == []
         (top / "home").chmod(0o600)
-        (line,) = told_of_the_way(state)
+        (line,) = way_findings(state)
         assert line.startswith(
             f"fix: {top}/home: {user_name(user)} may not search it (owner {user_name(os.geteuid())}, "
         )
         assert line.endswith(
             f"so {state} cannot be opened: chmod o+x {top}/home, or setfacl -m u:{user_name(user)}:x {top}/home"
         )
-        assert told_of_the_way(top / "link") == [line.replace(str(state), str(top / "link"))]
+        assert way_findings(top / "link") == [line.replace(str(state), str(top / "link"))]
     finally:
         (top / "home").chmod(0o700)
         shutil.rmtree(top)

@@ -347,9 +347,9 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
     )
     done = pod.do(*command.split())
-    said = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
 
-    assert [line for line in said if not line.startswith("fine: ")] == []
+    assert [line for line in lines if not line.startswith("fine: ")] == []
     assert (done.returncode, done.stderr) == (0, "")
     place = "fine: /var/lib/hostfactory:"
     assert {
@@ -357,7 +357,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
         f"{place} a file is replaced by renaming, durably",
         f"{place} only one of two processes can create a file",
         f"{place} the loop runs",
-    } <= {*said}
+    } <= {*lines}
 
 
 @pytest.fixture
@@ -376,13 +376,13 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
     no_login = tmp_path / "none.json"
     no_login.write_text("{}")
     pull = ("buildah", "pull", "--quiet", pushed)
-    stranger = run(*pull, **another | known | {"HOME": str(tmp_path / "other")})
-    nobody = run(*pull, **another | known | {"REGISTRY_AUTH_FILE": str(no_login)})
+    other = run(*pull, **another | known | {"HOME": str(tmp_path / "other")})
+    unauthenticated = run(*pull, **another | known | {"REGISTRY_AUTH_FILE": str(no_login)})
     pulled = run(*pull, **another | known)
 
-    assert 0 not in (stranger.returncode, nobody.returncode)
-    assert "certificate signed by unknown authority" in stranger.stderr
-    assert "authentication required" in nobody.stderr
+    assert 0 not in (other.returncode, unauthenticated.returncode)
+    assert "certificate signed by unknown authority" in other.stderr
+    assert "authentication required" in unauthenticated.stderr
     assert pulled.returncode == 0, pulled.stderr
     with Running(pushed, another, tmp_path) as running:
         version, check = running.do("provisioner", "--version"), running.do("provisioner", "check", "/etc/hostfactory")
@@ -407,7 +407,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
     assert done.returncode == 0, done.stderr
     container = run("buildah", "from", "--pull-never", "localhost/worker", **storage).stdout.strip()
-    told = {
+    variables = {
         "HF_EGO_MASTER": "master1",
         "HF_MACHINE_NAME": "hf-a-000001",
         "HF_MACHINE_ADDRESS": "10.1.2.3",
@@ -416,7 +416,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     inside = [
         *("buildah", "run", "--isolation", "chroot"),
         *("--volume", f"{ego}:/ego", "--volume", f"{tmp_path}/bin:/usr/local/sbin"),
-        *(word for name, value in told.items() for word in ("--env", f"{name}={value}")),
+        *(word for name, value in variables.items() for word in ("--env", f"{name}={value}")),
         *(container, "--"),
     ]
     entry = json.loads(run("buildah", "inspect", container, **storage).stdout)["Docker"]["config"]["Entrypoint"]
@@ -431,8 +431,8 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
             assert running.wait(60 * PATIENCE) == 0
         finally:
             running.kill()
-            said = running.stderr.read() if running.stderr else ""
+            errors = running.stderr.read() if running.stderr else ""
     calls = (ego / "calls").read_text().splitlines()
-    assert calls[:2] == ["egoconfig join master1 -f", "egosh ego start"], said
-    assert calls[-2:] == ["egosh resource close hf-a-000001", "egosh ego shutdown -f"], said
+    assert calls[:2] == ["egoconfig join master1 -f", "egosh ego start"], errors
+    assert calls[-2:] == ["egosh resource close hf-a-000001", "egosh ego shutdown -f"], errors
     assert run(*ready, **storage).returncode == 1

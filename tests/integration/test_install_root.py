@@ -122,9 +122,9 @@ def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -
     assert host.placed() == before
 
     printed = host.install("--scripts-only").splitlines()
-    told = [line.removeprefix("systemctl ") for line in printed if line.startswith("systemctl ")]
+    commands = [line.removeprefix("systemctl ") for line in printed if line.startswith("systemctl ")]
     units = ("provisioner-backup.timer", "provisioner-backup.service", "provisioner.service")
-    assert told == [*(f"disable --now {unit}" for unit in units), "daemon-reload"]
+    assert commands == [*(f"disable --now {unit}" for unit in units), "daemon-reload"]
     assert not re.search("/usr/lib|logrotate", host.placed())
 
 

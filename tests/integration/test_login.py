@@ -41,7 +41,7 @@ class Guard:
 
     def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.grants = 0
         self.assertions: list[str] = []
         self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
@@ -55,7 +55,7 @@ class Guard:
 
             def do_GET(self) -> None:
                 token = (self.headers["Authorization"] or "").partition(" ")[2]
-                guard.heard.append(token)
+                guard.received.append(token)
                 self.answer(*((200, {"kind": "Pod"}) if token in guard.tokens else (401, {"reason": "Unauthorized"})))
 
             def do_POST(self) -> None:
@@ -135,7 +135,7 @@ def test_the_scheme_of_a_kubeconfigs_server_may_have_any_case(guard: Guard, tmp_
     connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", server, {"token": "t1"}))).get(
         "/api/v1/namespaces/n/pods"
     )
-    assert guard.heard == ["t1"]
+    assert guard.received == ["t1"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_kubeconfig_sends_no_credentials_over_plain_http(
     text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
     assert "over plain HTTP none are sent" in text
     assert text.endswith("or let the kubeconfig's 'server' do so")
-    assert guard.heard == [""]
+    assert guard.received == [""]
     assert ("Credentials are not sent over plain HTTP" in caplog.text) is bool(user)
 
 
@@ -223,7 +223,7 @@ def test_a_token_that_the_server_no_longer_takes_is_renewed_and_the_next_call_wo
     assert ask(api)
     guard.tokens = {"t2"}
     assert [ask(api), ask(api)] == [False, True]
-    assert guard.heard == ["t1", "t1", "t2"]
+    assert guard.received == ["t1", "t1", "t2"]
 
 
 def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_a_key_that_google_does_not_take_is_denied_in_its_words(guard: Guard, tm
 def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Path) -> None:
     guard.tokens = {""}
     assert ask(at_endpoint(tmp_path, endpoint=f"{guard.plain}/", credentials=key_file))
-    assert (guard.heard, guard.grants) == ([""], 0)
+    assert (guard.received, guard.grants) == ([""], 0)
 
 
 # --- renewal in general -----------------------------------------------------------------------------------------------
@@ -575,7 +575,7 @@ def test_a_token_file_that_is_empty_for_a_moment_costs_nothing(guard: Guard, tmp
     assert ask(api)
     token.write_text("two")
     assert ask(api)
-    assert guard.heard == ["one", "one", "two"]
+    assert guard.received == ["one", "one", "two"]
 
 
 @pytest.mark.parametrize("token", ["s3cret\nsecond line", "s3cret\u20ac", "s3cret\x00"])

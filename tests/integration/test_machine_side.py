@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import MACHINE, NAME, Machine, container, of_an_instance, ready, said
+from tests.support.machine import MACHINE, NAME, Machine, container, log_lines, of_an_instance, ready
 from tests.support.metadata_server import MetadataServer
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
@@ -58,7 +58,7 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     assert machine.calls.count({"join": "egoconfig join master1 -f", "start": "egosh ego start"}[way]) == 2
-    assert ("egosh ego start ended with 1 and said: No memory yet" in said(machine)) is (way == "start")
+    assert ("egosh ego start ended with 1 and said: No memory yet" in log_lines(machine)) is (way == "start")
 
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
@@ -91,7 +91,7 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
     machine.behave("wants-root")
     pod = machine.start("entry.sh", *AS_A_POD_S_USER, *within, HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=30 * PATIENCE) == 1
-    lines = said(machine)
+    lines = log_lines(machine)
     cause = f"EGO may ask for root: this is user 4711, {'and ' if within else ''}{why}"
     assert f"egosh ego start ended with 1 and said: Only root may do this; {cause}" in lines
     assert lines[-1] == f"did not join master1 as {NAME} within 1 s; {cause}"
@@ -111,7 +111,7 @@ def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
 ) -> None:
     """Without its ready file, as on a read-only root, EGO would give it work that HostFactory never hears of."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
-    assert said(machine)[-1].startswith(words)
+    assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
 
 
@@ -122,7 +122,7 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
     looked(machine)
     machine.behave("up")
     ready(machine)
-    assert not any(line.startswith("did not join") for line in said(machine))
+    assert not any(line.startswith("did not join") for line in log_lines(machine))
 
 
 @pytest.mark.parametrize(("way", "asked"), [("slow", "egosh resource list -l"), ("hangs", "egoconfig join master1 -f")])
@@ -141,10 +141,10 @@ def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(ma
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
-    until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
+    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it says why")
     looked(machine)
     (machine.ego / "no-master").unlink()
-    until(lambda: f"EGO has {NAME} again" in said(machine), 30, what="it says that it is back")
+    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it says that it is back")
     machine.tell("closed", NAME)
     looked(machine, 6)
     assert pod.poll() is None
@@ -156,7 +156,7 @@ def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(ma
 def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machine: Machine) -> None:
     with MetadataServer({"instance/name": "gke-node-1"}) as server:
         machine.start("entry.sh", HOSTNAME=f"{NAME}.grid.svc", GCE_METADATA_HOST=server.host)
-        until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
+        until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it joins")
 
 
 @pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
@@ -197,8 +197,8 @@ def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine)
     assert not machine.ready.exists()
     machine.behave("up")
     machine.tell("name", NAME)
-    until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
-    assert said(machine) == [
+    until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it joins")
+    assert log_lines(machine) == [
         "egosh resource list -l ended with 1 and said: Cannot contact the master host.",
         f"EGO has {NAME}, and says that it is unavail",
         f"EGO does not have {NAME}",
@@ -226,23 +226,23 @@ def test_a_machine_that_ego_has_by_another_name_is_told_so_and_not_ready(
     machine.tell("name", other)
     machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
     looked(machine)
-    assert said(machine) == [f"EGO does not have {NAME}{'.' * bool(domain)}{domain}{why}"]
+    assert log_lines(machine) == [f"EGO does not have {NAME}{'.' * bool(domain)}{domain}{why}"]
     assert not machine.ready.exists()
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [("0", "0 and said: Cannot contact the master host."), ("", "127 and said: timeout: ")],
     ids=["a list that is none, though egosh ends well", "no egosh"],
 )
-def test_what_is_no_list_is_told(machine: Machine, code: str, told: str) -> None:
+def test_what_is_no_list_is_told(machine: Machine, code: str, message: str) -> None:
     if code:
         machine.tell("no-master", code)
     else:
         (machine.getent.parent / "egosh").unlink()
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
-    words = f"egosh resource list -l ended with {told}"
-    until(lambda: any(line.startswith(words) for line in said(machine)), 30, what="it is told")
+    words = f"egosh resource list -l ended with {message}"
+    until(lambda: any(line.startswith(words) for line in log_lines(machine)), 30, what="it is told")
 
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
@@ -283,7 +283,7 @@ def test_told_to_end_while_ego_starts_it_leaves_no_start_behind(machine: Machine
     until(lambda: "egosh ego shutdown -f" in machine.calls, 30, what="it leaves")
     assert not is_running(starting), "the start ends before EGO is shut down"
     assert pod.wait(timeout=30 * PATIENCE) == 0
-    assert said(machine)[-1] == "left EGO"
+    assert log_lines(machine)[-1] == "left EGO"
     assert not (machine.ego / "up").exists()
 
 
@@ -302,7 +302,7 @@ def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
-    assert "received a signal to end" in said(machine)
+    assert "received a signal to end" in log_lines(machine)
     assert not machine.ready.exists()
 
 
@@ -326,12 +326,12 @@ def test_a_shell_that_hears_signals_expands_no_command(
         assert str(process.pid) not in (machine.ego / "readers").read_text().split(), "the profile has expansions, too"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30 * PATIENCE) == 0
-    heard = False
+    is_trapped = False
     expanded: dict[str, bool] = {}
     for line in trace.read_text().splitlines():
         if line.startswith(f"+{process.pid}.0 trap ") and line.endswith(" TERM INT"):
-            heard = " '' " not in line
-        elif heard:
+            is_trapped = " '' " not in line
+        elif is_trapped:
             expanded[line] = re.match(rf"\+{{2,}}{process.pid}\.1 ", line) is not None
     assert expanded, "it heard signals for a time"
     assert [line for line, own in expanded.items() if own] == []
@@ -374,7 +374,7 @@ def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine:
     assert (machine.ego / "closed").read_text() == f"{NAME}\n"
     assert machine.calls[-4:-2] == [f"egosh user logon -u hf -x {PASSWORD}", f"egosh resource close {NAME}"]
     assert not (machine.ego / "session").exists(), "it is logged off"
-    assert said(machine)[-1] == "left EGO"
+    assert log_lines(machine)[-1] == "left EGO"
     assert "undrained" not in machine.log.read_text()
 
 
@@ -383,7 +383,7 @@ def test_without_an_administrator_it_leaves_undrained_and_says_what_to_set(machi
     assert not closed(machine)
     assert (
         f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER is not set, so no account is logged on"
-        in said(machine)
+        in log_lines(machine)
     )
 
 
@@ -401,7 +401,7 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(
     if "Invalid" in why:
         machine.behave("quotes-password")
     left(machine, **account(machine, password, known=known))
-    assert f"{NAME} leaves undrained: EGO does not log hf on: {why}" in said(machine)
+    assert f"{NAME} leaves undrained: EGO does not log hf on: {why}" in log_lines(machine)
     assert f"egosh resource close {NAME}" not in machine.calls
     assert PASSWORD not in machine.log.read_text()
 
@@ -410,7 +410,7 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(
 def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine, file: str) -> None:
     left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
     why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has none to read"
-    lines = said(machine)
+    lines = log_lines(machine)
     assert lines.index(f"{NAME} will leave undrained: {why}") < lines.index(f"joined master1 as {NAME}")
     assert f"{NAME} leaves undrained: {why}" in lines
 
@@ -419,7 +419,7 @@ def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine,
 
 
 @pytest.mark.parametrize(
-    ("hosts", "names", "writable", "written", "said"),
+    ("hosts", "names", "writable", "written", "is_logged"),
     [
         (f"10.1.2.3 {NAME}", {}, False, False, False),
         ("", {NAME: "10.1.2.3"}, False, False, False),
@@ -434,7 +434,7 @@ def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine,
     ],
 )
 def test_a_machine_s_own_name_resolves(
-    machine: Machine, hosts: str, names: dict[str, str], writable: bool, written: bool, said: bool
+    machine: Machine, hosts: str, names: dict[str, str], writable: bool, written: bool, is_logged: bool
 ) -> None:
     machine.getent.unlink()
     machine.hosts.write_text(f"127.0.0.1 localhost\n{hosts}\n")
@@ -443,7 +443,7 @@ def test_a_machine_s_own_name_resolves(
     ready(machine)
     assert machine.hosts.read_text().split("\n")[2:] == ([f"10.1.2.3 {NAME}", ""] if written else [""])
     warning = f"EGO will not find {NAME}: it does not resolve, and /etc/hosts cannot be written"
-    assert (warning in machine.log.read_text()) is said
+    assert (warning in machine.log.read_text()) is is_logged
 
 
 def test_a_name_without_an_address_is_not_written_down(machine: Machine) -> None:
@@ -679,7 +679,7 @@ def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
     asked = ("attributes/hf-machine-lib", "attributes/hf-ego-master", "attributes/hf-machine-domain", "name")
     metadata.away |= {f"instance/{one}": 3 for one in asked}
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
-    until(lambda: f"joined master2 as {NAME}.grid" in said(machine), 30, what="it joins")
+    until(lambda: f"joined master2 as {NAME}.grid" in log_lines(machine), 30, what="it joins")
     assert {metadata.away[f"instance/{one}"] for one in asked} == {0}
     assert "poweroff " not in machine.calls
 
@@ -736,14 +736,14 @@ def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there
 ) -> None:
     (port,) = free_ports(1)
     start_with_secret(machine, metadata, f"127.0.0.1:{port}")
-    told = f"{SECRET} cannot be read: curl: (7)"
-    until(lambda: machine.log.exists() and told in machine.log.read_text(), 30, what="it has asked in vain")
+    message = f"{SECRET} cannot be read: curl: (7)"
+    until(lambda: machine.log.exists() and message in machine.log.read_text(), 30, what="it has asked in vain")
     assert not machine.ready.exists()
     with MetadataServer({}, port) as secrets:
         secrets.secrets[SECRET] = PASSWORD
         ready(machine)
     assert machine.library.with_name("ego-password").read_text() == PASSWORD
-    assert machine.log.read_text().count(told) == 1, "it is said once"
+    assert machine.log.read_text().count(message) == 1, "it is said once"
 
 
 def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:
@@ -818,7 +818,7 @@ class Leaver:
         return sum(taken[step] for step in self._hanging)
 
 
-def pod_told_to_end(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
+def leaving_pod(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
     leaver = Leaver(opened, directory, *hangs)
     pod = leaver.start("entry.sh", HF_MACHINE_NAME=NAME, **account(leaver.machine))
     ready(leaver.machine)
@@ -845,8 +845,8 @@ def preempted_instance(opened: ExitStack, directory: Path, *hangs: str) -> Leave
 def test_where_every_step_hangs_a_machine_has_left_before_the_cloud_cuts_it_off(tmp_path: Path) -> None:
     with ExitStack() as opened:
         bounds = {
-            pod_told_to_end(opened, tmp_path / "a", "user logon"): POD,
-            pod_told_to_end(opened, tmp_path / "b", "resource close", "user logoff"): POD,
+            leaving_pod(opened, tmp_path / "a", "user logon"): POD,
+            leaving_pod(opened, tmp_path / "b", "resource close", "user logoff"): POD,
             preempted_instance(opened, tmp_path / "c", "user logon"): INSTANCE,
             preempted_instance(opened, tmp_path / "d", "resource close", "user logoff"): INSTANCE,
         }

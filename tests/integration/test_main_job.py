@@ -187,9 +187,9 @@ def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     assert demo(keep=False) == 1
     signal.signal(signal.SIGTERM, before)
     [kept] = directories(tmp_path)
-    said = "".join(capsys.readouterr().out.split())
-    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in said
-    assert kept in said
+    output = "".join(capsys.readouterr().out.split())
+    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in output
+    assert kept in output
     assert (tmp_path / kept / "log" / "run.log").exists()
 
 

@@ -46,18 +46,18 @@ from tests.support.clients.scrape import PREFIX, Scrape
 from tests.support.parts import alter
 from tests.support.waiting import PATIENCE, until
 
-Story = Callable[..., None]
+Scenario = Callable[..., None]
 Scraping = Callable[[Instance], Scrape]
-SHOWN: dict[Story, set[str]] = {}
+SHOWN: dict[Scenario, set[str]] = {}
 """The metrics that each test shows, without ``hf_provisioner_`` and ``_total``."""
 
 POOL, TEMPLATE = "gke-main", "T2"
 
 
-def shows(*metrics: str) -> Callable[[Story], Story]:
+def shows(*metrics: str) -> Callable[[Scenario], Scenario]:
     """The test shows these."""
 
-    def mark(test: Story) -> Story:
+    def mark(test: Scenario) -> Scenario:
         SHOWN.setdefault(test, set()).update(metrics)
         return test
 
@@ -208,14 +208,14 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
         seen.becomes(running, "machines", pool=POOL, template=TEMPLATE, phase="running")
 
         hf.fault("stuck")
-        back = hf.give_back(stuck)
+        return_id = hf.give_back(stuck)
         hf.until_cloud(lambda ending: ending == [stuck], "stopping")
         seen.becomes(1, "machines", pool=POOL, template=TEMPLATE, phase="stopping")
         assert seen.value("machines_stuck", pool=POOL) == 0
         seen.becomes(1, "machines_stuck", pool=POOL, meanwhile=ahead.go_on)
         hf.faults()
         assert requests.delete(pod(hf, stuck), json={"gracePeriodSeconds": 0}, timeout=10).ok
-        assert hf.ended(back)["status"] == "complete"
+        assert hf.ended(return_id)["status"] == "complete"
         seen.becomes(0, "machines_stuck", pool=POOL)
         seen.becomes(lambda waits: waits >= 1, "store_lock_wait_seconds_count")
         seen.becomes(lambda left: left == hf.recorded(), "requests")
@@ -257,13 +257,13 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         ids = {name: hf.request(name, 2) for name in places}
         asked = time.time()
         for name, error, other in (("full", "quota", "invalid"), ("image", "invalid", "quota")):
-            seen.becomes(lambda told: told >= 1, "refusals_total", pool=name, error=error)
+            seen.becomes(lambda count: count >= 1, "refusals_total", pool=name, error=error)
             errors = {"pool": name, "operation": "create"}
-            seen.becomes(lambda told: told >= 1, "backend_errors_total", **errors, error=error)
+            seen.becomes(lambda count: count >= 1, "backend_errors_total", **errors, error=error)
             assert seen.has_no("refusals_total", pool=name, error=other)
             assert seen.value("creates_total", pool=name, result="ok") == 0
         seen.becomes(2, "machines_refused", pool="full", template="full", error="quota")
-        seen.becomes(lambda held: held >= 1, "machines_deferred", pool="full", template="full", reason="backoff")
+        seen.becomes(lambda count: count >= 1, "machines_deferred", pool="full", template="full", reason="backoff")
         seen.becomes(lambda at: began - 1 <= at <= asked + 1, "oldest_unmet_timestamp_seconds", template="full")
         seen.becomes(lambda cycles: cycles >= 1, "cycles_total", result="partial")
 

@@ -300,20 +300,20 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
 
 
-@pytest.mark.parametrize("said", UnknownPlace)
+@pytest.mark.parametrize("answer", UnknownPlace)
 def test_a_zone_that_nobody_has_is_named(
-    tmp_path: Path, said: UnknownPlace, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, answer: UnknownPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ComputeCloud([GOOD], switches=Switches(unknown_place=said)) as cloud:
+    with ComputeCloud([GOOD], switches=Switches(unknown_place=answer)) as cloud:
         (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
     assert finding["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
 
 
-@pytest.mark.parametrize("said", UnknownProject)
+@pytest.mark.parametrize("answer", UnknownProject)
 def test_a_project_that_nobody_has_is_named(
-    tmp_path: Path, said: UnknownProject, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, answer: UnknownProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ComputeCloud([GOOD], switches=Switches(unknown_project=said)) as cloud:
+    with ComputeCloud([GOOD], switches=Switches(unknown_project=answer)) as cloud:
         (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "project": "nobodys"}).path, capsys, 1)
     assert finding["text"].startswith("there is no project nobodys, or no access")
 

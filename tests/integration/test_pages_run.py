@@ -177,17 +177,17 @@ def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> N
     state.mkdir(exist_ok=True)
     own = {"HF_PROVIDER_WORKDIR": str(state), "HF_PROVIDER_NAME": "demoinst"}
     line += " --listen 127.0.0.1:0" if line.endswith("run") else ""
-    said = site.directory / "said"
-    with said.open("w") as out:
+    log = site.directory / "said"
+    with log.open("w") as out:
         process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=site.directory, env={**site.environment, **own}, stdout=out, stderr=out
         )
         try:
-            until(lambda: "127.0.0.1" in said.read_text(), 120.0, every=0.1, what=f"{line} says where it answers")
+            until(lambda: "127.0.0.1" in log.read_text(), 120.0, every=0.1, what=f"{line} says where it answers")
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)
-    assert (code, "Traceback" in said.read_text()) == (0, False)
+    assert (code, "Traceback" in log.read_text()) == (0, False)
 
 
 @pytest.mark.parametrize("tool", ["kubectl", "gcloud"])

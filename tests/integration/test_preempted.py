@@ -83,8 +83,8 @@ def test_a_preemption_is_told_as_one(
             assert cloud.preempt(taken) == [taken]
             hf.reclaims(taken, among=[taken, kept])
             hosts = {"machines": [{"name": name, "machineId": name} for name in (taken, kept)]}
-            told = hf.call("getReturnRequests", hosts)["message"]
-            assert told == f"Lost hosts: 1. {taken}: preempted."
+            message = hf.call("getReturnRequests", hosts)["message"]
+            assert message == f"Lost hosts: 1. {taken}: preempted."
             until(lambda: lost(hf), 30, what="the loss is counted")
             assert lost(hf) == {"preempted": 1.0}
             (end,) = closed(hf, taken)

@@ -34,9 +34,9 @@ def values(hf: Grid, name: str, **labels: str) -> list[float]:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """Return the log lines about refusals."""
-    told = [vars(line) for line in caplog.records if line.message == "Machines are refused"]
-    assert all(line["levelno"] == logging.WARNING for line in told)
-    return told
+    refusals = [vars(line) for line in caplog.records if line.message == "Machines are refused"]
+    assert all(line["levelno"] == logging.WARNING for line in refusals)
+    return refusals
 
 
 KINDS = {

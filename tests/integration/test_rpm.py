@@ -33,8 +33,8 @@ OLDER = "0.0.1"
 RPM = "rpm --dbpath /var/lib/rpm"
 SYSTEMCTL = "/usr/bin/systemctl"
 RECORDS = f"""#!/bin/sh
-echo "$*:" $(ls {PREFIX}/versions) >>/var/told"""
-"""Here is no systemd: what it is told, and which versions are there by then."""
+echo "$*:" $(ls {PREFIX}/versions) >>/var/calls"""
+"""A stand-in of systemctl, which records each call with the versions that exist then."""
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_the_package_is_installed_upgraded_and_erased(
     host.run(f"echo '# mine' >>{ROTATION}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
     host.run(f"rm {SYSTEMCTL}; printf '%s\\n' '{RECORDS}' >{SYSTEMCTL}; chmod 755 {SYSTEMCTL}")
     host.run(f"{RPM} -U --nodeps {after}")
-    told = host.run("cat /var/told").splitlines()
-    assert told[-1] == f"try-restart provisioner: {version}", "once the version before is gone"
-    assert not any("disable" in line for line in told)
+    calls = host.run("cat /var/calls").splitlines()
+    assert calls[-1] == f"try-restart provisioner: {version}", "once the version before is gone"
+    assert not any("disable" in line for line in calls)
     assert host.run(f"{RPM} -q hostfactory-provisioner").startswith(f"hostfactory-provisioner-{version}-1")
     assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == version
     assert host.run(f"ls {PREFIX}/versions").split() == [version]
@@ -113,8 +113,8 @@ def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
 ) -> None:
     archive = packed(small(unpacked(shared(tmp_path_factory), tmp_path), tmp_path, OLDER))
     package = rpm(archive, tmp_path, hf_user="sym.admin")
-    said = host.run(f"{RPM} -i --nodeps {package}; systemd-sysusers")
-    assert "sym.admin is no member of group hostfactory: " in said
+    output = host.run(f"{RPM} -i --nodeps {package}; systemd-sysusers")
+    assert "sym.admin is no member of group hostfactory: " in output
     assert host.run("getent passwd sym.admin egoadmin || true") == ""
     assert host.run("stat --format %U:%G " + STATE).strip() == "hostfactory:hostfactory", "the rest is made"
 

@@ -64,23 +64,23 @@ PLACED = [
 ]
 
 
-@pytest.mark.parametrize("said", UnknownPlace)
+@pytest.mark.parametrize("answer", UnknownPlace)
 @pytest.mark.parametrize(("spec", "client", "kind"), PLACED)
 def test_an_unknown_place_is_refused_as_a_switch_says(
-    spec: MigSpec, client: Any, kind: str, said: UnknownPlace
+    spec: MigSpec, client: Any, kind: str, answer: UnknownPlace
 ) -> None:
-    raised, word, text = PLACES[said]
+    raised, word, text = PLACES[answer]
     where = {"project": "p", kind: "mars-1", "instance_group_manager": spec.name}
-    with ComputeCloud([spec], switches=Switches(unknown_place=said)) as cloud:
+    with ComputeCloud([spec], switches=Switches(unknown_place=answer)) as cloud:
         error = refusal(cloud, client, lambda migs: migs.get(**where, timeout=30))
     assert type(error) is raised
     assert (reason(error), text.format(kind=kind, name="mars-1") in str(error)) == (word, True)
 
 
-@pytest.mark.parametrize("said", UnknownProject)
-def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) -> None:
-    raised, word, text = PROJECTS[said]
-    with ComputeCloud([ZONAL], switches=Switches(unknown_project=said)) as cloud:
+@pytest.mark.parametrize("answer", UnknownProject)
+def test_an_unknown_project_is_refused_as_a_switch_says(answer: UnknownProject) -> None:
+    raised, word, text = PROJECTS[answer]
+    with ComputeCloud([ZONAL], switches=Switches(unknown_project=answer)) as cloud:
         error = refusal(
             cloud, compute_v1.ZonesClient, lambda zones: zones.get(project="x", zone="us-central1-a", timeout=30)
         )

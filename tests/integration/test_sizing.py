@@ -156,10 +156,10 @@ def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Vir
     """Processor time is at most the page's, and memory at most half more, because other Pythons need other amounts."""
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
-    held, _ = bench_sizing.stored(machines)
+    stored_bytes, _ = bench_sizing.stored(machines)
     assert not use.broken
     assert use.calls == pytest.approx(measured.calls, rel=0.02)
-    assert held == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
+    assert stored_bytes == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
     assert use.cpu <= row.cpu * HOUR
     assert use.mebibytes * 2**20 <= 1.5 * measured.memory
 

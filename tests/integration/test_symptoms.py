@@ -68,8 +68,8 @@ def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()
     assert "BRAKE" in table
-    told = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
-    assert {reason for reason in BrakeReason if f"`{reason}`" not in told} == set()
+    symptoms = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
+    assert {reason for reason in BrakeReason if f"`{reason}`" not in symptoms} == set()
 
 
 def test_every_line_of_the_table_leads_to_a_section_and_each_section_is_led_to() -> None:
@@ -145,8 +145,8 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
     words = ("The loop reports to HostFactory that ", " was lost in pool gke-main: ")
     section = SECTIONS["Machines are deleted and made again"]
     assert all(word in section for word in words)
-    story = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
-    assert all(word in story for word in words)
+    timeline = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
+    assert all(word in timeline for word in words)
     assert shows(
         ask,
         "The bill is too high",

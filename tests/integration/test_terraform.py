@@ -186,8 +186,8 @@ def test_all_that_can_have_labels_has_them(module: Module) -> None:
 
 def test_the_rendered_example_passes_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", str(RENDERED / "provisioner.yaml"), "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["warnings"] == []
+    output = json.loads(capsys.readouterr().out)
+    assert output["warnings"] == []
 
 
 def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: Module) -> None:

@@ -188,9 +188,9 @@ PLACE = ("--config", "provisioner.yaml", "--state-dir", "state")
 def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(site: Site, words: tuple[str, ...]) -> None:
     (site.directory / "kube.yaml").write_text(NESTED)
     ended = call(site, *words, *PLACE)
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert [line.partition(" cannot be used: ")[0] for line in said] == [
+    assert [line.partition(" cannot be used: ")[0] for line in lines] == [
         f"pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")
     ]
 

@@ -90,15 +90,15 @@ def reported(name: str) -> Scenario:
 
 def plans(scenario: Scenario) -> list[int]:
     """Return the number of actions of each plan in the uninterrupted run."""
-    begun: list[Interrupted] = []
+    runs: list[Interrupted] = []
 
     def begin(stage: Stage) -> Interrupted:
-        begun.append(Interrupted(stage, plan=-1, done=0))
-        return begun[0]
+        runs.append(Interrupted(stage, plan=-1, done=0))
+        return runs[0]
 
     run = Watched(scenario, 1, begin)
     assert_sound(run)
-    return begun[0].sizes
+    return runs[0].sizes
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:

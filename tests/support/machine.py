@@ -183,6 +183,6 @@ def ready(machine: Machine) -> None:
     until(machine.ready.exists, 30, what="the machine is ready")
 
 
-def said(machine: Machine) -> list[str]:
+def log_lines(machine: Machine) -> list[str]:
     """The log's lines, without their times."""
     return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]

@@ -92,10 +92,10 @@ class _Answer(BaseHTTPRequestHandler):
                 self.server.changed.wait_for(
                     lambda: _etag(self.server.values[path]) != before, float(asked["timeout_sec"][0])
                 )
-        told = self.server.values[path]
+        value = self.server.values[path]
         if path in self.server.then:
             self.server.values[path] = self.server.then.pop(path)
-        self._tell(told.encode())
+        self._tell(value.encode())
 
     def _away(self, name: str) -> bool:
         if not self.server.away.get(name):

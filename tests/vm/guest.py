@@ -118,8 +118,8 @@ class Guest:
 
     def console(self) -> str:
         """The end of what the guest said on its console."""
-        said = self._console.read_text(errors="replace") if self._console.exists() else ""
-        return "the guest's console:\n" + "\n".join(said.splitlines()[-40:])
+        text = self._console.read_text(errors="replace") if self._console.exists() else ""
+        return "the guest's console:\n" + "\n".join(text.splitlines()[-40:])
 
     def _ask(self, command: str, seconds: float, arguments: dict[str, Any] | None = None) -> Any:
         """Send a command to the agent, and return its result.

@@ -81,8 +81,8 @@ class Host:
 def machines_at(guest: Guest, port: int) -> set[str]:
     """The names of the machines that a simulated cloud holds. Asked by bash: Python takes seconds to start here."""
     ask = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
-    _, _, said = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
-    return {machine["name"] for machine in json.loads("{" + said)["machines"]}
+    _, _, document = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
+    return {machine["name"] for machine in json.loads("{" + document)["machines"]}
 
 
 def until_ended(guest: Guest, state: str, id_: str, seconds: float = SECONDS) -> None:

@@ -79,22 +79,22 @@ class Sides:
         """Gives a loop no chance to sign off or to let go of anything, and systemd none to start it again."""
         self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
 
-    def said(self, unit: str) -> str:
+    def log(self, unit: str) -> str:
         """Return the log of a loop."""
         return self.guest.run(f"journalctl --unit {unit} --output cat --no-pager")
 
-    def told(self, unit: str, *words: str, seconds: float = 120.0) -> None:
-        """Waits until a loop's log has said these, one after the other."""
+    def wait_for_log(self, unit: str, *words: str, seconds: float = 120.0) -> None:
+        """Wait until a loop's log has these words, one after the other."""
 
-        def told() -> bool:
-            rest = self.said(unit)
+        def has_logged() -> bool:
+            rest = self.log(unit)
             for each in words:
                 _, found, rest = rest.partition(each)
                 if not found:
                     return False
             return True
 
-        self.guest.until(told, seconds, what=f"{unit} says {words}")
+        self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
 
     def signed(self) -> dict[str, Any]:
         """Who is the loop, as it has signed on the server's disk."""
@@ -111,8 +111,8 @@ class Sides:
         ended = self.guest.call(self._line(name, document), user=HF_USER, seconds=200)
         return ended.code, ended.text
 
-    def call_beside(self, name: str, documents: Collection[object]) -> None:
-        """Calls of a script at the same time, which nobody waits for."""
+    def call_in_parallel(self, name: str, documents: Collection[object]) -> None:
+        """Start calls of a script in parallel, without waiting for their end."""
         lines = " ".join(
             f"({self._line(name, document)}; echo $? >code.{number}) >said.{number} 2>&1 &"
             for number, document in enumerate(documents)
@@ -121,13 +121,13 @@ class Sides:
         command = f"sh -c {shlex.quote(f'cd {DIRECTORY}; {lines} wait')}"
         self._unit("sides-calls", command, "--uid", HF_USER)
 
-    def heard_beside(self, count: int) -> list[Any]:
-        """Run this number of calls in parallel, check that each succeeded, and return their documents."""
+    def collect_parallel(self, count: int) -> list[Any]:
+        """Wait for this number of parallel calls, check that each succeeded, and return their documents."""
         number = f"find {DIRECTORY} -name 'code.*' -size +0 | wc -l"
         self.guest.until(lambda: self.guest.call(number).text.strip() == str(count), what=f"{count} calls end")
-        heard = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
-        assert all(text.endswith("\n0") for text in heard), heard
-        return [json.loads(text.removesuffix("\n0")) for text in heard]
+        outputs = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
+        assert all(text.endswith("\n0") for text in outputs), outputs
+        return [json.loads(text.removesuffix("\n0")) for text in outputs]
 
     def asked(self, name: str, document: object) -> Any:
         """Return the document that HostFactory gets from a script."""

@@ -70,6 +70,6 @@ def test_the_check_of_an_installation_names_each_mount(guest: Guest) -> None:
 
     for name, (_, _, words) in MOUNTS.items():
         place = places[name]
-        said = "\n".join(line for line in printed.splitlines() if f": {place}: " in line)
-        assert words.format(place, place) in said, name
-        assert f"fine: {place}: locks of one process are seen by another" in said, name
+        lines = "\n".join(line for line in printed.splitlines() if f": {place}: " in line)
+        assert words.format(place, place) in lines, name
+        assert f"fine: {place}: locks of one process are seen by another" in lines, name

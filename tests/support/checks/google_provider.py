@@ -77,7 +77,7 @@ class Description:
         words = name.replace("data.google", "data_google").removeprefix("google_").split("_")
         kind = "".join(word.capitalize() for word in words)
         base = f"@cdktf/provider-google.{kind[0].lower()}{kind[1:]}.{kind}"
-        return {"arguments": self._said(base) | self._arguments(f"{base}Config")}
+        return {"arguments": self._computed(base) | self._arguments(f"{base}Config")}
 
     def _arguments(self, type_: str) -> dict[str, Any]:
         properties = sorted(self._types[type_].get("properties", ()), key=lambda one: str(one["name"]))
@@ -88,13 +88,13 @@ class Description:
         argument: dict[str, Any] = {"required": not described.get("optional", False)}
         inner = [name for name in _named(described["type"]) if name.startswith("@cdktf/")]
         if inner and described["docs"].get("summary", "").endswith(" block."):
-            argument["block"] = self._said(f"{inner[0]}OutputReference") | self._arguments(inner[0])
+            argument["block"] = self._computed(f"{inner[0]}OutputReference") | self._arguments(inner[0])
             argument["single"] = '"array"' not in json.dumps(described["type"])
         else:
             argument["type"] = terraform_type(described["type"])
         return argument
 
-    def _said(self, type_: str) -> dict[str, Any]:
+    def _computed(self, type_: str) -> dict[str, Any]:
         """The attributes that nobody gives and Google sets, of a resource or a block."""
         properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
         return {
@@ -106,8 +106,8 @@ class Description:
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
         """The name in Terraform, which the link to the registry ends in."""
-        said = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
-        return said[1] if said else snake(str(described["name"]))
+        found = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
+        return found[1] if found else snake(str(described["name"]))
 
 
 def snake(name: str) -> str:

@@ -14,15 +14,15 @@ SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 def faults(*arguments: str | Path) -> str:
     """Return the findings in files, by their paths in the tree."""
-    return _said(*arguments, text=None)
+    return _findings(*arguments, text=None)
 
 
 def faults_of(text: str) -> str:
     """Return the findings in a text that ``sh`` runs."""
-    return _said("--shell=sh", "-", text=text)
+    return _findings("--shell=sh", "-", text=text)
 
 
-def _said(*arguments: str | Path, text: str | None) -> str:
+def _findings(*arguments: str | Path, text: str | None) -> str:
     command = [SHELLCHECK, "-x", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, input=text, capture_output=True, text=True, check=False, timeout=60 * PATIENCE

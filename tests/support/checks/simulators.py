@@ -39,7 +39,7 @@ class Notes:
         self.directory = directory
         self._read: Counter[Path] = Counter()
 
-    def take(self) -> list[str]:
+    def take_faults(self) -> list[str]:
         """Return the faults in responses that were noted since the last call."""
         notes: set[str] = set()
         for file in self.directory.iterdir():
@@ -60,7 +60,7 @@ def run(command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         notes = Notes(Path(directory))
         code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode
-        problems, responses = notes.take(), sum(notes.responses().values())
+        problems, responses = notes.take_faults(), sum(notes.responses().values())
     print(*problems, f"Answers of the simulated Compute API that were checked: {responses}", sep="\n")
     return 1 if problems or not responses else code
 
