@@ -97,7 +97,7 @@ def test_case_as_processes(case: Case, cloud: Simulator, tmp_path: Path) -> None
 @pytest.mark.flips
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 @pytest.mark.parametrize("case", _cases(case for case in PLAYED if case.number in MIG_CASES))
-def test_case_whatever_is_true_of_what_nobody_documents(case: Case, switches: Switches, tmp_path: Path) -> None:
+def test_case_with_undocumented_behaviours_flipped(case: Case, switches: Switches, tmp_path: Path) -> None:
     with stage() as cloud, Grid(tmp_path, cloud, case) as hf:
         assert cloud.call(lambda world: world.groups.switches) == switches
         case.play(hf)

@@ -564,7 +564,7 @@ Loop.run = lambda *_, **__: (ThreadPoolExecutor(1).submit(time.sleep, 600), prin
 
 
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
-def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, hang: str) -> None:
+def test_sigterm_ends_a_loop_that_hangs_in(tmp_path: Path, cloud: Any, hang: str) -> None:
     with HostileCloud(TIMELESS["silence"]) as bad, Grid(tmp_path, cloud, Case(4, "", lambda _: None, loop=False)) as hf:
         pools = hf.settings["pools"]
         assert isinstance(pools, dict)

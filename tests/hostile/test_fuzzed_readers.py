@@ -213,7 +213,7 @@ def test_a_watch(seed: int) -> None:
 
 @FUZZED
 @given(SEEDS)
-def test_what_is_said_of_pods_and_nodes(seed: int) -> None:
+def test_failures_of_pods_and_nodes_are_sound(seed: int) -> None:
     api, chance = kube(), random.Random(seed)
     api.alter = lambda one: mutated(one, chance)
     caches, explained = PodCaches(), []

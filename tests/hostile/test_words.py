@@ -151,7 +151,7 @@ def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
     assert printable_lines(text).count("\n") == text.count("\n")
 
 
-def test_what_rich_draws_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
+def test_rich_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
     """As ``status --watch``: a terminal whose reader waits until the screen has been drawn."""
     hf = HostFactory(tmp_path)
     (hf.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")

@@ -164,7 +164,7 @@ def test_loops_that_work_fire_nothing_nor_do_their_standbys(tmp_path: Path) -> N
 
 @PROMTOOL
 @pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 3))])
-def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path, count: int) -> None:
+def test_a_standby_that_takes_over_in_time_causes_no_alert(tmp_path: Path, count: int) -> None:
     heir = standby("grid-0", "host-heir", active="0 1", cycles="0 +")
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(1, count)]
     dead, gone = (Process("host-lost", "grid-0", **FATES[fate]) for fate in ("dead", "gone from discovery"))
@@ -177,7 +177,7 @@ def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path,
 
 
 @PROMTOOL
-def test_it_is_told_whose_loop_is_lost_by_what_its_process_exported(tmp_path: Path) -> None:
+def test_the_alert_names_the_lost_loop_by_its_last_metrics(tmp_path: Path) -> None:
     dead = standby("grid", "host-standby", up="1 0", active="0 stale", cycles="0 stale")
     only_down: Firing = {"InstanceDown": [{"job": "provisioner", "instance": "host-standby"}]}
     other_job = Process("host", "grid", job="symphony", **FATES["dead"])

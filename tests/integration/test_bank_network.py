@@ -372,7 +372,7 @@ def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
 
 
 @pytest.mark.slow
-def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank: Bank) -> None:
+def test_an_account_that_the_federation_may_not_use_is_reported_in_googles_words(bank: Bank) -> None:
     with bank.as_the_account(denied):
         findings = wrong(bank)
     assert {text.split(":")[0] for text in findings} == {"pods", "vms", "events"}
@@ -408,7 +408,7 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
 
 
 @pytest.mark.slow
-def test_a_proxy_that_wants_another_login_is_told_at_once_and_never_by_its_password(bank: Bank) -> None:
+def test_a_proxy_that_wants_another_login_is_reported_at_once_and_without_its_password(bank: Bank) -> None:
     """A proxy locks accounts that try again and again: nobody looks until the time for an observation is over."""
     bank.proxy.login = "somebody:else"
     bundle = bank.directory / "bundle.tar.gz"

@@ -108,9 +108,7 @@ LOG = "demoinst-provider.master1.log"
         (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_do(
-    hf: HostFactory, wrong: Callable[[HostFactory], object], words: str
-) -> None:
+def test_each_fault_is_named_with_its_fix(hf: HostFactory, wrong: Callable[[HostFactory], object], words: str) -> None:
     """Looked at until it is found: the scripts are tried last."""
     wrong(hf)
     found = map(str, installation_check.check_all(Directories(hf.environment), ""))
@@ -172,12 +170,12 @@ def users_hf() -> Iterator[HostFactory]:
 
 
 @only_root
-def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
+def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> None:
     assert found_by_user(users_hf)[0] == f"fine: the scripts run as user {USER}, in groups {USER}"
 
 
 @only_root
-def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(users_hf: HostFactory) -> None:
+def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
     """By the host's accounts, nobody is in the group of that name; this process is not."""
     nobody = pwd.getpwnam("nobody")
     work = users_hf.work
@@ -220,7 +218,7 @@ def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_w
 
 @only_root
 @pytest.mark.slow
-def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_hf: HostFactory) -> None:
+def test_files_of_root_in_the_user_s_directory_are_to_be_given_to_the_user(users_hf: HostFactory) -> None:
     hf, work = users_hf, users_hf.work
     (work / "provisioner.yaml").touch(0o600)  # not of the state, though it lies there
     request = hf.request()
@@ -280,7 +278,7 @@ def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFact
     assert any(f": chown {USER}:{group} {intent}; " in line for line in found_by_user(hf))
 
 
-def test_a_finding_is_told_at_once(
+def test_a_finding_is_printed_at_once(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def breaks(state: object) -> Iterator[CheckResult]:
@@ -311,7 +309,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
         pytest.param([ROOT, "41 22 0:51 / /srv/st rw - tmpfs tmpfs rw"], True, "on ext4", id="another mount beside it"),
     ],
 )
-def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
+def test_the_file_system_of_the_state_directory(mounts: list[str], verdict: bool, words: str) -> None:
     result = host_checks.state_mount("/srv/state/inst", mounts)
     assert result.fine is verdict
     assert words in result.text

@@ -197,7 +197,7 @@ def test_machines_join_the_master_by_the_name_that_the_toolkit_gives_it(blueprin
 @REAL
 @EACH_BLUEPRINT
 @pytest.mark.slow
-def test_what_the_module_makes_of_a_blueprint_is_what_the_runners_and_machines_read(
+def test_runners_and_machines_read_the_module_s_outputs_of_a_blueprint(
     blueprint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = outputs(PROVISIONER, variables(blueprint), tmp_path / "made")

@@ -54,7 +54,7 @@ def test_it_is_the_one_that_the_manifests_hold(conf: Path, capsys: pytest.Captur
     assert named["metadata"] == {"name": "a", "namespace": "b"}
 
 
-def test_what_is_mounted_has_the_digest_of_what_is_here(
+def test_mounted_files_have_the_digest_of_the_files_here(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = conf / "gkeinstprov_templates.json"

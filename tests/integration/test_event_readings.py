@@ -136,7 +136,7 @@ ADDRESSES = "failed to allocate for range 0: no IP addresses available in range 
         ("FailedCreatePodSandBox", ADDRESSES, ErrorClass.STOCKOUT),
     ],
 )
-def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
+def test_the_reason_why_a_node_does_not_prepare_its_pods_is_reported_until_it_has(
     simulator: Simulator, tmp_path: Path, reason: str, words: str, error: ErrorClass
 ) -> None:
     bench = Bench(simulator, tmp_path, pods=2, events=0.05)

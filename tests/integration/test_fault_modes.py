@@ -201,7 +201,7 @@ def test_f4_what_a_group_takes_a_little_later_is_not_asked_of_another(tmp_path: 
 # --- F9: names that are taken -----------------------------------------------------------------------------------------
 
 
-def test_f9_a_name_held_by_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
+def test_f9_a_name_of_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
     site.faults(Fault("name_taken", ".*-000000"))
     answer = site.asked(3)
     site.run(400)
@@ -232,7 +232,7 @@ def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate:
 # --- F10: what does not go --------------------------------------------------------------------------------------------
 
 
-def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: VirtualSite) -> None:
+def test_f10_a_vm_that_does_not_stop_is_reported_as_stuck_and_deleted_further(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("stuck_stopping", names[0]))
     back = site.give_back(names)
@@ -243,7 +243,7 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
-def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles_words(site: VirtualSite) -> None:
+def test_f10_a_vm_that_is_protected_against_deletion_is_reported_as_stuck_in_googles_words(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("protected", names[0]))
     back = site.give_back(names)
@@ -261,7 +261,7 @@ def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
-def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(site: VirtualSite) -> None:
+def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_reported(site: VirtualSite) -> None:
     site.faults(Fault("deleted", limit=1, params={"seconds": 60}), Fault("stuck_stopping"))
     names = names_of(site.asked(3))
     site.run(300)
@@ -349,7 +349,7 @@ def made_again(site: VirtualSite, name: str, how: str) -> None:
     [("by the group", True), ("by the group", False), ("by hand", False)],
     ids=["with its id", "with another id", "by hand"],
 )
-def test_f19_a_machine_made_again_between_two_looks_is_lost(tmp_path: Path, how: str, keeps_id: bool) -> None:
+def test_f19_a_machine_made_again_between_two_observations_is_lost(tmp_path: Path, how: str, keeps_id: bool) -> None:
     with VirtualSite(tmp_path, switches=Switches(recreate_keeps_id=keeps_id)) as site:
         answer = site.asked(3)
         names = names_of(answer)
@@ -459,7 +459,7 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
         pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
     ],
 )
-def test_f14_pages_that_do_not_fit_together_lose_nobody(
+def test_f14_pages_that_do_not_fit_together_lose_no_machine(
     site: VirtualSite, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "PAGE", 2)
@@ -484,7 +484,7 @@ def test_f14_pages_that_do_not_fit_together_lose_nobody(
         pytest.param(Fault("reset"), id="F6 no connection"),
     ],
 )
-def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault: Fault) -> None:
+def test_an_incomplete_observation_causes_no_action(site: VirtualSite, fault: Fault) -> None:
     names = names_of(site.asked(3))
     site.faults(fault)
     back = site.give_back(names[:1])
@@ -501,7 +501,7 @@ def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault:
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["it was deleted", "its name in the configuration is wrong"])
-def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
+def test_f16_a_mig_that_is_missing_at_a_start_loses_no_machine_until_it_exists(
     site: VirtualSite, deleted: bool
 ) -> None:
     """A loop that never saw the machines cannot tell if they are gone or elsewhere."""
@@ -520,7 +520,7 @@ def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
     assert site.phases() == ({} if deleted else dict.fromkeys(names, "running"))
 
 
-def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> None:
+def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -> None:
     """The new MIG exists and is seen completely, but its list contains nothing about the machines in the old MIG."""
     with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"])) as site:
         names = names_of(site.asked(3))
@@ -644,7 +644,7 @@ def test_every_fault_of_the_list_is_here() -> None:
 # --- behaviours that nobody documents ---------------------------------------------------------------------------------
 
 
-def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
+def test_the_main_job_with_undocumented_behaviours_flipped(tmp_path: Path, switches: Switches) -> None:
     """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
     with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:
         id_ = site.request(6)

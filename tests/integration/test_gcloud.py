@@ -49,7 +49,7 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [{"zone": "us-central1-a"}, {"region": "europe-west1"}], ids=["zonal", "regional"])
 @pytest.mark.slow
-def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
+def test_a_group_that_was_fixed_by_the_lines_of_its_findings_has_none_left(
     tmp_path: Path, place: dict[str, str]
 ) -> None:
     wrong = advised(

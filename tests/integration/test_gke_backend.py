@@ -205,7 +205,7 @@ def test_a_look_says_in_which_of_all_namespaces_of_that_name_it_was_made(bench: 
     assert place_of(bench.backend(watched=watched)) == f"namespace {NAMESPACE} (uid {uid})"
 
 
-def test_where_we_may_not_read_the_namespace_nobody_says(bench: Bench) -> None:
+def test_without_the_right_to_read_the_namespace_its_identity_is_unknown(bench: Bench) -> None:
     bench.fault(Fault("denied", target="namespaces.get"))
     assert place_of(bench.backend()) == ""
 
@@ -297,7 +297,7 @@ def test_a_watch_that_is_cut_all_the_time_loses_nothing_and_needs_no_list(bench:
     assert bench.lists() == 1
 
 
-def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Bench) -> None:
+def test_changes_while_versions_expired_are_found_by_the_new_list(bench: Bench) -> None:
     bench.times = replace(TIMES, blind=60.0)
     backend = bench.backend()
     create(backend, 1, 2)
@@ -311,7 +311,7 @@ def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Be
     assert bench.lists() == 2, "the watch had nothing to tell of it"
 
 
-def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(bench: Bench) -> None:
+def test_a_silent_stream_is_dead_and_observations_fail_until_it_is_replaced(bench: Bench) -> None:
     backend = bench.backend()
     create(backend, 1)
     seen(backend, 1)
@@ -478,7 +478,7 @@ def test_a_preempted_pod_is_announced_with_the_seconds_left(bench: Bench) -> Non
     assert 0 < machine.notice.ends <= 5.0
 
 
-def test_a_pod_that_somebody_deletes_is_announced_and_then_absent(bench: Bench) -> None:
+def test_a_pod_that_another_client_deletes_is_announced_and_then_absent(bench: Bench) -> None:
     backend = running_pod(bench)
     bench.simulator.call(lambda cloud: cloud.impose(Conditions(gke=replace(PODS, stop=(20.0, 20.0)))))
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1))))
@@ -634,7 +634,7 @@ def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Ben
     assert backend.observe(0.0, dict.fromkeys([name(1), name(2)], "")).foreign == {name(1)}
 
 
-def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears(
+def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.times = replace(TIMES, silence=30.0)
@@ -657,7 +657,7 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
     assert caplog.messages == []
 
 
-def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) -> None:
+def test_a_pod_of_an_unknown_pool_is_not_gone(bench: Bench) -> None:
     """Only the pool of this name may touch it: HostFactory must not hear that it went."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))

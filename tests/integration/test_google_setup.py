@@ -154,7 +154,7 @@ def module() -> Module:
 # --- what it does -----------------------------------------------------------------------------------------------------
 
 
-def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: list[Argv], tmp_path: Path) -> None:
+def test_by_default_it_prints_the_lines_and_calls_no_cloud(google: Google, made: list[Argv], tmp_path: Path) -> None:
     assert google.setup(*ALL) == []
     assert google.done.returncode == 0
     assert google.done.stderr == "# Nothing was done: --apply runs these commands.\n"
@@ -163,7 +163,7 @@ def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: li
     assert google.calls_of(["bash", "-euc", script]) == made
 
 
-def test_what_is_there_is_not_made_again_and_what_is_missing_is(filled: Google) -> None:
+def test_only_missing_resources_are_made(filled: Google) -> None:
     before = filled.things()
     for options, added in (([], []), (["--group", "b:us-central1-b"], ["hf-b", "hf-b"])):  # the template and the group
         again = filled.setup(*ALL, *options, "--apply")
@@ -183,7 +183,7 @@ def test_destroy_takes_all_away_in_the_reverse_order_and_may_be_repeated(filled:
     assert not any("services" in call for call in again), "APIs stay on"
 
 
-def test_what_destroy_leaves_is_what_the_page_says(filled: Google, made: list[Argv], module: Module) -> None:
+def test_destroy_leaves_the_resources_that_the_page_lists(filled: Google, made: list[Argv], module: Module) -> None:
     """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
     section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
     left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
@@ -217,13 +217,13 @@ def test_destroy_takes_no_other_error_for_what_is_gone(filled: Google, failing: 
         assert "(an expired login: gcloud auth login), and run the same again" in filled.done.stderr
 
 
-def test_gcloud_asks_nothing_that_nobody_would_see(google: Google) -> None:
+def test_gcloud_asks_no_hidden_question(google: Google) -> None:
     google.setup(*ALL, "--apply", ASKING="yes")
     assert google.done.returncode == 0, google.done.stderr
 
 
 @pytest.mark.parametrize("failing", ["projects describe", "service-accounts describe"])
-def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, failing: str) -> None:
+def test_nothing_is_made_while_the_existing_resources_are_unknown(google: Google, failing: str) -> None:
     calls = google.setup(*ALL, "--apply", FAILING=failing)
     assert google.done.returncode == 1
     assert "invalid_grant" in google.done.stderr
@@ -336,7 +336,7 @@ def test_a_wrong_use_is_one_sentence(google: Google, line: str) -> None:
     assert google.done.stderr == f"setup.sh: {explanation}; see setup.sh --help\n"
 
 
-def test_every_option_is_told_by_its_help(google: Google) -> None:
+def test_the_help_lists_every_option(google: Google) -> None:
     google.setup("--help")
     taken = set(
         re.findall(
@@ -372,7 +372,7 @@ def site(google: Google, tmp_path: Path) -> Site:
     return Site(google, tmp_path)
 
 
-def test_what_it_writes_and_prints_is_what_render_hf_takes(
+def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
     google: Google, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the files that are made of it are a configuration, which promises what machine type and pods have."""

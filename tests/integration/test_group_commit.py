@@ -101,7 +101,7 @@ while time.monotonic() < deadline:
 
 
 @pytest.mark.crowd
-def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path: Path) -> None:
+def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path) -> None:
     """Writers with short patience, some of them stopped for a while and some killed at any moment."""
     chance, state = random.Random(4), StateDir(tmp_path)
     state.intent.create("demo")

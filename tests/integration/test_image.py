@@ -284,9 +284,7 @@ def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFa
 
 @built
 @pytest.mark.usefixtures("pushed")
-def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_other(
-    base: str, registry: Registry, index: Index
-) -> None:
+def test_the_build_asks_only_the_given_registry_and_index(base: str, registry: Registry, index: Index) -> None:
     digest = base.rpartition("@")[2]
 
     assert f"GET /v2/library/python/manifests/{digest}" in registry.asked

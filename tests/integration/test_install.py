@@ -165,7 +165,7 @@ def test_a_rollback_puts_back_the_service_of_the_version_before(small_bundles: B
 
 
 @pytest.mark.slow
-def test_what_is_installed_goes_back_and_out_without_any_bundle(small_bundles: Bundles, root: Path) -> None:
+def test_rollback_and_uninstall_need_no_bundle(small_bundles: Bundles, root: Path) -> None:
     """Its install.sh is kept with it."""
     done(small_bundles.old, root=root)
     done(small_bundles.new, "upgrade", root=root)
@@ -216,7 +216,7 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 
 @pytest.mark.slow
-def test_all_may_read_what_is_installed_of_a_bundle_that_was_unpacked_for_nobody_else(
+def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:
     """As by a root whose umask is 077."""
@@ -248,7 +248,7 @@ def test_a_rehearsal_changes_nothing(small_bundles: Bundles, root: Path) -> None
 
 
 @pytest.mark.slow
-def test_what_cannot_be_done_is_said_before_anything_is_changed(small_bundles: Bundles, root: Path) -> None:
+def test_an_impossible_installation_is_refused_before_any_change(small_bundles: Bundles, root: Path) -> None:
     old_python = root.parent / "python3"
     old_python.write_text("#!/bin/sh\necho 3.6 False\n")
     old_python.chmod(0o755)

@@ -186,7 +186,7 @@ def test_a_bundle_that_others_may_write_is_refused(bundles: Bundles, root: Path,
     assert list(root.iterdir()) == []
 
 
-def test_a_place_that_a_stranger_s_link_leads_to_is_refused(bundles: Bundles, root: Path, victim: Path) -> None:
+def test_a_place_behind_another_user_s_link_is_refused(bundles: Bundles, root: Path, victim: Path) -> None:
     with TemporaryDirectory() as shared_place:
         os.chmod(shared_place, 0o1777)
         linked(Path(shared_place, "mine"), victim, owner=OTHER_USER)

@@ -226,7 +226,7 @@ def test_a_token_that_the_server_no_longer_takes_is_renewed_and_the_next_call_wo
     assert guard.received == ["t1", "t1", "t2"]
 
 
-def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_path: Path) -> None:
+def test_a_plugin_gets_the_cluster_and_no_terminal(guard: Guard, tmp_path: Path) -> None:
     guard.tokens = {"t1"}
     script = 'echo "$KUBERNETES_EXEC_INFO" > "$RUNS.info"; echo "$@" > "$RUNS.args"; cat > "$RUNS.stdin"' + COUNTING
     user = user_of(plugin(tmp_path, script), tmp_path / "runs", provideClusterInfo=True, args=["--a", "b"])
@@ -293,7 +293,7 @@ def test_a_plugin_that_hangs_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     ],
     ids=["without a hint", "with a hint"],
 )
-def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fail(
+def test_a_missing_plugin_is_reported_with_its_fix_and_only_observations_and_creates_fail(
     tmp_path: Path, more: dict[str, str], words: str
 ) -> None:
     user = user_of("gke-gcloud-auth-plugin-that-is-not-there", tmp_path / "runs", **more)
@@ -356,7 +356,9 @@ def test_the_official_client_is_not_asked_at_each_call(monkeypatch: pytest.Monke
     assert kubeconfig.header() == "Bearer 2"
 
 
-def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
+def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_setting(
+    guard: Guard, tmp_path: Path
+) -> None:
     api = connect(pool(tmp_path, endpoint=guard.plain))
     for _ in range(2):
         error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("domain", ["", "grid.bank.example"], ids=["short name", "with domain"])
-def test_a_pod_joins_under_the_name_hf_was_told_and_leaves_at_sigterm(machine: Machine, domain: str) -> None:
+def test_a_pod_joins_under_the_name_reported_to_hf_and_leaves_at_sigterm(machine: Machine, domain: str) -> None:
     name = f"{NAME}.{domain}" if domain else NAME
     (machine.ego / "name").write_text(name)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
@@ -62,7 +62,7 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
-def test_what_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
+def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
     """No later than joining may take, although EGO's programs are given 30 s where there is time."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
@@ -126,7 +126,7 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
 
 
 @pytest.mark.parametrize(("way", "asked"), [("slow", "egosh resource list -l"), ("hangs", "egoconfig join master1 -f")])
-def test_told_to_end_while_it_joins_it_leaves(machine: Machine, way: str, asked: str) -> None:
+def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked: str) -> None:
     """Also while a program hangs, which is given 30 s: more than the pod has."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -136,7 +136,7 @@ def test_told_to_end_while_it_joins_it_leaves(machine: Machine, way: str, asked:
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
-def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(machine: Machine) -> None:
+def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(machine: Machine) -> None:
     """All pods of a grid see its master go at once, and their work goes on; so it does where somebody closed one."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
@@ -160,7 +160,7 @@ def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machin
 
 
 @pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
-def test_where_ego_s_programs_hang_and_heed_no_signal_a_script_ends_by_itself(
+def test_if_ego_s_programs_hang_and_ignore_signals_a_script_ends_by_itself(
     machine: Machine, metadata: MetadataServer, script: str, code: int
 ) -> None:
     machine.behave("never-leaves")
@@ -220,7 +220,7 @@ DOMAIN = ": HF_MACHINE_DOMAIN has to be what follows the first dot"
         pytest.param("grid", f"{NAME}.c.p", f", but {NAME}.c.p{DOMAIN}", id="with another domain"),
     ],
 )
-def test_a_machine_that_ego_has_by_another_name_is_told_so_and_not_ready(
+def test_a_machine_that_ego_has_by_another_name_logs_it_and_is_not_ready(
     machine: Machine, domain: str, other: str, why: str
 ) -> None:
     machine.tell("name", other)
@@ -235,7 +235,7 @@ def test_a_machine_that_ego_has_by_another_name_is_told_so_and_not_ready(
     [("0", "0 and said: Cannot contact the master host."), ("", "127 and said: timeout: ")],
     ids=["a list that is none, though egosh ends well", "no egosh"],
 )
-def test_what_is_no_list_is_told(machine: Machine, code: str, message: str) -> None:
+def test_output_that_is_no_list_is_reported(machine: Machine, code: str, message: str) -> None:
     if code:
         machine.tell("no-master", code)
     else:
@@ -246,7 +246,7 @@ def test_what_is_no_list_is_told(machine: Machine, code: str, message: str) -> N
 
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
-def test_told_to_end_while_it_waits_for_an_answer_it_leaves(machine: Machine, way: str) -> None:
+def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, way: str) -> None:
     """EGO is given 10 s, and DNS as long as it takes."""
     if way == "dns-hangs":
         machine.behave(way)
@@ -274,7 +274,7 @@ def is_running(process: int) -> bool:
     return bool(re.search(r"(?m)^State:\t[^ZX]", text_of(Path(f"/proc/{process}/status"))))
 
 
-def test_told_to_end_while_ego_starts_it_leaves_no_start_behind(machine: Machine) -> None:
+def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> None:
     """A start that goes on after the shutdown would have EGO's daemons run on a machine that has left."""
     machine.behave("start-waits")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -407,7 +407,7 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(
 
 
 @pytest.mark.parametrize("file", ["", "nowhere"], ids=["not named", "not there"])
-def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine, file: str) -> None:
+def test_a_missing_password_file_is_logged_when_it_joins(machine: Machine, file: str) -> None:
     left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
     why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has none to read"
     lines = log_lines(machine)
@@ -475,7 +475,7 @@ def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
     return pod, machine.inside(pod)
 
 
-def test_as_pid_1_it_heeds_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
+def test_as_pid_1_it_follows_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
     """A signal that PID 1 has no trap for is lost, and it would join although it is told to end."""
     (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
@@ -486,7 +486,7 @@ def test_as_pid_1_it_heeds_sigterm_before_it_has_read_ego_s_profile(machine: Mac
     assert machine.calls == []
 
 
-def test_as_pid_1_it_buries_what_ego_leaves_behind_and_heeds_sigterm(
+def test_as_pid_1_it_reaps_ego_s_orphans_and_follows_sigterm(
     machine: Machine, first: tuple[subprocess.Popen[bytes], int]
 ) -> None:
     pod, process = first
@@ -573,13 +573,13 @@ def test_with_the_line_of_its_page_setup_makes_templates_whose_instances_join(
 
 
 @pytest.mark.parametrize("when", ["before anybody listened", "between two observations"])
-def test_a_preemption_that_nobody_waited_for_is_heard(machine: Machine, metadata: MetadataServer, when: str) -> None:
+def test_a_preemption_before_the_wait_is_noticed(machine: Machine, metadata: MetadataServer, when: str) -> None:
     (metadata.values if when == "before anybody listened" else metadata.then)["instance/preempted"] = "TRUE"
     assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 0
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
-def test_the_shutdown_script_leaves_though_nobody_reads_its_log(machine: Machine, metadata: MetadataServer) -> None:
+def test_the_shutdown_script_leaves_even_if_its_log_is_not_read(machine: Machine, metadata: MetadataServer) -> None:
     assert machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 0
     assert machine.calls == [], "it never joined"
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
@@ -606,7 +606,7 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
 
 
 @pytest.mark.parametrize("when", ["before it joins", "before it leaves"])
-def test_the_start_up_script_leaves_though_nobody_reads_its_log(
+def test_the_start_up_script_leaves_even_if_its_log_is_not_read(
     machine: Machine, metadata: MetadataServer, when: str
 ) -> None:
     """Google's script runner, which reads it, ends when the shutdown begins."""
@@ -633,7 +633,7 @@ def test_who_reads_the_start_up_script_s_log_need_not_wait_for_ego_s_daemons(
     assert log.read() == b"", "nobody else has the pipe"
 
 
-def test_an_instance_that_is_told_to_end_leaves(machine: Machine, metadata: MetadataServer) -> None:
+def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: MetadataServer) -> None:
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
     assert metadata.waiting.wait(30 * PATIENCE)
@@ -671,7 +671,7 @@ def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machi
         assert f"the instance template lacks {name}" in machine.log.read_text()
 
 
-def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
+def test_a_value_that_a_late_metadata_server_lacks_is_requested_again(
     machine: Machine, metadata: MetadataServer
 ) -> None:
     metadata.values["instance/attributes/hf-machine-domain"] = "grid"
@@ -685,7 +685,7 @@ def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
 
 
 @pytest.mark.parametrize("asked", ["attributes/hf-ego-master", "attributes/hf-machine-domain", "name"])
-def test_an_instance_that_is_not_told_whether_it_has_a_setting_does_not_join_without_it(
+def test_an_instance_without_an_answer_about_a_setting_does_not_join_without_it(
     machine: Machine, metadata: MetadataServer, asked: str
 ) -> None:
     metadata.away[f"instance/{asked}"] = 1000
@@ -731,7 +731,7 @@ def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
 
 
-def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there(
+def test_a_secret_whose_server_is_not_reached_yet_is_requested_until_it_is_there(
     machine: Machine, metadata: MetadataServer
 ) -> None:
     (port,) = free_ports(1)
@@ -746,7 +746,7 @@ def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there
     assert machine.log.read_text().count(message) == 1, "it is said once"
 
 
-def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:
+def test_a_secret_that_its_account_may_not_read_is_reported(machine: Machine, metadata: MetadataServer) -> None:
     start_with_secret(machine, metadata, secret="projects/p/secrets/another")
     ready(machine)
     log = machine.log.read_text()

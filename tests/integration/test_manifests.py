@@ -124,7 +124,7 @@ def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
     ]
 
 
-def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
+def test_the_values_of_a_site_reach_their_places_and_no_cluster(tmp_path: Path) -> None:
     manifests = built(GKE, "secret-csi", "compute-classes")
     (nodes,) = {one["spec"]["nodePoolConfig"]["serviceAccount"] for one in manifests if one["kind"] == "ComputeClass"}
     egress = policies(manifests)["provisioner"]["egress"]

@@ -329,7 +329,7 @@ def change(file: Path, number: int) -> None:
 
 
 @shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds")
-def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
     with loop_time() as ahead, grid(tmp_path, cloud, 30) as hf:
         seen = scrape(hf)
         (model,) = hf.complete(1)
@@ -407,7 +407,7 @@ def test_requests_and_logins_that_are_refused(tmp_path: Path, cloud: Simulator, 
 
 
 @shows("slots_set_aside", "machines_unlisted", "active")
-def test_machines_that_nobody_may_touch_or_lists(
+def test_machines_that_are_protected_or_not_listed(
     tmp_path: Path, cloud: Simulator, scrape: Scraping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with grid(tmp_path, cloud, 31) as hf:

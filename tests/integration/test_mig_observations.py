@@ -421,7 +421,7 @@ def test_a_create_whose_response_drips_ends_with_its_time() -> None:
         backend.close()
 
 
-def test_looks_keep_their_connections(zonal: Bench) -> None:
+def test_observations_keep_their_connections(zonal: Bench) -> None:
     zonal.observe()
     pools = zonal.backend._project.api._session.get_adapter(zonal.cloud.url).poolmanager.pools
     (key,) = pools.keys()
@@ -433,7 +433,7 @@ def test_looks_keep_their_connections(zonal: Bench) -> None:
     assert connections.num_connections <= 2
 
 
-def test_a_namesake_in_another_zone_of_the_region_is_none_of_ours() -> None:
+def test_a_group_of_the_same_name_in_another_zone_of_the_region_is_none_of_ours() -> None:
     with Bench(REGIONAL) as bench:
         bench.create(1, 2, 3)
         before = bench.running(3).machines
@@ -483,7 +483,7 @@ def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal:
     assert not any("not ours" in finding.text for finding in zonal.backend.check(10.0))
 
 
-def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_our_own_deletes_are_no_losses(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
     zonal.create(1, 2)
     snapshot = zonal.running(2)
     with caplog.at_level(logging.WARNING, "provisioner"):

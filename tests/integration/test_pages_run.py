@@ -171,7 +171,7 @@ def test_each_exception_is_still_needed() -> None:
 @pytest.mark.parametrize(
     "line", ["provisioner run", "provisioner simulator --config config/demoinst --faults config/demoinst/cloud.json"]
 )
-def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> None:
+def test_a_command_that_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> None:
     assert line in {command.text for command in commands()}
     state = site.directory / "alone"
     state.mkdir(exist_ok=True)

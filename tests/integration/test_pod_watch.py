@@ -337,7 +337,7 @@ def test_a_streamed_list_that_falls_silent_is_a_failed_look_and_begun_anew(
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
 
 
-def test_what_happens_to_a_pod_before_the_list_ends_is_in_the_list(
+def test_changes_of_a_pod_before_the_list_ends_are_in_the_list(
     server: Scripted, cache: PodCache, watch: Callable[[], PodWatch]
 ) -> None:
     moved = pod(8) | {"status": {"podIP": "10.0.0.9"}}

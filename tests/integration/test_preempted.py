@@ -64,7 +64,7 @@ def closed(hf: Grid, machine: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("case", "spec", "timings", "switches", "asked"), WAYS)
-def test_a_preemption_is_told_as_one(
+def test_a_preemption_is_reported_as_one(
     tmp_path: Path,
     case: int,
     spec: dict[str, Any],

@@ -69,7 +69,7 @@ def registered(top: Path) -> dict[str, object]:
     return {name: json.loads((top / "conf" / name).read_text()) for name in OTHERS}
 
 
-def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> None:
+def test_a_user_without_rights_previews_installs_and_reverts(top: Path) -> None:
     looked = render_hf(top, "--dry-run")
     assert (looked.returncode, looked.stderr) == (1, "")
     assert '+      "name": "gridinst",' in looked.stdout

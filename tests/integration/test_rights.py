@@ -183,5 +183,5 @@ def test_the_page_says_what_each_permission_is_for() -> None:
     assert named == {right for right in rights.granted() if right.startswith(("compute.", "container.", "pubsub."))}
 
 
-def test_what_check_asks_for_is_granted() -> None:
+def test_rights_that_check_asks_for_are_granted() -> None:
     assert {*NEEDED, CONSUME} <= rights.granted()

@@ -108,7 +108,7 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert "hostfactory" in host.run("getent passwd hostfactory")
 
 
-def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
+def test_a_package_for_another_user_needs_that_user_and_makes_none(
     host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     archive = packed(small(unpacked(shared(tmp_path_factory), tmp_path), tmp_path, OLDER))

@@ -191,7 +191,7 @@ def test_an_ipv6_address_is_written_in_brackets(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_nothing_is_told_and_with_it_everything(url: str, path: str) -> None:
+def test_everything_is_answered_with_the_token_and_nothing_without_it(url: str, path: str) -> None:
     for headers in ({}, {"Authorization": f"Bearer {TOKEN}x".encode()}):
         refused = requests.get(url + path, headers=headers, timeout=SECONDS)
         assert (refused.status_code, TIDY in refused.text) == (401, False)
@@ -650,7 +650,7 @@ def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(
 
 
 @needs_openssl
-def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_client_without_tls_delays_no_other(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
     shown = page(tmp_path, *grid())
     with served(shown, Readers(tls_cert=cert, tls_key=key)) as url:

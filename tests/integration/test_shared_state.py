@@ -122,7 +122,7 @@ def test_machines_come_and_go_though_the_loop_is_killed_between(sides: Sides, si
     assert {one["name"] for one in simulator.state()["machines"]} == kept
 
 
-def test_what_one_side_records_the_other_reads_at_once(ways: tuple[Path, Path]) -> None:
+def test_records_of_one_side_are_read_by_the_other_at_once(ways: tuple[Path, Path]) -> None:
     scripts, loop = StateDir(ways[0]), StateDir(ways[1])
     for number in range(1, 21):
         id_ = scripts.record_request("demo", "T", number, created_wall=0.0, rc_account="").id

@@ -51,7 +51,7 @@ def test_an_address_that_others_reach_is_refused(config: str, host: str, capsys:
     assert printed.err.count("\n") == 1
 
 
-def test_a_name_that_nobody_knows_is_said_plainly(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported_plainly(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulator", "--config", config, "--listen", "no-such-host.invalid"]) == 2
     assert capsys.readouterr().err.startswith("--listen no-such-host.invalid: ")
 

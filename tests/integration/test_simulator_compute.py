@@ -115,7 +115,7 @@ def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> No
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
-def test_an_operation_looks_as_google_prints_it(api: Api) -> None:
+def test_an_operation_has_the_fields_that_google_prints(api: Api) -> None:
     identity = str(uuid.uuid4())
     operation = api.create("hf-1", requestId=identity).json()
     assert operation["kind"] == "compute#operation"

@@ -98,7 +98,7 @@ def test_a_caller_may_hang_up_in_mid_call(simulator: Simulator, caplog: pytest.L
     until(lambda: _hung_up(caplog) == [path], 30)
 
 
-def test_a_connection_that_fails_elsewhere_is_still_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_fails_elsewhere_is_still_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Only the caller's own connection is meant: another's end, in whatever the simulator itself does, is a fault."""
 
     async def fail(_: web.Request) -> web.StreamResponse:

@@ -88,7 +88,7 @@ def test_an_unknown_project_is_refused_as_a_switch_says(answer: UnknownProject) 
     assert (reason(error), text.format(method="zones.get") in str(error)) == (word, True)
 
 
-def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
+def test_every_method_checks_the_zone(cloud: ComputeCloud) -> None:
     _, word, text = PLACES[Switches().unknown_place]
     for path in ZONE_PATHS:
         error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=30).json()["error"]

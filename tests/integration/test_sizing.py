@@ -128,7 +128,7 @@ def test_every_row_was_measured() -> None:
 
 
 @pytest.mark.parametrize("measured", VIRTUAL, ids=[one.machines for one in VIRTUAL])
-def test_what_is_asked_for_has_room_for_hours(measured: Virtual) -> None:
+def test_the_requested_resources_have_room_for_hours(measured: Virtual) -> None:
     """Memory as below; the disk has a journal and two copies of the state; two calls for each machine an hour."""
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= measured.cpu
@@ -139,7 +139,7 @@ def test_what_is_asked_for_has_room_for_hours(measured: Virtual) -> None:
 
 
 @pytest.mark.parametrize("measured", HTTP, ids=[f"{one.machines} {one.kind}" for one in HTTP])
-def test_what_is_asked_for_has_room_for_a_loop_with_its_clients(measured: OverHttp) -> None:
+def test_the_requested_resources_have_room_for_a_loop_with_its_clients(measured: OverHttp) -> None:
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= 1.5 * measured.cpu
     assert row.burst >= measured.processors

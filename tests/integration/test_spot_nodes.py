@@ -146,7 +146,7 @@ def test_few_nodes_are_asked_for_seldom(reader: Reader, monkeypatch: pytest.Monk
     assert reader.read("another") == [None]
 
 
-def test_what_is_remembered_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_nodes_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spot_nodes, "MOST", 2)
     reader.read("one")
     assert reader.read("two", "three") == [False, False]

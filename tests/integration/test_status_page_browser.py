@@ -105,7 +105,7 @@ def test_the_style_is_applied_and_no_script_can_be(browser: Chrome, site: str) -
     assert "Content Security Policy" in json.dumps(browser.get_log("browser"))
 
 
-def test_a_person_follows_links_from_pool_to_machine_and_filters(browser: Chrome, site: str) -> None:
+def test_links_lead_from_pool_to_machine_and_filters_work(browser: Chrome, site: str) -> None:
     resize(browser, PHONE)
     browser.get(f"{site}/?still")
     browser.find_element(By.LINK_TEXT, REQUEST).click()

@@ -109,7 +109,7 @@ def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
     assert shows(ask, "Nothing is created", *words, code=0, command="provisioner plan")
 
 
-def test_a_paused_pool_is_told_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
+def test_a_paused_pool_is_shown_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
     hf.configure(pools={name: pool | {"paused": True} for name, pool in hf.settings["pools"].items()})
     until(lambda: "PAUSED pool gke-main" in ask("status")[1], 30, what="the pool is paused")
     request = hf.request("T2", 2)
@@ -135,7 +135,7 @@ def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
     hf.faults()
 
 
-def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(hf: Grid, ask: Ask) -> None:
+def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_outside(hf: Grid, ask: Ask) -> None:
     hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
     words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)

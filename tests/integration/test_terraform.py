@@ -147,7 +147,7 @@ def test_the_sink_lets_through_every_event_that_the_loop_understands() -> None:
     assert missing == []
 
 
-def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
+def test_destroy_leaves_nothing_unless_protection_is_set(module: Module) -> None:
     """Protected resources are protected by one variable, whose default is false; APIs stay enabled for other users."""
     refusing = {
         (type_, name): body[argument]

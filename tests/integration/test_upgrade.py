@@ -120,7 +120,7 @@ def status(upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     return printed.out + printed.err
 
 
-def test_what_is_stored_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
+def test_stored_data_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
     now = readable()
     new = {
         f"{kind}.{name}"

@@ -128,5 +128,5 @@ def play_interrupted(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("most", [12, pytest.param(10**6, id="any", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_what_is_wanted_runs_after_a_prefix(name: str, most: int) -> None:
+def test_wanted_machines_run_after_a_prefix(name: str, most: int) -> None:
     play_interrupted(name, most)

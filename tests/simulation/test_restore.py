@@ -123,7 +123,7 @@ def test_answers_reported_since_the_dump_stay_where_the_directory_is_still_there
     site.sim.poll(site.open)  # the judge compares with the answer that HF got before
 
 
-def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Dumped) -> None:
+def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dumped) -> None:
     site.dump = unpack("dump", take(site.sim.hf)[1])
     assert site.saved().usage.days, "one has gone"
     site.sim.run(600.0, 10)

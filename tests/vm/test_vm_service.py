@@ -219,7 +219,7 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
     assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{current}")
 
 
-def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
+def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) -> None:
     """By the pages' own lines; a password of characters that a unit's ``Environment=``, or the shell, would spoil."""
     lines = block("deploy-banks.md", "touch /etc/default/provisioner")
     (sourced,) = re.findall(r"(?m)^set -a; .*; set \+a$", (ROOT / "docs" / "first-machine.md").read_text())
