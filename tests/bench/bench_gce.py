@@ -150,7 +150,7 @@ class Measured:
     quiet: int
     """All calls of a minute in which nothing changes."""
     unseen: float
-    """Longest time between the beginnings of two looks at a group in that minute."""
+    """Seconds between the starts of two observations of a group in that minute, at most."""
 
 
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:

@@ -2,7 +2,9 @@
 
 Goals are ratios within one run, so that they hold on any machine: of a plan to a copy of the same slots, and of ten
 times the slots to the slots. If a copy becomes slower because the slots no longer fit into the processor's caches, a
-plan may become slower by the same ratio. A cycle with nothing to do plans nothing. Exits 1 if a goal is missed.
+plan may become slower by the same ratio.
+
+A cycle with nothing to do plans nothing. Exits 1 if a goal is missed.
 
     python tests/bench/bench_plan.py
 """
@@ -61,7 +63,7 @@ class Still:
         return 1000.0
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:

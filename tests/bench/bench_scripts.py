@@ -32,7 +32,7 @@ GOAL_MEGABYTES = 40.0
 BATCH = 100
 """Machines per request: HF's own batch limit."""
 LOSSES = 5
-"""Machines that are lost: getReturnRequests looks into intent when it has something to report."""
+"""Number of lost machines, because getReturnRequests reads intent only if it has machines to report."""
 
 # A process inherits the peak memory of the one that started it, so a small one starts and measures them all.
 STARTER = """

@@ -23,7 +23,7 @@ from tests.kube.space import Space
 REQUEST = "abcdefghij"
 POD: Mapping[str, Any] = {
     "terminationGracePeriodSeconds": 1,
-    "schedulerName": "nobody",
+    "schedulerName": "none",
     "containers": [
         {
             "name": "main",
@@ -33,7 +33,7 @@ POD: Mapping[str, Any] = {
         }
     ],
 }
-"""No scheduler takes it: the server's time goes into creates and deletes alone, and a deleted pod goes at once."""
+"""A pod without a scheduler, so that the server only creates and deletes it, and a deleted pod is gone at once."""
 
 
 class Client(Protocol):

@@ -28,7 +28,7 @@ PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
 """The loop's own defaults."""
 QUIET_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
-"""Seconds until the cluster has told everything about the last pod."""
+"""Seconds until the cluster has sent all events of the last pod."""
 MIG_SECONDS = 20.0
 MIG = advised(project="demo", name="slow", zone="us-central1-a")
 SLOW = "slow"

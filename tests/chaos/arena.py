@@ -1,4 +1,4 @@
-"""The world of one run: the embedded cloud, which writes its chronicle, loops, and the person who looks after them."""
+"""The world of one run: the embedded cloud, which writes its chronicle, loops, and their operator."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Arena(Playground):
         self.wake()
         super().close()
 
-    # --- the person ---------------------------------------------------------------------------------------------------
+    # --- the operator -------------------------------------------------------------------------------------------------
 
     def act_as_operator(self, note: Callable[[str], None]) -> None:
         """Act as an operator if `provisioner status` shows a brake or a file that cannot be read."""

@@ -24,7 +24,7 @@ POLL_SECONDS, DEMAND_SECONDS = 0.5, 0.4
 """HF calls every 30 s; here all else is as much faster."""
 
 FORGOTTEN_SECONDS = 8.0
-"""After HF has lost its database a person gives its hosts back; until then the provisioner has to keep them."""
+"""Seconds until an operator returns HF's hosts after HF lost its database; the provisioner keeps them until then."""
 
 MOST = 20
 """Machines that HF wants at most."""

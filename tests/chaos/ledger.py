@@ -1,4 +1,4 @@
-"""Judges what each script call printed against what HostFactory was told and what the cloud's chronicle says; it
+"""Compares the output of each script call with earlier answers to HostFactory and with the cloud's chronicle; it
 believes nothing that the loop says of itself. Each method holds the lock, and ``broken`` has a line for each broken
 law, with its name.
 """
@@ -64,7 +64,7 @@ class HfView:
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
-    """The requests that have not ended, as far as HF was told."""
+    """Requests whose end was not reported to HF."""
     returns: dict[str, list[str]] = field(default_factory=dict)
     """The machines of each return that has not ended."""
     to_return: set[str] = field(default_factory=set)
@@ -97,11 +97,11 @@ class Ledger:
         self.perhaps_reported: set[str] = set()
         """Ids whose end a killed script may have settled for an HF that then forgot them."""
         self.unreported: set[str] = set()
-        """Requests whose end HF had not heard when it forgot them."""
+        """Requests whose end was not reported to HF before HF forgot them."""
         self.memory_made_again = False
-        """The provisioner's memory was damaged: what runs of a request may then be what HF was told of."""
+        """True if the provisioner's memory was damaged; running machines may then be those that were reported to HF."""
         self.forgotten: dict[str, float] = {}
-        """Hosts of HF's earlier lives, and since when: until a person has given them back."""
+        """Hosts of HF's earlier lives that no operator has returned yet, and since when."""
         self.taken: set[str] = set()
         """Machines that the harness took away itself."""
         self.struck: dict[str, set[str]] = {}
@@ -182,7 +182,7 @@ class Ledger:
         id_, status = entry["requestId"], entry["status"]
         before, text = self.terminal.get(id_), json.dumps(entry, sort_keys=True)
         if before not in (None, text):
-            self.breaks(Law.STAYS, f"call {call.number}: {id_} was told {before}, now {text}")
+            self.breaks(Law.STAYS, f"call {call.number}: {id_} was reported as {before}, now as {text}")
         if status in ENDED and before is None:
             self.terminal[id_] = text
             self._check_end(id_, entry)
@@ -197,11 +197,11 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{id_} of {count} is {entry['status']} with {len(succeeded)}")
         for name in succeeded:
             if request_of(PREFIX, name) != id_:
-                self.breaks(Law.NAMED_ONCE, f"{name} is told as a machine of {id_}")
+                self.breaks(Law.NAMED_ONCE, f"{name} is reported as a machine of {id_}")
             self.known_since.setdefault(name, time.time())
 
     def _act_on(self, id_: str, entry: Mapping[str, Any]) -> None:
-        """HF acts on a terminal answer when it hears it for the first time."""
+        """Act as HF does when it gets a terminal answer for the first time."""
         hf = self.hf
         if id_ in hf.requests:
             hf.requests.discard(id_)
@@ -273,7 +273,7 @@ class Ledger:
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """Check machines that HF is told are gone against ``machines``: the phase of each in the cloud after that."""
+        """Check machines that are reported to HF as gone against ``machines``, their later phases in the cloud."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
@@ -288,24 +288,22 @@ class Ledger:
             returns = {id_ for id_, names in hf.returns.items() if not any(map(self._cannot_go, names))}
             problems = [f"{Law.ENDS}: {id_} has not ended" for id_ in sorted(hf.requests | returns)]
             unreturned = sorted(name for name in hf.to_return if not self._cannot_go(name))
-            problems += [f"{name} is not given back yet" for name in unreturned]
+            problems += [f"{name} is not returned yet" for name in unreturned]
             ours = {one["name"]: one["phase"] for one in of_ours(machines)}
             problems += [
-                f"{Law.PROVEN}: HF has {name}, which is {ours.get(name, 'not there')}, and is not told"
+                f"{Law.PROVEN}: HF has {name}, which is {ours.get(name, 'not there')}, and is not reported as lost"
                 for name in sorted(hf.hosts)
                 if ours.get(name) != "running" and not self._cannot_go(name)
             ]
             problems += [
-                f"{Law.PROVEN}: {name} exists ({ours[name]}) and nobody wants it"
+                f"{Law.PROVEN}: {name} exists ({ours[name]}) and is not wanted"
                 for name in sorted(ours.keys() - hf.hosts)
                 if not self._may_stay(name)
             ]
             return problems
 
     def _may_stay(self, name: str) -> bool:
-        """True for a machine that only a person may delete: it is stuck, or HF was perhaps told of it and has forgotten
-        it.
-        """
+        """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
         id_ = request_of(PREFIX, name)
         perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
         return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
@@ -322,7 +320,7 @@ class Ledger:
             unreported = self.recorded - self.printed
             killed = sum(call.killed for call in self.calls if call.script in MUTATING)
             if len(unreported) > killed:
-                words = f"{len(unreported)} were recorded that nobody heard of, {killed} calls were killed"
+                words = f"{len(unreported)} were recorded and never printed, {killed} calls were killed"
                 self.breaks(Law.INTENT, f"{words}: {sorted(unreported)}")
 
 

@@ -136,7 +136,7 @@ def machines_are_deleted_behind_our_back(stage: Stage, chance: random.Random) ->
 
 
 def some_of_ours(stage: Stage, chance: random.Random) -> list[str]:
-    """Preempt some running machines; the ledger is told before."""
+    """Preempt some running machines, and record them in the ledger before."""
     ours = [one["name"] for one in of_ours(stage.arena.cloud())]
     names = chance.sample(sorted(ours), min(len(ours), chance.randint(1, 3)))
     stage.ledger.taken.update(names)

@@ -23,7 +23,7 @@ REST_SECONDS = 130.0
 throttled group's minute, every deadline and grace, and a start of the loop.
 """
 OPERATOR_SECONDS = 2.0
-"""Seconds after which a person looks again."""
+"""Seconds between two checks of the operator."""
 
 
 class Run:
@@ -84,7 +84,7 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
     def return_all(self) -> None:
-        """HF gives back all that it has; what it has forgotten, a person names for it."""
+        """Return all machines of HF; an operator names those that HF has forgotten."""
         with self.ledger.lock:
             self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
             self.ledger.hf.to_return |= self.ledger.hf.hosts

@@ -62,7 +62,7 @@ def forgotten(hf: Grid) -> None:
 
     with loop_time() as ahead:
         goes_on_listing(hf, ahead, 3600, learnt)
-        assert hf.cloud("running") == sorted(machines), "nobody configured that they go"
+        assert hf.cloud("running") == sorted(machines), "their end is not configured"
         hf.configure(delete_unlisted_after_hours=25.5)
         hf.cycles()
         assert hf.cloud("running") == sorted(machines), "25 hours are not 25.5"

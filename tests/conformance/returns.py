@@ -12,7 +12,7 @@ case = CASES.case
 
 UNKNOWN = "hf-zzzzzzzzzz-000007"
 COPY = "hf-zzzzzzzzzz-000008"
-"""A pod that somebody made with the labels of one of ours."""
+"""A pod with the labels of one of ours, made by another client."""
 
 
 def returned_entry(hf: Grid, machines: object) -> dict[str, object]:

@@ -162,7 +162,7 @@ class Instance(InProcess):
         return self._service.server.url
 
     def metric(self, name: str) -> float:
-        """A metric's sum over its labels, as Prometheus is told."""
+        """A metric's sum over its labels, as Prometheus scrapes it."""
         families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
@@ -222,7 +222,7 @@ class Instance(InProcess):
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
-        """Names of so many new machines, each of which HF was told."""
+        """Names of so many new machines, all of which were reported to HF."""
         entry = self.ended(self.request(template, machines))
         assert entry["status"] == "complete", entry
         return names(entry)

@@ -163,7 +163,7 @@ def spec(tmp_path: Path) -> Path:
 def observations(
     backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """An observation at what is right, and two looks at what is altered; of those that succeeded what they hold."""
+    """Observe unaltered documents once and altered documents twice; return the snapshots that succeeded."""
     for number, change in enumerate((copy.deepcopy, changed, changed)):
         alter(change)
         with suppress(BackendError):

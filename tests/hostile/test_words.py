@@ -38,7 +38,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066\ufeff]|\\\\
 """The characters of HOSTILE, raw or as JSON's escapes: no screen may have them."""
 
 SENTENCES = ("message", "reason", "statusMessage", "description")
-"""Fields of the clouds' documents that hold words for people."""
+"""Fields of the clouds' documents with texts for operators."""
 
 GROUP, NAMESPACE = "words", "words"
 

@@ -87,7 +87,7 @@ FATES: dict[str, dict[str, Any]] = {
     "dead": {"up": "1 0", "active": "1 stale", "cycles": "+ stale"},
     "hung": {"cycles": "+ ="},
     "gone from discovery": {"up": "1 stale", "active": "1 stale", "cycles": "+ stale"},
-    "gone, and nobody marked the end of its series": {"up": "1 _", "active": "1 _", "cycles": "+ _"},
+    "gone, without a mark at the end of its series": {"up": "1 _", "active": "1 _", "cycles": "+ _"},
     "standing by alone": {"active": "0 0", "cycles": "0 0"},
     "never seen": {"up": "0 0", "active": "_ _", "cycles": "_ _"},
 }
@@ -115,11 +115,11 @@ def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]
     return {"name": name, "interval": f"{EVERY}s", "input_series": series, "alert_rule_test": asked}
 
 
-def judge(tmp_path: Path, *stories: Mapping[str, Any]) -> None:
+def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
     """Each comes out as expected."""
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "plain", "rules": PLAIN}]}))
     file, about = tmp_path / "test.yml", {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s"}
-    file.write_text(yaml.safe_dump({**about, "tests": list(stories)}))
+    file.write_text(yaml.safe_dump({**about, "tests": list(cases)}))
     done = subprocess.run(
         ["promtool", "test", "rules", file], capture_output=True, text=True, check=False, timeout=60 * PATIENCE
     )

@@ -326,7 +326,7 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 @GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
-    """gcloud asks nobody for it."""
+    """gcloud needs no server for it."""
     bank.is_the_account()
     places = {"/run/bank/token": tmp_path / "subject", "/etc/hostfactory": tmp_path}
     text = shlex.join(federation_lines()[-1])
@@ -409,8 +409,8 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
 
 @pytest.mark.slow
 def test_a_proxy_that_wants_another_login_is_reported_at_once_and_without_its_password(bank: Bank) -> None:
-    """A proxy locks accounts that try again and again: nobody looks until the time for an observation is over."""
-    bank.proxy.login = "somebody:else"
+    """A proxy locks accounts after many tries, so there is no retry until the time of an observation is over."""
+    bank.proxy.login = "other:login"
     bundle = bank.directory / "bundle.tar.gz"
     checked = bank.run("check", "--live", "-o", "json")
     assert {f"{one['pool']}: {one['text']}" for one in json.loads(checked.stdout)["findings"]} >= {

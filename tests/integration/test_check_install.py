@@ -176,7 +176,7 @@ def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> N
 
 @only_root
 def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
-    """By the host's accounts, nobody is in the group of that name; this process is not."""
+    """By the host's accounts, user ``nobody`` is a member of the group; this process is not."""
     nobody = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)

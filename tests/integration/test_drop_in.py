@@ -178,7 +178,7 @@ def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simu
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     gce.take_over(pools={"group": pool})
     ours = drained(gce, {name: name for name in theirs}, "template-gcp-01")
-    assert all(name.startswith("hf-") for name in ours), "not as theirs: nobody takes one for the other"
+    assert all(name.startswith("hf-") for name in ours), "not as theirs, so that they cannot be confused"
     until(lambda: _preserved(cloud) == dict.fromkeys(ours), 30, what="nothing of theirs, and nothing of ours, is kept")
     assert requests.get(_group(cloud), timeout=10 * PATIENCE).json()["status"]["stateful"]["isStateful"] is False
 

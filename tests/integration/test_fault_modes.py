@@ -1,9 +1,10 @@
-"""Everything that the simulated Compute Engine can be told to do wrong, by name, against the whole provisioner: what
-exists in the end, what HF is told, and how often the cloud was asked to change something.
+"""Every fault of the simulated Compute Engine, by name, with the whole provisioner.
+
+The tests check the machines at the end, the answers to HF, and the number of changing calls.
 
 The world's time is virtual; the state files, the cycles, the backend and the API's face are the real ones. The numbers
 F1 to F24 are those of the list of faults that a MIG provisioner has to bear; ``tests/simulation/test_event_modes.py``
-has a longer story of F20, faults of events.
+has a longer test of F20, faults of events.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """True when HF would be told the same today (law: a terminal answer stays)."""
+    """True if HF would get the same answer today (law: a terminal answer stays)."""
     return site.answer(answer["requestId"]) == answer
 
 
@@ -62,7 +63,7 @@ class Case:
     status: str = COMPLETE
     running: int = 3
     words: str = ""
-    """Words that are in what HF is told."""
+    """Words in the message to HF."""
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
     """Possible numbers of deletes that reached the cloud a while after the terminal answer."""
@@ -125,7 +126,7 @@ CASES = [
     Case("F7 an operation that is stuck and applied", (Fault("op_stuck", limit=1),)),
     Case("F7 an operation that is stuck", (Fault("op_stuck", limit=1, params={"applied": False}),), creates=REPEATED),
     Case("F7 an operation that fails", (Fault("op_error", limit=1),), creates=REPEATED),
-    Case("F7 an operation that nobody knows", (Fault("op_gone"),)),
+    Case("F7 an unknown operation", (Fault("op_gone"),)),
     Case("F8 no permission", (Fault("denied", f".*{CREATES}"),), ERROR, 0, "forbidden", BACKED_OFF),
     Case("F10 a VM stuck PROVISIONING", (Fault("stuck_provisioning", limit=1),), creates=(2,), deletes=(1,)),
     Case("F14 both lists late", (Fault("list_lag", params={"seconds": 29}),)),
@@ -149,8 +150,8 @@ CASES = [
         deletes=(1,),
     ),
     Case("F21 a clock an hour ahead", (Fault("clock_skew"),)),
-    Case("F23 words that nobody knows, for a minute", (Fault("unknown_words", end=60),)),
-    Case("F23 words that nobody knows", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
+    Case("F23 unknown words, for a minute", (Fault("unknown_words", end=60),)),
+    Case("F23 unknown words", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
     Case("F24 a MIG whose members come in pages", (Fault("paginated"),)),
 ]
 
@@ -641,7 +642,7 @@ def test_every_fault_of_the_list_is_here() -> None:
     assert {int(number) for number in re.findall(r"\b[fF](\d+)\b", words)} == set(range(1, 25))
 
 
-# --- behaviours that nobody documents ---------------------------------------------------------------------------------
+# --- undocumented behaviours ------------------------------------------------------------------------------------------
 
 
 def test_the_main_job_with_undocumented_behaviours_flipped(tmp_path: Path, switches: Switches) -> None:

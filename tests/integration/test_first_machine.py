@@ -110,7 +110,7 @@ REPLACED = {
     esac""",
     # There is one host here.
     "scp": 'cp -r "${@:2:$#-2}" /home/egoadmin && chown -R egoadmin /home/egoadmin',
-    # Nobody has an EGO without a licence. A restart takes a while, and after it nobody is logged on; the service
+    # EGO needs a licence. A restart takes a while, and ends all logins; the service
     # starts with EGO if its definition says so.
     "egosh": """case "$*" in
         "user logon -u Admin") [ ! -e ~/.ego-restarts ]; touch ~/.ego-logon ;;
@@ -248,11 +248,11 @@ class Walk(ScratchHost):
             "PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute,
             "GCE_METADATA_HOST": metadata.host,
             "GCE_METADATA_IP": metadata.host,
-            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
+            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # no server: Google must get no token of ours
         }
         file = self.path("/etc/default/provisioner")
         file.write_text("".join(f"{name}={value}\n" for name, value in around.items()))
-        file.chmod(0o600)  # as by a root whose umask lets nobody in
+        file.chmod(0o600)  # as by a root with umask 077
 
     def attach(self) -> None:
         """HostFactory's host has the account from now on that the line has given it."""
@@ -358,7 +358,7 @@ def test_a_machine_without_symphony_ends_as_the_page_says() -> None:
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made")
 def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
-    """Each step is begun in new terminals, and on HostFactory's host nobody's umask lets others read what is made."""
+    """Each step begins in new terminals; on HostFactory's host no umask lets other users read new files."""
     for title, text in sections():
         printed = ""
         walk.log_in()
@@ -395,7 +395,7 @@ def step(walk: Walk, who: str, lines: str) -> str:
     elif "/getRequestStatus" in lines:
         rented(walk, until(lambda: complete(walk.type(who, lines)), 120, every=0.5, what="the request is complete"))
     elif "explain" in lines:
-        timeline = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's story ends")
+        timeline = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's timeline ends")
         given_back(walk, lines.split()[-1], timeline)
     return output
 
@@ -417,12 +417,12 @@ def complete(output: str) -> Any:
 
 
 def ended(timeline: str) -> str:
-    """A machine's story, once it is told to the end."""
+    """A machine's timeline, if it has ended."""
     return timeline if "It is returned and gone." in timeline else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """HostFactory, the person and the cloud are told of the same machine, of the template's kind."""
+    """HostFactory, the operator and the cloud name the same machine, of the template's kind."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]

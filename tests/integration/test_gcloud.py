@@ -1,4 +1,4 @@
-"""gcloud on the simulator: the lines that we tell people to type, and others that they know.
+"""gcloud on the simulator: the lines that our pages give to operators, and other common lines.
 
 What it does to a group's machines is in ``tests/contract``.
 """

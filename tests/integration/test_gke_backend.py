@@ -1,4 +1,4 @@
-"""The gke backend against the simulated API server over HTTP: watches that break, pods that fail, names that clash."""
+"""The gke backend against the simulated API server over HTTP: watches that break, pods that fail, name collisions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Bench:
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
-        """Somebody takes a label off a pod."""
+        """Remove a label from a pod, as another client."""
         document = self.pods()[pod]
         labels = {key: value for key, value in document["metadata"]["labels"].items() if key != label}
         changed = {**document, "metadata": {**document["metadata"], "labels": labels}}
@@ -111,7 +111,7 @@ class Bench:
         self.cluster(act)
 
     def remove(self, pod: str) -> None:
-        """Somebody deletes a pod without grace."""
+        """Delete a pod without grace, as another client."""
         self.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, pod), 0))
 
     def calls(self, method: str) -> int:

@@ -792,7 +792,7 @@ def test_both_set_it_alike(module: Module, made: list[Argv], line: str) -> None:
 
 
 def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:
-    """A restart, or another instance under the name, would be a machine that nobody asked for."""
+    """A restart, or another instance under the name, would be a machine without a request."""
     scheduling: Block = module.of("google_compute_instance_template")["this"]["scheduling"][0]
     assert scheduling["automatic_restart"] is False
     on_demand, spot = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]

@@ -132,9 +132,9 @@ def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path)
         process.wait()
     printed = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("]")]
     there = state.intent.read().requests.keys()
-    assert {made for made, yes in printed if yes} - there == set(), "told yes, and not recorded"
-    assert {made for made, yes in printed if not yes} & there == set(), "told no, and recorded all the same"
+    assert {made for made, yes in printed if yes} - there == set(), "accepted, and not recorded"
+    assert {made for made, yes in printed if not yes} & there == set(), "refused, and recorded all the same"
     yes = sum(yes for _, yes in printed)
     assert yes > 50
     assert len(printed) - yes > 50
-    assert len(there) - yes < 10 * WRITERS, "only a killed writer may have recorded what it told nobody"
+    assert len(there) - yes < 10 * WRITERS, "only a killed writer may have recorded without an answer"

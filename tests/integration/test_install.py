@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.broken_libraries import broken_libraries
 from tests.support.bundles import sealed, small
-from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
+from tests.support.hosts import PYTHON, ROOT, UNPRIVILEGED_USER, as_unprivileged, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 from tests.support.waiting import PATIENCE, until
 
@@ -50,7 +50,7 @@ def root() -> Iterator[Path]:
 
 def version_of(root: Path) -> str:
     """Return the version that the installed command prints, called as the service calls it."""
-    command = as_nobody(root / PREFIX / "bin" / "provisioner", "--version")
+    command = as_unprivileged(root / PREFIX / "bin" / "provisioner", "--version")
     ended = subprocess.run(
         ["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE
     )
@@ -224,7 +224,7 @@ def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read
     for path in (closed, *closed.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
         if os.geteuid() == 0:
-            os.chown(path, NOBODY, NOBODY)
+            os.chown(path, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
     done(closed, root=root)
     modes = {path: path.stat().st_mode for path in root.rglob("*") if not path.is_symlink()}
 
@@ -255,7 +255,7 @@ def test_an_impossible_installation_is_refused_before_any_change(small_bundles: 
     changed = shutil.copytree(small_bundles.old, root.parent / "changed")
     (changed / "requirements" / "scripts.lock").write_text("")
     if os.geteuid() == 0:
-        os.chown(changed, NOBODY, NOBODY)
+        os.chown(changed, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
     needed = "Python 3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11); name it with --python"
     for directory, python, place, words in (
         (small_bundles.old, str(old_python), root, f"{old_python}: is Python 3.6: {needed}"),
@@ -291,7 +291,7 @@ CHANGES_MADE = 20
 
 def killed(directory: Path, root: Path, change: int) -> int:
     """Kills install.sh with all its children at the n-th change, if there are so many; how many it has begun."""
-    words = as_nobody("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
+    words = as_unprivileged("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
     process = subprocess.Popen(
         words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -310,7 +310,7 @@ def killed(directory: Path, root: Path, change: int) -> int:
 
 
 def is_free(lock: Path) -> bool:
-    """Nobody holds this lock, if there is one."""
+    """True if this lock is free or does not exist."""
     if not lock.exists():
         return True
     with lock.open() as file, contextlib.suppress(BlockingIOError):
@@ -322,7 +322,7 @@ def is_free(lock: Path) -> bool:
 def scripts_version(root: Path) -> str:
     """The version of the scripts that run now; all that they import has to be there."""
     program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
-    command = as_nobody(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
+    command = as_unprivileged(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

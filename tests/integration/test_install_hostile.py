@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.bundles import shared, small, unpacked
-from tests.support.hosts import NOBODY
+from tests.support.hosts import UNPRIVILEGED_USER
 from tests.support.installs import NEWER, PREFIX, Bundles, done, install, open_directory, open_root, versions
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 """The bundle is made of what a package index sends."""
 
-CALLER, OTHER_USER = NOBODY, NOBODY + 1
+CALLER, OTHER_USER = UNPRIVILEGED_USER, UNPRIVILEGED_USER + 1
 OLD = "1.0.0"
 
 

@@ -1,4 +1,4 @@
-"""A stranger's kubectl against the embedded cloud, with nothing but the kubeconfig that it writes."""
+"""An independent kubectl on the embedded cloud, with only the kubeconfig that the cloud writes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simulator(shared: Simulator) -> Simulator:
 
 
 class Kubectl:
-    """kubectl as a person with a fresh home directory calls it."""
+    """kubectl with a fresh home directory."""
 
     def __init__(self, kubeconfig: Path, home: Path) -> None:
         path = os.environ.get("PATH", "")

@@ -192,7 +192,7 @@ def user_of(path: Path | str, runs: Path, expires: str = "", **more: Any) -> dic
         pytest.param("2030-03-17T17:47:20Z", 29.0, "t1", id="forty seconds: good for three quarters of them"),
         pytest.param("2030-03-17T17:47:20.000000Z", 30.0, "t2", id="forty seconds: renewed after three quarters"),
         pytest.param("", 1e9, "t1", id="no end: never renewed by itself"),
-        pytest.param("tomorrow", 0.0, "t2", id="an end that nobody can read: asked for each time"),
+        pytest.param("tomorrow", 0.0, "t2", id="an unreadable end: requested each time"),
     ],
 )
 def test_a_plugins_token_is_renewed_before_it_ends(tmp_path: Path, expires: str, later: float, token: str) -> None:
@@ -429,7 +429,7 @@ def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
     guard: Guard, tmp_path: Path, key_file: Path
 ) -> None:
     api = at_endpoint(tmp_path, credentials=key_file)
-    assert guard.grants == 0, "nobody is asked before the first call"
+    assert guard.grants == 0, "no token is requested before the first call"
     assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
     api.access.rejected(api.access.now()[0])
     assert token_of(api) == "Bearer google-2"

@@ -1,4 +1,4 @@
-"""Events on pods that ended by themselves: what a person and the cluster's log read of them, and what a storm costs."""
+"""Events on pods that ended by themselves: their texts for operators and the cluster's log, and the cost of a storm."""
 
 from __future__ import annotations
 

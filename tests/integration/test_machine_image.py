@@ -36,7 +36,7 @@ def ego_conf(machine: Machine, *lines: str) -> str:
 
 
 def joins(machine: Machine, **environment: str) -> list[str]:
-    """The lines of its log before it has joined, as a pod that is then told to end."""
+    """The lines of its log before it has joined, as a pod that then gets SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     joined = f"joined {environment.get('HF_EGO_MASTER', 'master1')} as {NAME}"
     until(lambda: machine.log.exists() and joined in log_lines(machine), 30, what="it has joined")

@@ -1,6 +1,6 @@
-"""The machine's own side: it joins EGO under the name HostFactory was told, is ready only then, and leaves in time.
+"""The machine's own side: it joins EGO under the name reported to HostFactory, is ready only then, and leaves in time.
 
-EGO's programs are stand-ins that record how they were called and behave as they are told; the scripts run as they do in
+EGO's programs are stand-ins that record how they were called and behave as a test sets; the scripts run as they do in
 a container and as a start-up script.
 """
 
@@ -43,7 +43,7 @@ def test_a_pod_joins_under_the_name_reported_to_hf_and_leaves_at_sigterm(machine
 
 
 def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: Path) -> None:
-    """IBM's uses variables that nobody has set."""
+    """IBM's profile uses unset variables."""
     programs, _, rest = machine.environment["PATH"].partition(":")
     profile = tmp_path / "profile.platform"
     profile.write_text(f'EGO_OLD=$EGO_UNSET\nexport PATH="{programs}:$PATH"\n')
@@ -72,7 +72,7 @@ def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(mach
 
 
 AS_A_POD_S_USER = ("unshare", "--user", "--map-user=4711")
-"""An id that is nobody's here; files are to it as to whoever runs the tests."""
+"""An id without an account here; its access to files is that of the tests' user."""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked
 
 
 def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(machine: Machine) -> None:
-    """All pods of a grid see its master go at once, and their work goes on; so it does where somebody closed one."""
+    """All pods of a grid see its master go at once, and their work goes on; so does a pod that an operator closed."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
@@ -242,7 +242,7 @@ def test_output_that_is_no_list_is_reported(machine: Machine, code: str, message
         (machine.getent.parent / "egosh").unlink()
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     words = f"egosh resource list -l ended with {message}"
-    until(lambda: any(line.startswith(words) for line in log_lines(machine)), 30, what="it is told")
+    until(lambda: any(line.startswith(words) for line in log_lines(machine)), 30, what="it is logged")
 
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
@@ -429,8 +429,8 @@ def test_a_missing_password_file_is_logged_when_it_joins(machine: Machine, file:
     ids=[
         "the hosts file knows it",
         "DNS knows it",
-        "nobody knows it, so it is written down",
-        "nobody knows it and it cannot be written down, so that is said",
+        "it does not resolve, so it is written down",
+        "it does not resolve and cannot be written down, so that is logged",
     ],
 )
 def test_a_machine_s_own_name_resolves(
@@ -476,7 +476,7 @@ def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def test_as_pid_1_it_follows_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
-    """A signal that PID 1 has no trap for is lost, and it would join although it is told to end."""
+    """PID 1 loses a signal without a trap, and would join although it has to end."""
     (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_EGO_PROFILE=str(machine.ego / "profile"))
@@ -630,7 +630,7 @@ def test_who_reads_the_start_up_script_s_log_need_not_wait_for_ego_s_daemons(
     assert instance.wait(timeout=30 * PATIENCE) == 0
     os.set_blocking(log.fileno(), False)
     assert b"left EGO\n" in log.read()
-    assert log.read() == b"", "nobody else has the pipe"
+    assert log.read() == b"", "no other process has the pipe"
 
 
 def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: MetadataServer) -> None:
@@ -660,7 +660,7 @@ def test_a_metadata_server_without_etags_is_not_asked_all_the_time(machine: Mach
     sleep.write_text(f'#!/bin/sh\ntouch "$EGO/sleeps-$1"\nexec {shutil.which("sleep")} "$1"\n')
     sleep.chmod(0o755)
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_POLL_SECONDS="1000")
-    until((machine.ego / "sleeps-1000").exists, 30, what="it pauses for as long as it is told")
+    until((machine.ego / "sleeps-1000").exists, 30, what="it pauses for as long as the server asks")
     assert metadata.asked.count("instance/preempted") == 1
 
 
@@ -717,7 +717,7 @@ def start_with_secret(machine: Machine, metadata: MetadataServer, server: str = 
 def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     machine: Machine, metadata: MetadataServer
 ) -> None:
-    """It asks nobody: the instance's network may be gone by then."""
+    """It calls no server, because the instance's network may be gone by then."""
     account(machine)
     metadata.secrets[SECRET] = PASSWORD
     metadata.away["instance/service-accounts/default/token"] = metadata.away[SECRET] = 1  # asked for again

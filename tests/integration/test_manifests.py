@@ -340,7 +340,7 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Its machines are smaller than HostFactory is told."""
+    """Its machines are smaller than its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 

@@ -89,7 +89,7 @@ def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, A
 
 
 def command(hf: Grid, *words: str) -> None:
-    """``provisioner``, as a person of this instance types it."""
+    """Run ``provisioner`` as an operator of this instance."""
     environment = {**os.environ, **hf.environment}
     subprocess.run([sys.executable, "-m", "provisioner", *words], env=environment, timeout=60 * PATIENCE, check=True)
 
@@ -199,7 +199,9 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
 
         asked = time.monotonic()
         gone = hf.give_back(returned)
-        seen.becomes(1, "requests", kind="return", status="complete")  # until HF is told, then it leaves the files
+        seen.becomes(
+            1, "requests", kind="return", status="complete"
+        )  # until it is reported to HF, then it leaves the files
         assert hf.ended(gone)["status"] == "complete"
         seen.becomes(1, "deletes_total", pool=POOL, reason="returned", result="ok")
         seen.becomes(1, "machine_shutdown_seconds_count", pool=POOL)
@@ -241,7 +243,7 @@ SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{nam
 @shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
 @shows("oldest_unmet_timestamp_seconds", "hold")
 def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """Two in one loop, so that each is told from the other: one for good, one after three tries."""
+    """Two refusals in one loop, to distinguish them: one for good, one after three tries."""
     places = {"full": "case-10", "image": "case-11"}
     pools = {
         name: {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "namespace": place}
@@ -277,7 +279,7 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         seen.becomes(2, "machines_deferred", pool="full", template="full", reason="paused")
 
 
-# --- what asks for a person -------------------------------------------------------------------------------------------
+# --- operators --------------------------------------------------------------------------------------------------------
 
 
 @shows("config_differs")
@@ -288,7 +290,7 @@ def test_a_file_that_another_host_reads_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """HostFactory's host and the loop's have directories of their own: a change is told until it is the other's."""
+    """HostFactory's host and the loop's have directories of their own: a change is reported until both have it."""
     with grid(tmp_path, cloud, 34) as hf:
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
@@ -368,7 +370,7 @@ def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulat
 
 
 def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
-    """Pods made like one of ours, of a request that nobody knows."""
+    """Make pods like one of ours, of an unknown request."""
     labels = requests.get(pod(hf, model), timeout=10).json()["metadata"]["labels"]
     made = []
     for number in range(count):

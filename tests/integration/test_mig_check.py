@@ -121,7 +121,7 @@ def test_everything_wrong_with_a_group_is_said_at_once(
             {"ncpus": 64, "nram": 1},
             "x9-unknown",
             ["machineTypes/x9-unknown' was not found"],
-            id="a type that nobody knows",
+            id="an unknown type",
         ),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     with closing(MigBackend(pool, Projects("hf"))) as backend, pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     failure = caught.value.failure
-    assert failure.error.needs_operator, "nobody else can fix it"
+    assert failure.error.needs_operator, "only an operator can fix it"
     assert failure.text.startswith(MISSING[what])
     assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
 

@@ -233,7 +233,7 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
 
 # --- a failed observation is not an empty observation -----------------------------------------------------------------
 
-LOST_LOOKS = [
+LOST_OBSERVATIONS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
     (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
     (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
@@ -248,8 +248,8 @@ LOST_LOOKS = [
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    LOST_LOOKS,
-    ids=[" ".join([fault.mode, fault.target, *map(str, fault.params.values())]) for fault, _ in LOST_LOOKS],
+    LOST_OBSERVATIONS,
+    ids=[" ".join([fault.mode, fault.target, *map(str, fault.params.values())]) for fault, _ in LOST_OBSERVATIONS],
 )
 def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: ErrorClass) -> None:
     zonal.restarted(ComputeTimes(window=0.5))

@@ -1,4 +1,4 @@
-"""A watch on a server that answers as no API server should: whatever comes, the pool is complete or unobserved."""
+"""A watch on a server that answers as no API server should: the snapshot is complete, or the observation fails."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ def test_a_server_that_asks_for_time_is_watched_again_after_it(asked: float | No
 
 
 class Moving(Plain):
-    """A way that somebody turns to another server."""
+    """An address that is redirected to another server."""
 
     def turn(self, host: str) -> None:
         self._way = Plain(host)._way

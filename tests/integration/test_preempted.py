@@ -24,7 +24,7 @@ from tests.support.waiting import until
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
 POD, GROUP = 1, MIG_CASES[0]
 AT_ONCE = {"notice": 0.0, "repair": 0.0, "boot": 0.0, "schedule": 0.0, "leave": 0.0}
-"""A preempted instance is gone, and made again, before anybody looks."""
+"""A preempted instance is gone, and made again, before the next observation."""
 
 WAYS = [
     pytest.param(POD, {}, {}, {}, False, id="gke: a pod on a Spot node"),
@@ -50,7 +50,7 @@ WAYS = [
 
 
 def lost(hf: Grid) -> Mapping[str, float]:
-    """The lost machines by cause, as Prometheus is told."""
+    """The lost machines by cause, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     name = "hf_provisioner_machines_lost_total"
     samples = [one for family in families for one in family.samples if one.name == name and one.value]

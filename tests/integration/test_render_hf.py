@@ -16,7 +16,7 @@ from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.waiting import PATIENCE
 
 USER = 65501
-"""A user id of nobody."""
+"""A user id without an account."""
 AS_USER = f"""
 import os, sys
 from contextlib import redirect_stdout

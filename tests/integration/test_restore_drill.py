@@ -43,7 +43,7 @@ def command(grid: Playground, *arguments: str) -> str:
 
 
 def complete(grid: Playground, id_: str) -> list[str]:
-    """The machines of a request, once HF was told that it has them."""
+    """The machines of a request, once it was reported to HF as ended."""
     entry = until(
         lambda: (answer := grid.hf.status(id_))["status"] != "running" and answer, 60, every=0.2, what=f"{id_} ends"
     )
@@ -84,7 +84,7 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         grid.start_loop()
         state = StateDir(grid.state)
         until(lambda: made_again(state), 60, what="memory is made again")
-        until(lambda: set(state.memory.read().orphans.since) == set(later), 60, what="what nobody knows is an orphan")
+        until(lambda: set(state.memory.read().orphans.since) == set(later), 60, what="the unknown machines are orphans")
         usage = json.loads(command(grid, "usage", "-o", "json"))
         assert usage["counted_since"] == format_utc(saved["memory"]["memory"]["usage"]["since_wall"])
         assert usage["total"]["hours"] > 0

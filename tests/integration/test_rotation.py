@@ -31,7 +31,7 @@ PODS = "/api/v1/namespaces/n/pods"
 
 
 class Server(ThreadingHTTPServer):
-    """An API server that knows some people, by certificate or token."""
+    """An API server that accepts some users, by certificate or token."""
 
     daemon_threads = True
 

@@ -113,7 +113,7 @@ def test_a_paused_pool_is_shown_beside_the_request_that_waits_for_it(hf: Grid, a
     hf.configure(pools={name: pool | {"paused": True} for name, pool in hf.settings["pools"].items()})
     until(lambda: "PAUSED pool gke-main" in ask("status")[1], 30, what="the pool is paused")
     request = hf.request("T2", 2)
-    until(lambda: "2 in gke-main: paused since" in ask("status")[1], 30, what="it is told why")
+    until(lambda: "2 in gke-main: paused since" in ask("status")[1], 30, what="the reason is shown")
     hf.configure()
     assert hf.ended(request)["status"] == "complete"
     until(lambda: ask("status")[0] == 0, 30, what="it is over")
@@ -145,7 +145,9 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_ou
     words = ("The loop reports to HostFactory that ", " was lost in pool gke-main: ")
     section = SECTIONS["Machines are deleted and made again"]
     assert all(word in section for word in words)
-    timeline = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
+    timeline = until(
+        lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is shown"
+    )
     assert all(word in timeline for word in words)
     assert shows(
         ask,
@@ -175,7 +177,7 @@ def test_requests_hang_for_a_stock_out(hf: Grid, ask: Ask) -> None:
 def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> None:
     machines = hf.complete(2, "T1")
     hf.stop_loop()
-    until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is told")
+    until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is shown")
     assert shows(ask, "LOOP NOT RUNNING", "LOOP NOT RUNNING since", "no machine is made or deleted until then")
     for path in hf.work.glob("memory.json*"):
         if path.name == "memory.json":

@@ -70,7 +70,7 @@ GROUPS = ("google_compute_instance_group_manager", "google_compute_region_instan
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_group_does_nothing_by_itself(module: Module, kind: str) -> None:
-    """No autoscaler, no repair, no update that nobody asked for; its size is the loop's alone."""
+    """A group has no autoscaler, no repair and no automatic update; only the loop sets its size."""
     group = module.of(kind)["this"]
     assert plain(inner(group, "update_policy")["type"]) == "OPPORTUNISTIC"
     assert plain(inner(group, "instance_lifecycle_policy")["default_action_on_failure"]) == "DO_NOTHING"

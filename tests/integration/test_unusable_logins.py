@@ -101,7 +101,7 @@ KEY_FILES = {
     "a list": "[]",
     "no text": b"\xff\xfe",
     "without key": '{"type": "service_account"}',
-    "an impersonation of nobody": '{"type": "impersonated_service_account"}',
+    "an impersonation without an account": '{"type": "impersonated_service_account"}',
     "nested beyond all reason": "[" * 100_000,
     "a directory": None,
 }
@@ -163,7 +163,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def call(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as people call it, where nothing else names credentials."""
+    """Run the command as an operator does, without other credentials."""
     site.write()
     places = {"provisioner.yaml": str(site.path), "state": str(site.directory / "state")}
     named = {"GOOGLE_APPLICATION_CREDENTIALS": str(site.directory / "key.json")}

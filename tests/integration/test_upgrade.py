@@ -88,7 +88,7 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", shown)
     assert "1 in pool: paused since" in shown, "that is why its request misses a machine"
     assert {id_: upgraded.state.terminal_answers.settled(id_).text for id_ in answers} == answers, (
-        "no told answer changed"
+        "no reported answer changed"
     )
     assert [json.dumps(entry) for entry in upgraded.status(*sorted(answers))] == [
         json.dumps(json.loads(answers[id_])) for id_ in sorted(answers)

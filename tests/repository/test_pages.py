@@ -22,7 +22,7 @@ TARGETS = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re
 NAMES = {name for entry in COMMANDS for name in (entry.name, *entry.aliases)}
 REASONS = {
     "asks a cloud; test_pages_run.py holds its options against the tool": "kubectl gcloud",
-    "Symphony's own, which nobody has without a licence": "egosh egoconfig",
+    "Symphony's own, which need a licence": "egosh egoconfig",
     "changes the host": "groupadd journalctl systemctl useradd usermod",
     "installs, from elsewhere": "apt-get buildah dnf docker git pip podman python3 rpm",
     "needs root, or what a host has of its own": "exportfs mount restorecon runuser semanage setfacl su sudo umount",
@@ -32,7 +32,7 @@ REASONS = {
     "tail tar tee test touch uname until",
 }
 ELSEWHERE = {program: reason for reason, programs in REASONS.items() for program in programs.split()}
-"""Programs that are not ours, and why nobody runs them here."""
+"""Programs that are not ours, by the reason why they are not run here."""
 EXITS = re.compile(r"^Exit code", re.MULTILINE)
 
 

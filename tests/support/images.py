@@ -155,7 +155,7 @@ class Registry:
         return environment
 
     def home(self, directory: Path) -> dict[str, str]:
-        """The environment of a builder's user, who knows nobody yet."""
+        """Return the environment of a builder's user without any login."""
         return {"HOME": str(directory), "REGISTRY_AUTH_FILE": str(directory / "auth.json")}
 
     def push(self, image: str, place: str, **environment: str) -> str:
@@ -195,7 +195,7 @@ class Registry:
 
 
 class Running:
-    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network with nobody else.
+    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network of its own.
 
     A context manager: ends what it began. Two namespaces hold it, as no container can be run where containers are
     nested; what runs in it, and with which words and variables, is the image's own.

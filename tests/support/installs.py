@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.bundles import renewed, shared, unpacked
-from tests.support.hosts import NOBODY, PYTHON, as_nobody
+from tests.support.hosts import PYTHON, UNPRIVILEGED_USER, as_unprivileged
 from tests.support.waiting import PATIENCE
 
 PREFIX = "opt/provisioner"
@@ -47,7 +47,7 @@ def open_root() -> Iterator[Path]:
         made = directory / "root"
         made.mkdir()
         if os.geteuid() == 0:
-            os.chown(made, NOBODY, NOBODY)
+            os.chown(made, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
         yield made
 
 
@@ -65,7 +65,7 @@ def install(
     """Calls install.sh of a bundle as the user without rights, with nothing else in the environment."""
     words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
     variables = [f"{name}={value}" for name, value in environment.items()]
-    command = as_nobody("env", *variables, directory / "install.sh", *words)
+    command = as_unprivileged("env", *variables, directory / "install.sh", *words)
     return subprocess.run(
         ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *command],
         cwd="/",

@@ -44,7 +44,7 @@ BUILDS: Sequence[Build] = (
     (GKE, OPTIONAL),
     ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
 )
-"""Every overlay, every component, and all that go together: what is not here nobody has tried."""
+"""Every overlay, every component, and all that go together; other combinations are untested."""
 
 
 CONFIGURED: Sequence[Build] = (

@@ -1,4 +1,4 @@
-"""The commands that README and docs tell people to type.
+"""The commands that README and docs contain.
 
 A command stands in a block: fenced as ``sh`` (``bash``, ``shell``), after ``$`` in one fenced as ``console`` or not at
 all, or indented or unmarked where its first word is one of ours; or in backticks within a sentence, where its first

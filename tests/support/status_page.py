@@ -1,4 +1,4 @@
-"""A status page over a state directory as a loop leaves it, also with names that nobody should believe."""
+"""A status page over a state directory as a loop leaves it, also with hostile names."""
 
 from __future__ import annotations
 

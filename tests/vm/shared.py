@@ -30,7 +30,7 @@ def exported(guest: Guest, owner: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Asked of the kernel's list: one that has no directory any more is no mount point to who looks at it.
+        # From the kernel's list, because a mount whose directory is gone is no mount point for other tools.
         guest.run(f'for place in {ONE} {TWO}; do ! grep -q " $place nfs" /proc/mounts || umount $place || exit; done')
 
 
@@ -86,7 +86,7 @@ def machines_at(guest: Guest, port: int) -> set[str]:
 
 
 def until_ended(guest: Guest, state: str, id_: str, seconds: float = SECONDS) -> None:
-    """Waits until the loop has published that a request has ended. Looks at the file: a script takes seconds."""
+    """Wait until the loop has published the end of a request, by the file, because a script takes seconds."""
 
     def ended() -> bool:
         published = guest.call(f"cat {state}/status.json")

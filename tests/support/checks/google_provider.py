@@ -95,7 +95,7 @@ class Description:
         return argument
 
     def _computed(self, type_: str) -> dict[str, Any]:
-        """The attributes that nobody gives and Google sets, of a resource or a block."""
+        """Return the attributes of a resource or a block that only Google sets."""
         properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
         return {
             snake(name): {"required": False, "computed": True, "type": terraform_type(one["type"])}

@@ -1,4 +1,4 @@
-"""Three clients of the Compute API that nobody here wrote, each behind the same few words."""
+"""Three clients of the Compute API by other authors, each behind the same few methods."""
 
 from __future__ import annotations
 

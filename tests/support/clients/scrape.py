@@ -17,7 +17,7 @@ Series = Mapping[str, str]
 
 
 class Scrape:
-    """A loop's metrics; remembers of which families a test was told what it expects."""
+    """A loop's metrics; records the families whose expected values a test has seen."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         """``url``: where the loop answers now."""

@@ -66,7 +66,7 @@ class Direct(ABC):
         self._hears = True
 
     def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
-        """Nobody wakes the loop in virtual time: the driver decides when it looks."""
+        """Ignored, because in virtual time the driver decides when the loop observes."""
 
     def close(self) -> None:  # noqa: B027 - nothing to do is meant
         """There is nothing to close."""

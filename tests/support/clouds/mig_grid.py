@@ -102,7 +102,7 @@ class Grid:
         return self.cloud.world.wall()
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
     def cycle(self) -> None:
         """Look at every pool, then one pass of the loop."""

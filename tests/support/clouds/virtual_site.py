@@ -141,7 +141,7 @@ class VirtualSite:
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
     def restart(self) -> None:
         """Start a process that knows nothing but the files."""
