@@ -17,29 +17,29 @@ help:
 	@echo 'make test   the laws, the contract of all backends, conformance, scripts and loop (under four minutes)'
 	@echo 'make test-all    everything below and the demonstration, recorded in .ci/complete-run.json (half an hour)'
 	@echo 'make stress TEST=tests/FILE.py::test_NAME N=20   one test N times while other processes occupy the processors'
-	@echo 'make tools  what Debian has of the programs that tests need (as root)'
+	@echo 'make tools  install the programs that tests need, as far as Debian has them (as root)'
 	@echo 'make test-slow   thousands of machines, installations, every fault (minutes)'
 	@echo 'make test-flips  Compute Engine with each undocumented behaviour flipped, alone and in pairs (minutes)'
-	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with no other load)'
-	@echo 'make test-chaos  real processes killed, stopped and disturbed at random, the laws judged (two minutes; CHAOS_SEED=N plays one again)'
+	@echo 'make test-crowd  many processes on one state directory (a minute and a half; without other load)'
+	@echo 'make test-chaos  real processes killed, stopped and disturbed at random, the laws judged (two minutes; CHAOS_SEED=N repeats a run)'
 	@echo 'make chaos       the same for ten minutes, with other seeds'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
-	@echo 'make checkov     what checkov says of manifests, Dockerfiles and Terraform, but for what deploy/checkov.yaml gives a reason for (a minute)'
-	@echo 'make lint   ruff, mypy, the direction of imports, and the house'
+	@echo 'make checkov     findings of checkov in manifests, Dockerfiles and Terraform that deploy/checkov.yaml does not accept (a minute)'
+	@echo 'make lint   ruff, mypy, the direction of imports, and the sizes of rooms and modules'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
-	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (four minutes)'
-	@echo 'make dist   one bundle with all that a host without a package index needs, into build/dist (docs/deploy-host.md)'
+	@echo 'make pictures    draw the dashboards for docs/images, from a demonstration that a real Prometheus scrapes (four minutes)'
+	@echo 'make dist   one bundle for a host without a package index, into build/dist (docs/deploy-host.md)'
 	@echo 'make image  the container image, by buildah, podman or docker; make image-base renews the digest of its base'
-	@echo 'make sbom   what an installation consists of, as CycloneDX, into build/sbom.cdx.json'
-	@echo 'make lock   fit the locks to setup.cfg (LOCK_ARGS=--upgrade: the newest versions)'
-	@echo 'make house  rooms, floors, what in them is bigger than it should be, and what one request enters, as a table'
+	@echo 'make sbom   the packages of an installation, as CycloneDX, into build/sbom.cdx.json'
+	@echo 'make lock   update the locks from setup.cfg (LOCK_ARGS=--upgrade for the newest versions)'
+	@echo 'make house  a table of rooms, floors, whatever is above its limit of size, and the modules that one request enters'
 	@echo 'make simulate    the loop in virtual time under every fault, judged and compared, into build/simulation (SEEDS=5; hours for many)'
 	@echo 'make bench  speed and memory, as tables'
-	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
-	@echo 'make bench-gce   what managed instance groups cost in calls, CPU and memory (about four minutes)'
+	@echo 'make bench-kube  the same for the gke backend, on a real Kubernetes API server (ten minutes)'
+	@echo 'make bench-gce   calls, CPU and memory of managed instance groups (about four minutes)'
 
 demo: setup
 	@$(BIN)/provisioner demo
@@ -58,7 +58,7 @@ test: setup-test
 test-all: setup-test
 	@$(BIN)/python -m tests.gate all
 
-# The tests of a file share what takes minutes to build.
+# The tests of a file share a result that takes minutes to build.
 test-slow: setup-test
 	$(BIN)/pytest -n auto --dist loadfile -m slow $(PYTEST_ARGS) $(TESTS)
 
@@ -73,23 +73,23 @@ stress: setup-test
 tools:
 	@tests/gate/tools.sh
 
-# One after the other: tests beside them would wait for processors longer than they wait for anything.
+# One after the other, because parallel tests would wait too long for processors.
 test-crowd: setup-test
 	$(BIN)/pytest -m crowd $(PYTEST_ARGS) $(TESTS)
 
-# The seed is printed first; what fails says how to see it again.
+# The seed is printed first; a failure prints the command that repeats it.
 test-chaos: setup-test
 	$(BIN)/pytest -m chaos $(PYTEST_ARGS) $(TESTS)/chaos
 
 chaos: setup-test
 	CHAOS_SECONDS=600 $(BIN)/pytest -m chaos $(PYTEST_ARGS) $(TESTS)/chaos
 
-# On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.
+# On the emulator that PUBSUB_EMULATOR_HOST names, or on one that is started for the whole run.
 test-pubsub: setup-test
 	$(BIN)/pytest -m pubsub $(PYTEST_ARGS) $(TESTS)
 
-# On the cluster that TEST_KUBECONFIG names, or on two side by side, built from KUBEBUILDER_ASSETS or from source: the
-# tests wait for most of their time. Those of a file share what they apply.
+# On the cluster that TEST_KUBECONFIG names, or on two clusters side by side, from KUBEBUILDER_ASSETS or built from source.
+# Two are faster, because the tests mostly wait. The tests of a file share the manifests that they apply.
 test-kube: setup-test
 	@if [ -n "$$TEST_KUBECONFIG" ]; then workers=0; \
 	    else KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; workers=2; fi; \
@@ -100,12 +100,12 @@ test-nfs: setup-test
 	@[ -n "$$TEST_NFS_MOUNTS" ] || { echo 'TEST_NFS_MOUNTS=ONE:TWO has to name two mounts of one NFS export' >&2; exit 2; }
 	$(BIN)/pytest -m 'nfs and not vm' $(PYTEST_ARGS) $(TESTS)
 
-# In a guest whose disk is made first, once per machine.
+# In an emulated machine whose disk is made first, once per host.
 test-vm: setup-test
-	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null || echo 'The tests say what they need.' >&2
+	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null || echo 'Each skipped test reports what it needs.' >&2
 	$(BIN)/pytest -m vm $(PYTEST_ARGS) $(TESTS)/vm
 
-# In an environment of its own, as it brings two hundred megabytes.
+# In an environment of its own, because checkov needs two hundred megabytes.
 checkov: setup-test $(VENV)/checkov/bin/checkov
 	$(BIN)/python -m tests.support.checks.checkov $(VENV)/checkov/bin/checkov
 
@@ -123,7 +123,7 @@ format: setup-test
 types: setup-test
 	$(BIN)/mypy
 
-# In a cache of its own: the other run has other settings.
+# In a cache of its own, because the other run has other settings.
 types-of-tests: setup-test
 	$(BIN)/mypy --config-file tests/mypy.ini --cache-dir .mypy_cache/tests
 
@@ -139,25 +139,25 @@ pictures: setup-test
 house: setup-test
 	@$(BIN)/python -m tests.house
 
-# Whatever it is called with besides: make simulate SEEDS=100 SIMULATE_ARGS='few step'.
+# With more arguments: make simulate SEEDS=100 SIMULATE_ARGS='few step'.
 SEEDS ?= 5
 simulate: setup
 	@$(BIN)/provisioner simulate --seeds $(SEEDS) --out build/simulation $(SIMULATE_ARGS)
 
-# They take minutes: each has a target of its own.
+# These benches take minutes, so each has a target of its own.
 OWN_BENCHES := %/bench_kube.py %/bench_gce.py
 
 bench: setup-test
 	@code=0; for bench in $(filter-out $(OWN_BENCHES),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || code=1; done; exit $$code
 
-# On a cluster of its own, as test-kube.
+# On a cluster of its own, like test-kube.
 bench-kube: setup-test
 	$(BIN)/python -m tests.bench.bench_kube $(BENCH_ARGS)
 
 bench-gce: setup-test
 	@$(BIN)/python -m tests.bench.bench_gce
 
-# What builds has an environment of its own, from its lock.
+# The build tools have an environment of their own, from their lock.
 TOOLS := build/tools
 
 $(TOOLS)/installed: deploy/requirements/build.lock
@@ -197,7 +197,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	@echo 'Setting up $(VENV) (a minute or two, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[all]'
-	@# Bytecode is made now: the scripts may run where nobody may write it.
+	@# Bytecode is made now: the scripts may run where the user may not write it.
 	@$(BIN)/python -m compileall -q provisioner hf_scripts
 	@touch $@
 

@@ -1,6 +1,7 @@
-"""Makes the bundle that a host without a package index is installed from: ``make dist``.
+"""Make the bundle that installs a host without a package index (``make dist``).
 
-Wheels come from the locks, by hash. Same source, same options: same bytes; every time in it is SOURCE_DATE_EPOCH's.
+Wheels come from the locks, by hash. The same source and options give the same bytes, because every time in the bundle
+is SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ Usage: setup.sh --project ID --region REGION [options]
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
   --maintenance WINDOW     hours in which Google may upgrade it, as START/END/RECURRENCE (any hour):
                            '2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU'
-  --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
-  --endpoint KIND          address by which a loop on HostFactory's host reaches it: public, private, dns; or none: the
-                           loop is a pod of the cluster (public)
+  --authorized-range CIDR  addresses that may reach its API, besides those of --symphony-range; may be repeated
+  --endpoint KIND          address by which a loop on HostFactory's host reaches it: public, private or dns; none if
+                           the loop is a pod of the cluster (public)
 
   --pod-image IMAGE        with --settings: pools of pods of this image, on demand and Spot
   --pod-env KEY=VALUE      a variable of their environment, such as HF_EGO_MASTER=master1; may be repeated
@@ -31,7 +31,7 @@ Usage: setup.sh --project ID --region REGION [options]
 
   --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
   --machine TYPE           machine type of the groups (n2-standard-8)
-  --disk-type TYPE         type of their boot disks (pd-balanced); n4 and c4 take hyperdisk-balanced alone
+  --disk-type TYPE         type of their boot disks (pd-balanced); n4 and c4 need hyperdisk-balanced
   --disk-size GB           size of their boot disks (50)
   --image-project ID       project of their image (the project itself)
   --image-family NAME      family of their image (symphony-compute)

@@ -32,7 +32,7 @@ fi
 name=$(machine_name)
 rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
 
-# The entry point ends if EGO did not take the machine, or no longer has it.
+# The entry point ends if EGO did not accept the machine, or no longer has it.
 know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
 join "$name" || exit
 missed=0

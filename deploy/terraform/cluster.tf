@@ -2,7 +2,7 @@ locals {
   autopilot  = try(var.cluster.autopilot, false)
   node_pools = local.has_cluster && !local.autopilot ? var.cluster.node_pools : {}
 
-  # How a loop on HostFactory's host reaches the API server. Every system knows the authority of the DNS endpoint.
+  # The API server's address for a loop on HostFactory's host. Every system trusts the authority of the DNS endpoint.
   reached = local.has_cluster && var.kubeconfig == null ? var.endpoint : null
   has_dns = local.reached == "dns"
   address = (
@@ -27,14 +27,14 @@ resource "google_container_cluster" "this" {
   network             = local.network
   subnetwork          = local.subnetwork
   networking_mode     = "VPC_NATIVE"
-  datapath_provider   = local.autopilot ? null : "ADVANCED_DATAPATH" # else nothing enforces network policies; Autopilot has it
+  datapath_provider   = local.autopilot ? null : "ADVANCED_DATAPATH" # so that network policies are enforced; Autopilot always has it
   resource_labels     = var.labels
   deletion_protection = var.deletion_protection
 
   enable_autopilot         = local.autopilot ? true : null
   remove_default_node_pool = local.autopilot ? null : true
   initial_node_count       = local.autopilot ? null : 1
-  # 64 addresses a node instead of 256, so that the pods' range lasts for four times as many nodes.
+  # 64 addresses per node instead of 256, so that the pods' range is enough for four times as many nodes.
   default_max_pods_per_node = local.autopilot ? null : 32
 
   ip_allocation_policy {
@@ -77,7 +77,7 @@ resource "google_container_cluster" "this" {
     channel = var.cluster.release_channel
   }
 
-  # An upgrade ends the pods of a node, and so machines.
+  # An upgrade ends the pods of a node, and thus machines.
   dynamic "maintenance_policy" {
     for_each = var.cluster.maintenance == null ? [] : [var.cluster.maintenance]
 
@@ -107,7 +107,7 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  # The pool that every standard cluster begins with has this account, too, for the minutes that it lives.
+  # The default pool of a new standard cluster has this account, too, until it is removed after some minutes.
   dynamic "node_config" {
     for_each = local.autopilot ? [] : [1]
 
@@ -155,7 +155,7 @@ resource "google_container_node_pool" "system" {
   cluster  = google_container_cluster.this[0].name
   location = var.region
 
-  initial_node_count = 1 # in each zone: else it begins with none, whatever the least is
+  initial_node_count = 1 # in each zone; otherwise the pool begins with no node, whatever the minimum is
   autoscaling {
     total_min_node_count = 1
     total_max_node_count = max(3, length(var.zones))
@@ -187,7 +187,7 @@ resource "google_container_node_pool" "system" {
   }
 }
 
-# For the pods that are machines, and for nothing else: without them a pool shrinks to nothing.
+# Only for pods that are machines, so that a pool without machines shrinks to zero nodes.
 resource "google_container_node_pool" "workers" {
   for_each = local.node_pools
 
@@ -199,7 +199,7 @@ resource "google_container_node_pool" "workers" {
   autoscaling {
     total_min_node_count = 0
     total_max_node_count = each.value.max_nodes
-    location_policy      = "ANY" # where there is room, Spot above all
+    location_policy      = "ANY" # any zone with capacity, which matters most for Spot
   }
 
   node_config {
@@ -227,7 +227,7 @@ resource "google_container_node_pool" "workers" {
       }
     }
 
-    # Image streaming: pods start while their image still comes.
+    # Image streaming: pods start before their image is complete.
     gcfs_config {
       enabled = true
     }

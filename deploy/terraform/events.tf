@@ -1,4 +1,4 @@
-# Compute's audit log entries as hints for the loop. Nothing depends on them: docs/deploy-google.md.
+# Compute's audit log entries as hints for the loop, which works without them: docs/deploy-google.md.
 
 locals {
   events_name = "${var.name_prefix}-events"
@@ -44,10 +44,10 @@ resource "google_pubsub_subscription" "events" {
   topic                      = google_pubsub_topic.events[0].id
   labels                     = var.labels
   ack_deadline_seconds       = 10
-  message_retention_duration = "600s" # a hint that is older says nothing
+  message_retention_duration = "600s" # an older hint is useless
 
   expiration_policy {
-    ttl = "" # never, also when nobody has read it for a month
+    ttl = "" # never expires, even if it has not been read for a month
   }
 }
 

@@ -29,9 +29,9 @@ resource "google_compute_instance_template" "this" {
   scheduling {
     provisioning_model  = each.value.spot ? "SPOT" : "STANDARD"
     preemptible         = each.value.spot
-    automatic_restart   = false # a machine that was lost is replaced by another
+    automatic_restart   = false # the loop replaces a lost machine by a new one
     on_host_maintenance = each.value.spot ? "TERMINATE" : "MIGRATE"
-    # A preempted instance stays to be seen, and is deleted by the loop.
+    # A preempted instance is stopped, so that the loop observes it; the loop deletes it.
     instance_termination_action = each.value.spot ? "STOP" : null
   }
 
@@ -96,7 +96,7 @@ resource "google_compute_region_instance_group_manager" "this" {
   base_instance_name               = module.settings.group_names[each.key]
   list_managed_instances_results   = "PAGELESS"
   distribution_policy_zones        = length(each.value.zones) > 0 ? each.value.zones : null
-  distribution_policy_target_shape = "ANY" # where there is room
+  distribution_policy_target_shape = "ANY" # any zone with capacity
 
   version {
     instance_template = google_compute_instance_template.this[each.key].self_link_unique

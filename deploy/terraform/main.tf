@@ -1,4 +1,4 @@
-# APIs, accounts and rights. What each is for: docs/deploy-google.md.
+# APIs, accounts and rights. docs/deploy-google.md gives the reason for each.
 
 locals {
   has_cluster = var.cluster != null
@@ -33,8 +33,8 @@ locals {
   cloudservices     = "serviceAccount:${data.google_project.this.number}@cloudservices.gserviceaccount.com"
 }
 
-# By itself, as the number of the project is read after it: after all APIs, it would be unknown whenever one more is switched
-# on, and Google's agent would lose its rights for as long as Terraform gives them again.
+# A separate resource, because the project's number is read after it. If the number depended on all APIs, it would be unknown
+# whenever another API is enabled, and Terraform would take the rights of Google's agent away and give them again.
 resource "google_project_service" "projects" {
   project            = var.project_id
   service            = "cloudresourcemanager.googleapis.com"
@@ -157,8 +157,8 @@ resource "google_project_iam_member" "telemetry" {
   member  = google_service_account.machines[0].member
 }
 
-# Groups make their instances as this agent of Google's, and GKE its nodes. It loses its default role where a policy takes it
-# away.
+# Groups make their instances, and GKE its nodes, as this service agent of Google's. An organization's policy may take its
+# default role away.
 resource "google_project_iam_member" "agent" {
   count = local.has_groups || local.has_cluster ? 1 : 0
 

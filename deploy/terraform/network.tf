@@ -26,7 +26,7 @@ resource "google_compute_subnetwork" "this" {
   region                   = var.region
   network                  = google_compute_network.this[0].id
   ip_cidr_range            = var.network.nodes_range
-  private_ip_google_access = true # nodes and machines have no address of the internet
+  private_ip_google_access = true # nodes and machines have no public address
 
   secondary_ip_range {
     range_name    = "pods"
@@ -39,7 +39,7 @@ resource "google_compute_subnetwork" "this" {
   }
 }
 
-# Of the groups: by its range they are told from the nodes, which may mount the share.
+# The groups' subnet. Its separate range distinguishes instances from the nodes, which may mount the share.
 resource "google_compute_subnetwork" "machines" {
   count = local.own_network && local.has_groups ? 1 : 0
 
@@ -51,7 +51,7 @@ resource "google_compute_subnetwork" "machines" {
   private_ip_google_access = true
 }
 
-# Symphony's daemons choose their ports by configuration: machines and management hosts reach each other on all.
+# Symphony's ports depend on its configuration, so machines and management hosts reach each other on all ports.
 resource "google_compute_firewall" "symphony" {
   count = local.own_network ? 1 : 0
 

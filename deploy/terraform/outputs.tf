@@ -1,5 +1,5 @@
 output "files" {
-  description = "Every file of HostFactory's provider configuration directory, by name: write each one there, then run `provisioner check --live`."
+  description = "The files of HostFactory's provider configuration directory, by name. Write each file there, then run `provisioner check --live`."
   value       = module.settings.files
 }
 
@@ -19,22 +19,22 @@ output "provider_templates_json" {
 }
 
 output "account" {
-  description = "The loop's Google service account: attach it to HostFactory's VM, or annotate the Kubernetes service account of the loop's pod with it (iam.gke.io/gcp-service-account)."
+  description = "The loop's Google service account. Attach it to HostFactory's VM, or annotate the Kubernetes service account of the loop's pod with it (iam.gke.io/gcp-service-account)."
   value       = google_service_account.loop.email
 }
 
 output "cluster" {
-  description = "Name and location of the GKE cluster, for `gcloud container clusters get-credentials`; null without one."
+  description = "Name and location of the GKE cluster, for `gcloud container clusters get-credentials`; null without a cluster."
   value       = local.has_cluster ? { name = google_container_cluster.this[0].name, location = var.region } : null
 }
 
 output "subscription" {
-  description = "The subscription that provisioner.yaml names under events; null without one."
+  description = "The subscription that provisioner.yaml names under events; null without a subscription."
   value       = local.has_events ? google_pubsub_subscription.events[0].id : null
 }
 
 output "overlay_values" {
-  description = "What data of deploy/kustomize/overlays/gke-workload-identity/values.yaml has of what is made here; VERSION is that of the image that you push."
+  description = "Values for data in deploy/kustomize/overlays/gke-workload-identity/values.yaml. VERSION is the version of the image that you push."
   value = merge(
     { instance = var.provider_name, googleServiceAccount = google_service_account.loop.email },
     !local.has_cluster ? {} : {
@@ -50,7 +50,7 @@ output "overlay_values" {
 }
 
 output "share" {
-  description = "Address and export of the state directory's share, for NFS mounts; null without one."
+  description = "Address and export of the state directory's share, for NFS mounts; null without a share."
   value = var.share == null ? null : {
     address = one(google_filestore_instance.state[0].networks[0].ip_addresses)
     export  = "/state"

@@ -1,4 +1,4 @@
-# Where the image of the pods is pushed, and the nodes pull it from. It goes with all its images.
+# The registry to which you push the image of the pods, and from which the nodes pull it. Destroying it deletes its images.
 
 locals {
   registry = "${var.region}-docker.pkg.dev/${var.project_id}/${var.name_prefix}"

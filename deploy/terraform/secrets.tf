@@ -1,4 +1,4 @@
-# What the component secret-csi mounts: each secret is made empty, and its value is given to Google alone, never to Terraform.
+# The secrets that the component secret-csi mounts. Each is made empty; you give its value to Google, never to Terraform.
 
 resource "google_secret_manager_secret" "this" {
   for_each = toset(var.secrets)

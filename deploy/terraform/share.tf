@@ -1,6 +1,6 @@
-# Who may mount it may write in it as whoever it likes but root: NFS believes a client's numbers. So neither groups nor pods
-# may. Root is root for Symphony's hosts alone, where the recipe's one chown is run: a new share belongs to root. Where no such
-# host is named, root of any client is, or the share could not be given to HostFactory's group.
+# A client that mounts the share can write as any user but root, because NFS trusts the client's user numbers. So instances
+# and pods must not mount it. Root stays root only for Symphony's hosts, which run the recipe's chown, because a new share
+# belongs to root. If no such host is named, root of every client stays root; else the chown would fail.
 locals {
   share_clients = (
     try(var.share.clients, null) != null ? var.share.clients :
@@ -11,7 +11,7 @@ locals {
     NO_ROOT_SQUASH = length(local.share_admins) > 0 ? local.share_admins : local.share_clients
     ROOT_SQUASH    = length(local.share_admins) > 0 ? [for range in local.share_clients : range if !contains(local.share_admins, range)] : []
   }
-  # Filestore takes a name, or projects/PROJECT/global/networks/NAME: a self link without its beginning.
+  # Filestore accepts a name, or projects/PROJECT/global/networks/NAME, which is a self link without its beginning.
   share_network = local.own_network ? google_compute_network.this[0].name : replace(var.network.network, "/^https:.*/projects//", "projects/")
 }
 
@@ -23,7 +23,7 @@ resource "google_filestore_instance" "state" {
   location = var.share.tier == "REGIONAL" ? var.region : var.zones[0]
   tier     = var.share.tier
   labels   = var.labels
-  # Basic tiers know no such thing, and refuse to be made with it.
+  # Basic tiers have no such option and refuse it.
   deletion_protection_enabled = var.deletion_protection && !startswith(var.share.tier, "BASIC") ? true : null
 
   file_shares {

@@ -14,7 +14,7 @@ variable "region" {
 }
 
 variable "zones" {
-  description = "Zones of the cluster's nodes; default all that the region gives. The first one holds the share."
+  description = "Zones of the cluster's nodes, by default all zones of the region. The share is in the first zone."
   type        = list(string)
   default     = []
 
@@ -25,31 +25,31 @@ variable "zones" {
 }
 
 variable "provider_name" {
-  description = "HostFactory's name of the provider instance: the id of provisioner.yaml, and the first part of both HF files' names."
+  description = "HostFactory's name of the provider instance, which is also the id in provisioner.yaml and the first part of the names of HostFactory's two files."
   type        = string
   default     = "gcpinst"
 }
 
 variable "name_prefix" {
-  description = "First part of the names of machines, groups and of all that is made here. Two deployments in a project need different ones."
+  description = "First part of the names of machines, groups and everything that is made here. Each deployment in a project needs a different one."
   type        = string
   default     = "hf"
 }
 
 variable "labels" {
-  description = "Labels of all that can have some: how bills are told apart."
+  description = "Labels of all resources that can have labels, for example to group costs in a bill."
   type        = map(string)
   default     = { app = "hostfactory" }
 }
 
 variable "deletion_protection" {
-  description = "Whether cluster, secrets and a share of tier ZONAL or REGIONAL refuse to be destroyed. Default false, so that terraform destroy asks nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
+  description = "True to protect cluster, secrets and a share of tier ZONAL or REGIONAL from destruction. Default false, so that terraform destroy needs no change first: machines are rented, and the loop rebuilds its memory from the running machines. Set true once the share has a state that you want to keep."
   type        = bool
   default     = false
 }
 
 variable "network" {
-  description = "The network: a new one with two subnets of these ranges, for nodes and for groups, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services; groups are in machines_subnetwork, or there too)."
+  description = "The network: a new network with two subnets of these ranges, for nodes and for groups; or, if subnetwork is given, an existing network. network and subnetwork are then self links, the secondary ranges of subnetwork must be named pods and services, and groups are in machines_subnetwork, by default in subnetwork."
   type = object({
     network             = optional(string)
     subnetwork          = optional(string)
@@ -68,7 +68,7 @@ variable "network" {
 }
 
 variable "symphony_ranges" {
-  description = "Address ranges of Symphony's management hosts, which must reach machines and be reached by them; default none beside the subnet itself."
+  description = "Address ranges of Symphony's management hosts, which must reach machines and be reached by them. By default only the subnet itself is allowed."
   type        = list(string)
   default     = []
 
@@ -79,7 +79,7 @@ variable "symphony_ranges" {
 }
 
 variable "cluster" {
-  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. maintenance is when Google may upgrade it: a first window from start to end, and how it recurs, such as FREQ=WEEKLY;BYDAY=SA,SU; default at any hour. null: no cluster, machines are instances only."
+  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. maintenance limits the time of Google's upgrades to a window from start to end and its recurrence, such as FREQ=WEEKLY;BYDAY=SA,SU; by default any time. If null, there is no cluster, and all machines are instances."
   type = object({
     autopilot         = optional(bool, false)
     release_channel   = optional(string, "REGULAR")
@@ -110,7 +110,7 @@ variable "cluster" {
 }
 
 variable "pods" {
-  description = "Pools of pods, by name: what each pod is, and how many there may be. They need a cluster. env names HF_EGO_MASTER, EGO's management host, and what else docs/deploy-machine.md has."
+  description = "Pools of pods, by name: image and size of a pod, and the largest number of pods. They need a cluster. env has HF_EGO_MASTER, EGO's management host, and other settings of docs/deploy-machine.md."
   type = map(object({
     namespace    = optional(string) # symphony
     image        = string
@@ -129,7 +129,7 @@ variable "pods" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony, metadata what that and the shutdown script read besides; metadata_from_file the same as files."
+  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the boot image, startup_script the script that joins Symphony, metadata the settings that this and the shutdown script read; metadata_from_file has more metadata as paths of files."
   type = map(object({
     zone               = optional(string)
     region             = optional(string)
@@ -155,14 +155,14 @@ variable "groups" {
     condition = alltrue(flatten([for group in values(var.groups) : [
       for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : place == var.region || startswith(place, "${var.region}-")
     ]]))
-    error_message = "groups lie in the region of their subnet, ${var.region}, and these do not: ${join(", ", flatten([for name, group in var.groups : [
+    error_message = "groups are in the region of their subnet, ${var.region}, but these are not: ${join(", ", flatten([for name, group in var.groups : [
       for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : "${name} in ${place}" if place != var.region && !startswith(place, "${var.region}-")
     ]]))}."
   }
 }
 
 variable "templates" {
-  description = "HostFactory's templates, by id: what a machine has, and the pools (of pods and groups) that can make it, in order of preference."
+  description = "HostFactory's templates, by id: the cores and memory of a machine, and the pools (of pods and groups) that can make it, in order of preference."
   type = map(object({
     pools      = list(string)
     ncpus      = number
@@ -173,7 +173,7 @@ variable "templates" {
 }
 
 variable "endpoint" {
-  description = "By which address of the cluster a loop on HostFactory's host reaches it with its Google account alone: public or private, an address that answers symphony_ranges and authorized_ranges; or dns, a name that answers whoever Google's IAM lets in, from where Google's APIs are reached. null: the loop is a pod of the cluster, or kubeconfig names the cluster."
+  description = "Endpoint of the cluster for a loop on HostFactory's host, which logs in with its Google account. public or private is an address that accepts symphony_ranges and authorized_ranges; dns is a name that is reached like Google's APIs and accepts every account with the right in IAM. If null, the loop is a pod of the cluster, or kubeconfig names the cluster."
   type        = string
   default     = "public"
 
@@ -184,19 +184,19 @@ variable "endpoint" {
 }
 
 variable "kubeconfig" {
-  description = "Path of a kubeconfig on the host of the loop, in the place of the endpoint; default none."
+  description = "Path of a kubeconfig on the host of the loop, instead of the endpoint; default none."
   type        = string
   default     = null
 }
 
 variable "credentials" {
-  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which it logs in to Google; default none: as the account that this module makes, of the machine or pod that it runs on."
+  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which it logs in to Google. By default it logs in as the account that this module makes, which its machine or pod has."
   type        = string
   default     = null
 }
 
 variable "kubernetes_account" {
-  description = "Kubernetes service account of the loop's pod, as NAMESPACE/NAME: it acts as the loop's Google account by Workload Identity."
+  description = "Kubernetes service account of the loop's pod, as NAMESPACE/NAME. It acts as the loop's Google account by Workload Identity."
   type        = string
   default     = "hostfactory/provisioner"
 
@@ -207,19 +207,19 @@ variable "kubernetes_account" {
 }
 
 variable "account" {
-  description = "Name of the loop's Google service account; default hostfactory-provisioner, and with another name_prefix than hf that prefix and -loop, so that no deployment has another's."
+  description = "Name of the loop's Google service account. The default is hostfactory-provisioner if name_prefix is hf, else the prefix followed by -loop, so that each deployment has its own."
   type        = string
   default     = null
 }
 
 variable "events" {
-  description = "Whether a log sink feeds a Pub/Sub subscription, so that the loop hears of preemptions seconds earlier. Without groups nothing comes."
+  description = "True to make a log sink and a Pub/Sub subscription, which announce preemptions to the loop seconds earlier. They are useful only with groups."
   type        = bool
   default     = true
 }
 
 variable "secrets" {
-  description = "Secrets in Secret Manager that the loop's pod mounts (the component secret-csi), by name, such as hostfactory-metrics-token and hostfactory-proxy; default none. They are made empty: add their first version before the pod starts."
+  description = "Secrets in Secret Manager that the loop's pod mounts (component secret-csi), by name, such as hostfactory-metrics-token and hostfactory-proxy; default none. They are made empty: add a first version of each before the pod starts."
   type        = list(string)
   default     = []
 
@@ -230,7 +230,7 @@ variable "secrets" {
 }
 
 variable "share" {
-  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host. clients are the address ranges that may mount it, of which none may overlap another; default those of the nodes and of symphony_ranges, and, in a network that exists, the whole of it. Root is root for those that symphony_ranges lists, or for all where it lists none of them. A Shared VPC needs private_service_access, which its host project has set up."
+  description = "A Filestore share for the state directory, which HostFactory's host and the loop's pod both mount; default none, because the loop then runs on HostFactory's host. clients are the address ranges that may mount it, without overlaps; by default the nodes' range and symphony_ranges, and in an existing network the whole network. Root stays root for the ranges in symphony_ranges, or for all clients if no client is in symphony_ranges. A Shared VPC needs private_service_access, which its host project has to set up."
   type = object({
     tier                   = optional(string, "BASIC_HDD")
     capacity               = optional(number, 1024)
@@ -246,11 +246,11 @@ variable "share" {
 
   validation {
     condition     = var.share == null || try(var.share.capacity >= (var.share.tier == "BASIC_SSD" ? 2560 : 1024), false)
-    error_message = "share.capacity is 1024 GB at least, and with tier BASIC_SSD 2560."
+    error_message = "share.capacity is at least 1024 GB, and at least 2560 GB with tier BASIC_SSD."
   }
 
   validation {
     condition     = var.share == null || try(var.share.tier, "") == "REGIONAL" || length(var.zones) > 0
-    error_message = "share lies in the first of var.zones: name some, or choose tier REGIONAL."
+    error_message = "share is in the first of var.zones: set zones, or choose tier REGIONAL."
   }
 }

@@ -1,10 +1,12 @@
-"""What it costs to settle a terminal answer: the first call that prints one, beside a later call, and the entry's size.
+"""The cost of settling a terminal answer: its first print, compared with a later print, and the size of its entry.
 
     python tests/bench/bench_answers.py [--rounds N]
 
 The first call writes the answer, and makes it durable, before it prints it. The floor is a later call of the same run,
-which writes nothing; the bare writing of as many bytes stands beside it. Goal: at most twice a later call up to 1,000
-machines in one answer, three times at 10,000. Exit 1 if one is missed.
+which writes nothing; the time to write as many bytes is printed too.
+
+Goal: at most twice the time of a later call for up to 1,000 machines in one answer, three times for 10,000. Exits 1 if
+it is missed.
 """
 
 from __future__ import annotations

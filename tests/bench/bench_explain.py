@@ -1,9 +1,9 @@
-"""What `provisioner explain` costs beside a full journal: CPU and memory of the whole command, each time a process.
+"""The cost of `provisioner explain` with a full journal: CPU and memory of the command, each time a new process.
 
     python tests/bench/bench_explain.py
 
-One request has so many machines, of which half were returned; the journal is as large as it gets. Goal: a second of
-CPU at ten thousand machines, whatever the story is of. Exits 1 when it is missed.
+One request has so many machines, of which half were returned; the journal has its largest size. Goal: a second of CPU
+at ten thousand machines, for the timeline of any subject. Exits 1 if it is missed.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ Line = dict[str, object]
 
 
 class Cost(NamedTuple):
-    """Of one call: seconds of CPU, and megabytes at most."""
+    """The cost of a call: seconds of CPU, and megabytes at most."""
 
     cpu: float
     memory: float
 
 
 def grid(machines: int) -> Memory:
-    """One request that ended, and half of whose machines were returned."""
+    """Return a memory with one ended request of which half of the machines were returned."""
     verdicts = (Verdict.SUCCEEDED, Verdict.RETURNED)
     slots = [running(number, verdicts[number % 2]) for number in range(machines)]
     return alter(memory(record(*slots, count=machines)), provisioner="demoinst", time=NOW, time_wall=time.time())
 
 
 def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
-    """What the journal says of machines of one request that run, and half of which are returned."""
+    """Yield the journal's lines of machines of one request, all of which run, and half of which are returned."""
     for machine in names:
         yield _line(wall, "create", machine=machine, pool="a", result="ok")
     yield _line(wall + 60, "running", request=id_, pool="a", machines=names)
@@ -63,8 +63,8 @@ def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
         yield _line(wall + 601, "delete", machine=machine, pool="a", result="ok", reason="returned")
 
 
-def _line(wall: float, event: str, **facts: object) -> Line:
-    return {"time": format_time(wall), "cycle": 1, "event": event, **facts}
+def _line(wall: float, event: str, **fields: object) -> Line:
+    return {"time": stamp(wall), "cycle": 1, "event": event, **fields}
 
 
 def fill(state: StateDir, machines: int) -> None:
@@ -75,8 +75,8 @@ def fill(state: StateDir, machines: int) -> None:
     ):
         id_, number = f"{number:010d}", number + 1
         lines = list(life([machine_name("hf", id_, slot) for slot in range(500)], id_, wall + number))
-        facts = {"pool": "a", "result": "stockout", "text": REFUSED}
-        lines += [_line(wall + number, "create", machine=machine_name("hf", id_, 600), **facts)] * 20
+        fields = {"pool": "a", "result": "stockout", "text": REFUSED}
+        lines += [_line(wall + number, "create", machine=machine_name("hf", id_, 600), **fields)] * 20
         state.journal.append(lines)
     state.journal.append(life([name(slot) for slot in range(machines)], REQUEST, time.time() - 3600))
 
@@ -98,7 +98,7 @@ def leave(directory: Path, machines: int) -> None:
 
 
 def called(directory: Path, subject: str, environment: Mapping[str, str]) -> Cost:
-    """One call of the command."""
+    """Run the command once, and return its cost."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "provisioner", "explain", subject, "--state-dir", str(directory)]
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)

@@ -1,9 +1,13 @@
-"""What managed instance groups cost: calls to Compute, CPU per look at 10,000 instances, memory of the provisioner.
+"""The cost of managed instance groups: calls to Compute, CPU per observation of 10,000 instances, and memory.
 
-Goals: at most 0.01 calls for each machine created, and 300 a minute when nothing changes, for 10,000 instances in 12
-groups, each listed at least every 30 s; 0.3 s of CPU for an observation at all of them; 300 MB with both backends
-loaded. Exits 1 when a goal is missed. The cloud is a simulator process; a minute is a minute. ``python -m
-tests.bench.bench_gce``"""
+Goals for 10,000 instances in 12 groups, each listed at least every 30 s:
+
+* at most 0.01 calls for each created machine, and 300 calls a minute without changes;
+* 0.3 s of CPU for an observation of all groups;
+* 300 MB with both backends loaded.
+
+Exits 1 if a goal is missed. The cloud is a simulator process, in real time. ``python -m tests.bench.bench_gce``
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 4
-"""One of so many groups is regional; the others are zonal."""
+"""Number of groups of which one is regional; the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
@@ -137,7 +141,7 @@ def running(observers: Sequence[Observer]) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the run came to."""
+    """The results of a run."""
 
     caused: int
     """Calls that the creates caused: themselves, their operations, the lists of members."""
@@ -146,7 +150,7 @@ class Measured:
     quiet: int
     """All calls of a minute in which nothing changes."""
     unseen: float
-    """Longest time between the beginnings of two looks at a group in that minute."""
+    """Seconds between the starts of two observations of a group in that minute, at most."""
 
 
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:
@@ -197,7 +201,7 @@ def watch(observers: Sequence[Observer], seconds: float) -> float:
     return longest
 
 
-def cpu_of_looks(projects: Projects, made: Mapping[str, MigPool]) -> float:
+def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> float:
     """CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
     quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
     backends = [MigBackend(pool, projects) for pool in quick.values()]
@@ -263,7 +267,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
         projects, made = Projects("hf"), pools(here.compute)
         measured = traffic(here, projects, made)
-        observations, typed = cpu_of_looks(Projects("hf"), made), cpu_of_typed_client(here.compute)
+        observations, typed = cpu_of_observations(Projects("hf"), made), cpu_of_typed_client(here.compute)
         peak = memory(Path(name), here)
     return report(
         [

@@ -1,11 +1,13 @@
-"""What a page of the status page costs as a grid grows: CPU of the server's thread, with nothing held from before.
+"""The cost of a page of the status page as a grid grows: CPU of the server's thread, without cached data.
 
     python tests/bench/bench_page.py
 
-Half of the machines run, half wait for a pool without room, in fifty requests that are all short. The journal's newest
-file, of which pages tell what happened, is empty, or as large as it gets: of the lives of these and other machines, or
-of nothing but refusals by the pool. Goal: a tenth of a second at ten thousand machines, for each page. Exits 1 when it
-is missed. Beside it, what a sample costs the loop, once a minute.
+Half of the machines run, half wait for a pool without room, in fifty requests that all have unmet machines. The
+journal's newest file, from which pages show events, is empty or has its largest size: with the lives of these and other
+machines, or only with refusals by the pool.
+
+Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if it is missed. The cost of a sample, which
+the loop takes once a minute, is printed too.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ REPEATS = 7
 JOURNALS = ("empty", "lives", "refusals")
 
 
-def fill(state: StateDir, held: Memory, journal: str) -> None:
+def fill(state: StateDir, memory: Memory, journal: str) -> None:
     """The newest file of the journal, a little smaller than the one that is put aside."""
     if journal == "empty":
         return
     wall, size = time.time() - 86_400, int(0.99 * JOURNAL_BYTES)
     lines: list[Line] = []
-    for number, record in enumerate(held.requests.values()):
+    for number, record in enumerate(memory.requests.values()):
         names = [slot.name for slot in record.slots.values()]
         lines += life(names, record.id, wall + number) if journal == "lives" else refused(names, wall + number)
     state.journal.append(lines)
@@ -54,8 +56,8 @@ def fill(state: StateDir, held: Memory, journal: str) -> None:
 
 def refused(names: Sequence[str], wall: float) -> list[Line]:
     """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
-    facts = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
-    return [{"time": format_time(wall), "cycle": 1, "machine": name, **facts} for name in names]
+    fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
+    return [{"time": stamp(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:
@@ -69,23 +71,23 @@ def least(work: Callable[[], object]) -> float:
 
 
 def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
-    """Of each page, and of a sample."""
+    """Return the seconds of CPU of each page, and of a sample."""
     leave(directory, machines)
-    held, samples = grid(machines), Samples()
-    fill(StateDir(directory), held, journal)
+    memory, samples = grid(machines), Samples()
+    fill(StateDir(directory), memory, journal)
     for number in range(1440):
-        samples.add(held, {}, number * SAMPLE_SECONDS)
+        samples.add(memory, {}, number * SAMPLE_SECONDS)
 
     def shown(path: str) -> None:
-        response = StatusPage(StateDir(directory), lambda: held, samples).respond(path, "")
+        response = StatusPage(StateDir(directory), lambda: memory, samples).respond(path, "")
         assert response is not None
         assert response.status == 200, response.body
 
-    first = next(iter(held.requests), "")
+    first = next(iter(memory.requests), "")
     paths = ["/", "/status.json", "/pool/a", "/template/T"]
-    paths += [f"/request/{first}", f"/machine/{held.requests[first].slots[0].name}"] if first else []
+    paths += [f"/request/{first}", f"/machine/{memory.requests[first].slots[0].name}"] if first else []
     return {path.rpartition("/")[0] or path: least(lambda path=path: shown(path)) for path in paths} | {  # type: ignore[misc]
-        "sample": least(lambda: points(held, {}))
+        "sample": least(lambda: points(memory, {}))
     }
 
 

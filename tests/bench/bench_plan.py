@@ -1,8 +1,10 @@
-"""What a plan costs in CPU: opening a request's slots, a steady state, a change among many, a cycle with nothing to do.
+"""The CPU of a plan: opening a request's slots, a steady state, a change among many, a cycle with nothing to do.
 
-Goals are ratios within one run, so that they hold on any machine: to copying the same slots once, and of ten times the
-slots to so many slots. What copying itself loses when the slots no longer fit into the processor's caches, a plan may
-lose as well. A cycle with nothing to do plans nothing. Exits 1 when a goal is missed.
+Goals are ratios within one run, so that they hold on any machine: of a plan to a copy of the same slots, and of ten
+times the slots to the slots. If a copy becomes slower because the slots no longer fit into the processor's caches, a
+plan may become slower by the same ratio.
+
+A cycle with nothing to do plans nothing. Exits 1 if a goal is missed.
 
     python tests/bench/bench_plan.py
 """
@@ -61,7 +63,7 @@ class Still:
         return 1000.0
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:
@@ -136,8 +138,8 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
         state = StateDir(directory)
         add_return(state, ["hf-none"], created_wall=0.0, create_for="demo")
         wanted = state.intent.read()
-        held = replace(settled, provisioner="demo", generation=wanted.generation)
-        state.memory.write(held)
+        stored = replace(settled, provisioner="demo", generation=wanted.generation)
+        state.memory.write(stored)
         reconciler = Reconciler(
             clock=Still(),
             state=state,
@@ -155,7 +157,7 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
 
 
 def missed(results: dict[int, dict[str, float]]) -> list[str]:
-    """What missed its goal, and by how much."""
+    """Return the missed goals, and by how much each is missed."""
     lines = []
     for slots in SIZES[1:]:
         floor = results[slots][COPY]

@@ -1,4 +1,4 @@
-"""What a scrape costs: CPU of the server's thread and series, of a loop with ten templates and four pools.
+"""The cost of a scrape: CPU of the server's thread and series, of a loop with ten templates and four pools.
 
     python tests/bench/bench_scrape.py
 
@@ -44,28 +44,28 @@ def limits(each: int) -> Limits:
     return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
 
 
-def spread(held: Memory, used: int) -> Memory:
+def spread(memory: Memory, used: int) -> Memory:
     """The machines of the grid, over all templates and so many pools of each."""
     requests = {}
-    for number, (id_, record) in enumerate(held.requests.items()):
+    for number, (id_, record) in enumerate(memory.requests.items()):
         template = number % TEMPLATES
         slots = {
             key: alter(slot, pool=POOLS[(template + place % used) % 4])
             for place, (key, slot) in enumerate(record.slots.items())
         }
         requests[id_] = replace(record, template=f"T{template}", slots=slots)
-    return replace(held, requests=requests)
+    return replace(memory, requests=requests)
 
 
 def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float, int]:
     """Seconds of CPU at best, and how many series."""
-    held, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
+    memory, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
     report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
-    observations = {pool: Snapshot(pool, held.written.time, _machines(held, pool)) for pool in POOLS}
+    observations = {pool: Snapshot(pool, memory.written.time, _machines(memory, pool)) for pool in POOLS}
     for number in (1, 2):
-        report(CycleReport(number, held.written.time, 0.1, observations, replace(held), None, {}))
+        report(CycleReport(number, memory.written.time, 0.1, observations, replace(memory), None, {}))
     for pool in POOLS:
         metrics.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:
@@ -77,11 +77,9 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     return _least(metrics), sum(not line.startswith("#") for line in text.splitlines())
 
 
-def _machines(held: Memory, pool: str) -> dict[str, Machine]:
-    slots = [slot for record in held.requests.values() for slot in record.slots.values() if slot.pool == pool]
-    return {
-        slot.name: Machine(slot.name, Phase.RUNNING if slot.ran_at is not None else Phase.PENDING) for slot in slots
-    }
+def _machines(memory: Memory, pool: str) -> dict[str, Machine]:
+    slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == pool]
+    return {slot.name: Machine(slot.name, Phase.RUNNING if slot.ran is not None else Phase.PENDING) for slot in slots}
 
 
 def _least(metrics: Metrics) -> float:

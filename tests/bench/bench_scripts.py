@@ -1,4 +1,4 @@
-"""What each script costs: wall and CPU time and peak memory, beside ``python -c "import tinydb"`` in the same run.
+"""The cost of each script: wall and CPU time and peak memory, compared with ``python -c "import tinydb"``.
 
     python tests/bench/bench_scripts.py [--rounds N]
 
@@ -32,7 +32,7 @@ GOAL_MEGABYTES = 40.0
 BATCH = 100
 """Machines per request: HF's own batch limit."""
 LOSSES = 5
-"""Machines that are lost: getReturnRequests looks into intent when it has something to report."""
+"""Number of lost machines, because getReturnRequests reads intent only if it has machines to report."""
 
 # A process inherits the peak memory of the one that started it, so a small one starts and measures them all.
 STARTER = """
@@ -58,7 +58,7 @@ BASE = "import tinydb"
 
 
 class Cost(NamedTuple):
-    """What one command cost: medians over the rounds."""
+    """The cost of one command: medians over the rounds."""
 
     seconds: float
     cpu: float
@@ -122,12 +122,12 @@ def measure(hf: HostFactory, commands: dict[str, list[str]], rounds: int) -> dic
 
 
 def table(machines: int, costs: dict[str, Cost]) -> list[str]:
-    """One line for the bare import and one per script."""
+    """Return a line for the bare import and a line per script."""
     return [line(machines, name, costs[name], costs[BASE]) for name in (BASE, *COMMANDS)]
 
 
 def line(machines: int, name: str, cost: Cost, base: Cost) -> str:
-    """What a command cost, and whether that misses a goal."""
+    """Return a line with the cost of a command, and a mark if the cost misses a goal."""
     start = f"{machines:>8,}  {name:<22} {1000 * cost.seconds:>7.1f} ms {1000 * cost.cpu:>7.1f} ms"
     end = f" {cost.megabytes:>7.1f} MB"
     if name == BASE:

@@ -1,4 +1,4 @@
-"""What a day of ten thousand machines costs in virtual time: wall time, CPU and memory of one run.
+"""The cost of a day of ten thousand machines in virtual time: wall time, CPU and memory of one run.
 
     python tests/bench/bench_simulation.py [--machines N] [--hours H]
 

@@ -1,4 +1,4 @@
-"""How fast the embedded cloud is: pods made by sixteen clients at once, and a list of ten thousand.
+"""The speed of the embedded cloud: pods made by sixteen clients at once, and a list of ten thousand pods.
 
 ``python tests/bench/bench_simulator.py``
 """

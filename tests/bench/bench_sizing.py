@@ -1,12 +1,16 @@
-"""What a loop needs for so many machines: processor, memory, disk and calls, when nothing changes and when all does.
+"""The needs of a loop by number of machines: processor, memory, disk and calls, in a steady state and under churn.
 
     python tests/bench/bench_sizing.py [--machines 100 1000 10000 50000] [--http groups pods]
 
-With ``--http``: the loop is a process, and the embedded cloud another (``sizing_loop.py``); minutes a run.
-Virtual: in virtual time, a process a run. *Steady*: all run and are kept; HostFactory lists them each half minute.
-*Churn*: all are wanted for half an hour, given back, and wanted again: each hour makes and deletes every machine. The
-processor seconds hold HostFactory's and the places' models too, and neither network nor disk; the bytes are those of
-real files.
+With ``--http`` the loop is a process, and the embedded cloud another (``sizing_loop.py``); a run takes minutes. Without
+it the runs are in virtual time, each in a process.
+
+* *Steady*: all machines run and are kept; HostFactory lists them each half minute.
+* *Churn*: all machines are requested for half an hour, returned, and requested again, so that each hour makes and
+  deletes every machine.
+
+In virtual time the processor seconds include the models of HostFactory and the places, and neither network nor disk;
+the bytes are those of real files.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ BEGUN, ENDED = 1.0, 3.0
 
 
 class Need(NamedTuple):
-    """What one run needed."""
+    """The needs of one run."""
 
     cpu: float
     mebibytes: float
@@ -82,7 +86,7 @@ def run(machines: int, hours: float, churn: bool) -> Need:
 
 
 def an_hour(machines: int, *, churn: bool) -> Need:
-    """What an hour needs once the loop has begun; memory is the most of the longer run."""
+    """Return the needs of an hour after the loop has begun; memory is the maximum of the longer run."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN
@@ -108,7 +112,7 @@ def stored(machines: int) -> tuple[int, float]:
 
 
 def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
-    """What the loop uses with its clients, which no process of a virtual run may load."""
+    """Measure the loop with its clients, which no process of a virtual run may load."""
     from tests.bench.sizing_loop import used
 
     table = Table(

@@ -1,4 +1,4 @@
-"""What `provisioner status` costs as a grid grows: CPU and memory of the whole command, each time a process of its own.
+"""The cost of `provisioner status` as a grid grows: CPU and memory of the command, each time a new process.
 
     python tests/bench/bench_status.py
 
@@ -36,7 +36,7 @@ REPEATS = 5
 
 
 class Cost(NamedTuple):
-    """Of one call: seconds of CPU, and megabytes at most."""
+    """The cost of a call: seconds of CPU, and megabytes at most."""
 
     cpu: float
     memory: float
@@ -68,7 +68,7 @@ def leave(directory: Path, machines: int) -> None:
 
 
 def called(directory: Path, environment: Mapping[str, str]) -> Cost:
-    """One call of the command."""
+    """Run the command once, and return its cost."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "provisioner", "status", "--state-dir", str(directory)]
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""How long the loop's databases take with ten thousand machines: memory after one change, one answer of a hundred.
+"""The speed of the loop's databases with ten thousand machines: memory after one change, one answer of a hundred.
 
-Beside each stands what no program in Python can do without: to make the same text and to write and sync it, to read the
-same file and to parse it. Exits 1 when a goal is missed. ``python tests/bench/bench_store.py``
+Each is compared with the least that a program in Python needs: to make the same text, write and sync it, and to read
+the same file and parse it. Exits 1 if a goal is missed. ``python tests/bench/bench_store.py``
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def slot(request: str, number: int) -> Slot:
 
 
 def answer(request: str) -> Answer:
-    """What HF is told of it."""
+    """Return the answer that HF gets about a request."""
     entries = [
         {
             "machineId": machine_name("hf", request, number),

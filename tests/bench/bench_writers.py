@@ -1,10 +1,11 @@
-"""How many writers the state directory bears: ``requestMachines.sh`` beside a script that waits for nobody.
+"""The number of writers that the state directory supports: ``requestMachines.sh`` compared with a script without locks.
 
     python tests/bench/bench_writers.py [--rounds N]
 
-The other script only imports tinydb and fsyncs a file of its own: what any script costs that keeps what it is told.
-Goals: eight at a time, again and again, reach 70 % of its rate; of fifty at once 95 % are answered within 1.5 times
-what it takes. Both are measured in turn, in the same run. Exit 1 if one is missed.
+The other script only imports tinydb and fsyncs a file of its own, which is the least cost of a durable request.
+
+Goals: eight scripts at a time, repeatedly, reach 70 % of its rate; of fifty scripts at once 95 % answer within 1.5
+times its duration. Both scripts are measured in turn, in the same run. Exits 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ os.fsync(file)'
 
 
 class Script(NamedTuple):
-    """One of the two, ready to be called."""
+    """A script of the two, ready to be called."""
 
     command: list[str]
     environment: Mapping[str, str]

@@ -23,7 +23,7 @@ from tests.kube.space import Space
 REQUEST = "abcdefghij"
 POD: Mapping[str, Any] = {
     "terminationGracePeriodSeconds": 1,
-    "schedulerName": "nobody",
+    "schedulerName": "none",
     "containers": [
         {
             "name": "main",
@@ -33,11 +33,11 @@ POD: Mapping[str, Any] = {
         }
     ],
 }
-"""No scheduler takes it: the server's time goes into creates and deletes alone, and a deleted pod goes at once."""
+"""A pod without a scheduler, so that the server only creates and deletes it, and a deleted pod is gone at once."""
 
 
 class Client(Protocol):
-    """One way to make pods. The names are unused ones."""
+    """A client that makes pods. The names are unused names."""
 
     title: str
 
@@ -52,7 +52,7 @@ class Client(Protocol):
 
 
 class Rate(NamedTuple):
-    """What a batch of calls came to."""
+    """The results of a batch of calls."""
 
     per_second: float
     milliseconds: float
@@ -79,7 +79,7 @@ class Target:
         self.ca = space.admin.ca
 
     def bodies(self, names: Sequence[str]) -> list[bytes]:
-        """What creates the pods, made before anything is measured."""
+        """Return the bodies that create the pods, which are made before the measurement begins."""
         labels = {f"hf-provisioner/{key}": "value" for key in ("id", "pool", "request", "template", "slot")}
         head = {"apiVersion": "v1", "kind": "Pod"}
         return [

@@ -1,4 +1,4 @@
-"""What the loop costs and how soon it reacts, as a process of its own on a real cluster."""
+"""The cost of the loop, and its seconds until a reaction, as a process of its own on a real cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
 """The loop's own defaults."""
 QUIET_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
-"""Seconds until the cluster has told everything about the last pod."""
+"""Seconds until the cluster has sent all events of the last pod."""
 MIG_SECONDS = 20.0
 MIG = advised(project="demo", name="slow", zone="us-central1-a")
 SLOW = "slow"
@@ -52,8 +52,8 @@ class Reaction(NamedTuple):
 
     create: list[float]
     """Seconds from the end of requestMachines.sh to the response to the first create call."""
-    told: list[float]
-    """Seconds from the pod being ready to getRequestStatus saying so."""
+    reported: list[float]
+    """Seconds from the pod being ready to getRequestStatus reporting it."""
 
 
 def p95(seconds: list[float]) -> float:
@@ -94,19 +94,19 @@ def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
 
 def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
     """Wait until the request is complete, with a line every ten seconds."""
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     while (answer := grid.hf.status(id_))["status"] == "running":
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 10:
+            reported_at = time.monotonic()
             running = sum(machine["result"] == "succeed" for machine in answer["machines"])
-            say(f"{running:,} of {pods:,} pods run after {told - began:.0f} s")
+            say(f"{running:,} of {pods:,} pods run after {reported_at - began:.0f} s")
         time.sleep(1)
     assert answer["status"] == "complete", answer["message"]
     say(f"{pods:,} pods run after {time.monotonic() - began:.0f} s")
 
 
 def _until_still(pid: int, say: Say) -> None:
-    """What the cluster still tells of new pods is no quiet cycle: wait until two stretches cost the same little."""
+    """Wait until two stretches cost the same little CPU. A cycle that still gets events of new pods is not quiet."""
     say("waiting until the last events have come")
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
@@ -117,9 +117,9 @@ def _until_still(pid: int, say: Say) -> None:
 
 
 def _lists(cluster: Cluster) -> float:
-    """How often pods of one namespace were listed, in pages or as the begin of a watch, by the server's own count.
+    """Return the number of lists of pods in one namespace, as pages or at the begin of a watch, by the server's count.
 
-    Nobody but a provisioner lists them.
+    Only a provisioner lists them.
     """
     text = cluster.admin.text("/metrics")
     pages = _count(text, "apiserver_request_total", 'verb="LIST"')
@@ -151,7 +151,7 @@ def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = F
             if others:
                 grid.hf.request(SLOW, 1)
             tried = [_one(grid, space, proxy) for _ in _counted(tries, say)]
-    return Reaction([create for create, _ in tried], [told for _, told in tried])
+    return Reaction([create for create, _ in tried], [reported for _, reported in tried])
 
 
 def _slow_pool(simulator: Simulator) -> Mapping[str, Any]:

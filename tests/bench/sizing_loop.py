@@ -1,4 +1,4 @@
-"""What a loop uses as a process of its own: processor and memory with the clients, and calls as the clouds count them.
+"""The resources of a loop as a process: processor and memory with the clients, and calls as the clouds count them.
 
 HostFactory, the loop and the embedded cloud are processes, and everything between them is HTTP or a script. The
 configuration has groups and namespaces, so that the clients of both kinds are loaded; one kind makes the machines.
@@ -42,19 +42,19 @@ class Pace(NamedTuple):
     lag: float
     """``lag_seconds`` of the groups: so long their members are listed besides after a change."""
     quiet: float
-    """Of nothing, counted as a minute."""
+    """Seconds without changes that are measured, and counted as a minute."""
 
 
 REAL = Pace(boot=45.0, lag=30.0, quiet=60.0)
 
 
 class Use(NamedTuple):
-    """What a loop used, once it had begun."""
+    """The resources that a loop used after its start."""
 
     quiet_cpu: float
     """Processor seconds of an hour in which nothing changes."""
     churn_cpu: float
-    """Of an hour in which all machines are made and given back besides."""
+    """Processor seconds of an hour in which all machines are also made and returned."""
     processors: float
     """Kept busy in the fullest ten seconds."""
     mebibytes: float
@@ -68,7 +68,7 @@ class Use(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was used until then."""
+    """The resources that were used until then."""
 
     at: float
     cpu: float
@@ -77,7 +77,7 @@ class Sample(NamedTuple):
 
 
 class Meter:
-    """What a process and the clouds count, sampled."""
+    """The counts of a process and the clouds, sampled."""
 
     def __init__(self, pid: int, cloud: bench_gce.Cloud) -> None:
         self.pid, self._cloud = pid, cloud
@@ -166,7 +166,7 @@ def used(machines: int, kind: str) -> Use:
         made = site(Path(name, "conf"), machines, REAL.lag)
         with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
             meter = Meter(pid, cloud)
-            begun = meter.note()
+            start = meter.note()
             ids = [hf.request(f"{kind}-{number}", part) for number, part in enumerate(parts(machines))]
             _complete(hf, ids, meter)
             names = [machine["name"] for id_ in ids for machine in hf.status(id_)["machines"]]
@@ -181,7 +181,7 @@ def used(machines: int, kind: str) -> Use:
             returns = [names[first : first + MAX_NUMBER] for first in range(0, machines, MAX_NUMBER)]
             _complete(hf, [hf.give_back(some) for some in returns], meter)
             ended = meter.note()
-            burst = filled.cpu - begun.cpu + ended.cpu - after.cpu
+            burst = filled.cpu - start.cpu + ended.cpu - after.cpu
             quiet = (after.cpu - before.cpu) / REAL.quiet * HOUR
             return Use(
                 quiet,
@@ -190,17 +190,17 @@ def used(machines: int, kind: str) -> Use:
                 mebibytes(pid, "VmHWM"),
                 (after.compute - before.compute) / REAL.quiet * MINUTE,
                 meter.most(MINUTE, lambda sample: sample.compute),
-                ended.pods - begun.pods,
+                ended.pods - start.pods,
             )
 
 
 def _complete(hf: HostFactory, ids: Sequence[str], meter: Meter) -> None:
-    """Wait until HostFactory was told that all these are complete."""
+    """Wait until all these are reported to HostFactory as complete."""
 
-    def told() -> bool:
+    def are_complete() -> bool:
         meter.note()
         answers = {hf.status(id_)["status"] for id_ in ids}
         assert answers <= {"running", "complete"}, answers
         return answers == {"complete"}
 
-    until(told, PATIENCE, every=SAMPLE_SECONDS, what="the end of all requests")
+    until(are_complete, PATIENCE, every=SAMPLE_SECONDS, what="the end of all requests")

@@ -1,4 +1,4 @@
-"""The world of one run: the embedded cloud, which writes its chronicle, loops, and the person who looks after them."""
+"""The world of one run: the embedded cloud, which writes its chronicle, loops, and their operator."""
 
 from __future__ import annotations
 
@@ -178,11 +178,11 @@ class Arena(Playground):
         self.wake()
         super().close()
 
-    # --- the person ---------------------------------------------------------------------------------------------------
+    # --- the operator -------------------------------------------------------------------------------------------------
 
-    def look_after(self, note: Callable[[str], None]) -> None:
-        """What a person does when `provisioner status` shows a brake or a file that cannot be read."""
-        if not self.needs_a_person():
+    def act_as_operator(self, note: Callable[[str], None]) -> None:
+        """Act as an operator if `provisioner status` shows a brake or a file that cannot be read."""
+        if not self.needs_an_operator():
             return
         shown = self.recover()
         if shown.get("writes"):
@@ -192,7 +192,7 @@ class Arena(Playground):
             note(f"operator releases: {self.brake()}")
             self.recover("--release-brake")
 
-    def needs_a_person(self) -> bool:
+    def needs_an_operator(self) -> bool:
         """True while the brake holds, or while memory is lost or cannot be read."""
         try:
             return StateDir(self.state).memory.read().brake is not None
@@ -207,7 +207,7 @@ class Arena(Playground):
         return ""
 
     def recover(self, *arguments: str) -> dict[str, Any]:
-        """What `provisioner recover` shows; empty where it refuses."""
+        """Return the output of `provisioner recover`; empty if it refuses."""
         done = subprocess.run(
             [sys.executable, "-m", "provisioner", "recover", "-o", "json", *arguments],
             env=self.surroundings(),

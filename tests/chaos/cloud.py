@@ -35,8 +35,8 @@ class Chronicle:
         self._keep_members()
         self._keep_strikes()
 
-    def note(self, what: str, **facts: Any) -> None:
-        self._file.write(json.dumps({"what": what, "at": time.time(), **facts}) + "\n")
+    def note(self, what: str, **fields: Any) -> None:
+        self._file.write(json.dumps({"what": what, "at": time.time(), **fields}) + "\n")
 
     def _keep_pods(self) -> None:
         create, delete = Cluster.create, Cluster.delete
@@ -46,8 +46,8 @@ class Chronicle:
         ) -> Stored:
             pod = create(cluster, namespace, document, dry_run=dry_run, **options)
             if not dry_run:
-                held = [[one.name, one.labels] for one in cluster.pods.select(namespace)]
-                self.note("made", name=pod.name, pool=namespace, labels=pod.labels, held=held)
+                present = [[one.name, one.labels] for one in cluster.pods.select(namespace)]
+                self.note("made", name=pod.name, pool=namespace, labels=pod.labels, held=present)
             return pod
 
         def deleted(cluster: Cluster, pod: Stored, grace: int | None = None) -> Stored:
@@ -65,8 +65,8 @@ class Chronicle:
             new = [name for name in names if name not in members]
             create(life, names, preserved)
             for name in new:
-                held = [[one, {}] for one in members]
-                self.note("made", name=name, pool=life._group.spec.name, labels={}, held=held)
+                present = [[one, {}] for one in members]
+                self.note("made", name=name, pool=life._group.spec.name, labels={}, held=present)
 
         def deleted(mig: Mig, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
             for name in (url.rpartition("/")[2] for url in urls):

@@ -24,14 +24,14 @@ POLL_SECONDS, DEMAND_SECONDS = 0.5, 0.4
 """HF calls every 30 s; here all else is as much faster."""
 
 FORGOTTEN_SECONDS = 8.0
-"""After HF has lost its database a person gives its hosts back; until then the provisioner has to keep them."""
+"""Seconds until an operator returns HF's hosts after HF lost its database; the provisioner keeps them until then."""
 
 MOST = 20
 """Machines that HF wants at most."""
 
 
 class Accident:
-    """What happens to the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
+    """A fault of the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
 
     def __init__(self, script: str, number: signal.Signals, after: float, later: float = 0.0) -> None:
         self.script, self.number, self.after, self.later = script, number, after, later
@@ -97,10 +97,10 @@ class HostFactory:
 
     def _poll(self) -> None:
         with self._ledger.lock:
-            held = self._ledger.hf
-            asked = [*held.requests, *held.returns]
+            view = self._ledger.hf
+            asked = [*view.requests, *view.returns]
             over = sorted(self._ledger.terminal)
-            hosts = sorted(held.hosts)
+            hosts = sorted(view.hosts)
         if over and self._repeats.random() < 0.3:
             asked.append(self._repeats.choice(over))
         if asked:
@@ -114,14 +114,14 @@ class HostFactory:
 
     def _demand(self) -> None:
         with self._ledger.lock:
-            held = self._ledger.hf
+            view = self._ledger.hf
             long_ago = time.time() - FORGOTTEN_SECONDS
-            back = sorted(held.to_return | {name for name, at in self._ledger.forgotten.items() if at < long_ago})
-            under_way = {name for names in held.returns.values() for name in names}
-            idle = sorted(held.hosts - under_way - held.to_return)
-            wanted = len(held.hosts) + sum(self._ledger.templates[id_][1] for id_ in held.requests)
-        if back:
-            self.call("requestReturnMachines", machines(back))
+            to_return = sorted(view.to_return | {name for name, at in self._ledger.forgotten.items() if at < long_ago})
+            under_way = {name for names in view.returns.values() for name in names}
+            idle = sorted(view.hosts - under_way - view.to_return)
+            wanted = len(view.hosts) + sum(self._ledger.templates[id_][1] for id_ in view.requests)
+        if to_return:
+            self.call("requestReturnMachines", machines(to_return))
         elif not self.wants:
             return
         elif idle and self._chance.random() < (0.6 if wanted >= MOST else 0.15):

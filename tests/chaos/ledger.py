@@ -1,4 +1,4 @@
-"""Judges what each script call printed against what HostFactory was told and what the cloud's chronicle says; it
+"""Compares the output of each script call with earlier answers to HostFactory and with the cloud's chronicle; it
 believes nothing that the loop says of itself. Each method holds the lock, and ``broken`` has a line for each broken
 law, with its name.
 """
@@ -36,7 +36,7 @@ STILL_WELL = frozenset(
 
 @dataclass(eq=False)
 class Call:
-    """One run of a script."""
+    """A run of a script."""
 
     number: int
     script: str
@@ -59,12 +59,12 @@ class Call:
 
 
 @dataclass
-class Held:
-    """What HF knows, in its present life."""
+class HfView:
+    """The knowledge of HF in its present life."""
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
-    """The requests that have not ended, as far as HF was told."""
+    """Requests whose end was not reported to HF."""
     returns: dict[str, list[str]] = field(default_factory=dict)
     """The machines of each return that has not ended."""
     to_return: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class Ledger:
         """``caps``: most machines of one template, by namespace or group."""
         self._caps = caps
         self.lock = threading.RLock()
-        self.hf = Held()
+        self.hf = HfView()
         self.life = 0
         self.calls: list[Call] = []
         self.broken: list[str] = []
@@ -90,18 +90,18 @@ class Ledger:
         """Ids that were ever seen in intent."""
         self.terminal: dict[str, str] = {}
         """Terminal entries as they were first printed, by id."""
-        self.heard: dict[str, float] = {}
+        self.known_since: dict[str, float] = {}
         """Machines of terminal answers, and since when HF knows of them."""
         self.returned: dict[str, float] = {}
         """Machines that HF asked to return, and when it first began to."""
-        self.perhaps_told: set[str] = set()
+        self.perhaps_reported: set[str] = set()
         """Ids whose end a killed script may have settled for an HF that then forgot them."""
-        self.unheard: set[str] = set()
-        """Requests whose end HF had not heard when it forgot them."""
+        self.unreported: set[str] = set()
+        """Requests whose end was not reported to HF before HF forgot them."""
         self.memory_made_again = False
-        """The provisioner's memory was damaged: what runs of a request may then be what HF was told of."""
+        """True if the provisioner's memory was damaged; running machines may then be those that were reported to HF."""
         self.forgotten: dict[str, float] = {}
-        """Hosts of HF's earlier lives, and since when: until a person has given them back."""
+        """Hosts of HF's earlier lives that no operator has returned yet, and since when."""
         self.taken: set[str] = set()
         """Machines that the harness took away itself."""
         self.struck: dict[str, set[str]] = {}
@@ -133,12 +133,12 @@ class Ledger:
         with self.lock:
             call.called, call.killed = called, killed and called.code < 0
             if call.killed or call.life != self.life:
-                self.perhaps_told.update(call.asked)
+                self.perhaps_reported.update(call.asked)
             if call.killed:
                 return
             document = self._well_formed(call, called)
             if document is not None:
-                self._heard(call, document)
+                self._record_output(call, document)
 
     def _well_formed(self, call: Call, called: Called) -> Any:
         """The document that was printed; None for a refusal, or for what breaks the interface."""
@@ -153,12 +153,12 @@ class Ledger:
             return None
         return document
 
-    def _heard(self, call: Call, document: Any) -> None:
+    def _record_output(self, call: Call, document: Any) -> None:
         if call.script in MUTATING:
             self._accepted(call, str(document["requestId"]))
         elif call.script == "getRequestStatus":
             for entry in document["requests"]:
-                self._told(call, entry)
+                self._record_entry(call, entry)
         elif call.script == "getReturnRequests" and call.life == self.life:
             under_way = {name for names in self.hf.returns.values() for name in names}
             self.hf.to_return |= {entry["machine"] for entry in document["requests"]} & self.hf.hosts - under_way
@@ -178,16 +178,16 @@ class Ledger:
             self.hf.to_return -= set(call.names)
             self.forgotten = {name: at for name, at in self.forgotten.items() if name not in call.names}
 
-    def _told(self, call: Call, entry: Mapping[str, Any]) -> None:
+    def _record_entry(self, call: Call, entry: Mapping[str, Any]) -> None:
         id_, status = entry["requestId"], entry["status"]
         before, text = self.terminal.get(id_), json.dumps(entry, sort_keys=True)
         if before not in (None, text):
-            self.breaks(Law.STAYS, f"call {call.number}: {id_} was told {before}, now {text}")
+            self.breaks(Law.STAYS, f"call {call.number}: {id_} was reported as {before}, now as {text}")
         if status in ENDED and before is None:
             self.terminal[id_] = text
             self._check_end(id_, entry)
         if status in ENDED and call.life == self.life:
-            self._take(id_, entry)
+            self._act_on(id_, entry)
 
     def _check_end(self, id_: str, entry: Mapping[str, Any]) -> None:
         if id_ not in self.templates:
@@ -196,28 +196,28 @@ class Ledger:
         if len(succeeded) > count or (entry["status"] == "complete" and len(succeeded) != count):
             self.breaks(Law.PROVEN, f"{id_} of {count} is {entry['status']} with {len(succeeded)}")
         for name in succeeded:
-            if get_request_id(PREFIX, name) != id_:
-                self.breaks(Law.NAMED_ONCE, f"{name} is told as a machine of {id_}")
-            self.heard.setdefault(name, time.time())
+            if request_of(PREFIX, name) != id_:
+                self.breaks(Law.NAMED_ONCE, f"{name} is reported as a machine of {id_}")
+            self.known_since.setdefault(name, time.time())
 
-    def _take(self, id_: str, entry: Mapping[str, Any]) -> None:
-        """HF acts on a terminal answer when it hears it for the first time."""
-        held = self.hf
-        if id_ in held.requests:
-            held.requests.discard(id_)
-            held.hosts |= set(succeeded_of(entry))
-        elif (names := held.returns.pop(id_, None)) is not None:
+    def _act_on(self, id_: str, entry: Mapping[str, Any]) -> None:
+        """Act as HF does when it gets a terminal answer for the first time."""
+        hf = self.hf
+        if id_ in hf.requests:
+            hf.requests.discard(id_)
+            hf.hosts |= set(succeeded_of(entry))
+        elif (names := hf.returns.pop(id_, None)) is not None:
             failed = {machine["name"] for machine in entry["machines"] if machine["result"] == "fail"}
-            held.hosts -= set(names) - failed
-            held.to_return |= failed & held.hosts
+            hf.hosts -= set(names) - failed
+            hf.to_return |= failed & hf.hosts
 
     def restarted(self) -> None:
         """HF begins anew, with an empty database."""
         with self.lock:
             self.life += 1
             self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
-            self.unheard |= self.hf.requests
-            self.hf = Held()
+            self.unreported |= self.hf.requests
+            self.hf = HfView()
 
     def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
         """Note the requests of intent as it was just read."""
@@ -233,7 +233,7 @@ class Ledger:
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
-        """One line of the cloud's chronicle."""
+        """Record one line of the cloud's chronicle."""
         with self.lock:
             if event["what"] == "struck":
                 for target in event["targets"]:
@@ -250,11 +250,11 @@ class Ledger:
         self.made[name] += 1
         # A call that hung may take effect after another call's machine has gone; a group's call has no names.
         late = "hang" in self.struck.get(name if event["labels"] else "instanceGroupManagers.createInstances", set())
-        excused = late or (self.disturbed(name) and name not in self.heard)
+        excused = late or (self.disturbed(name) and name not in self.known_since)
         if self.made[name] > 1 and not excused:
             self.breaks(Law.NAMED_ONCE, f"{name} is made {self.made[name]} times, now in {pool}")
-        held = Counter(self._template_of(one, labels) for one, labels in event["held"] if is_ours(one, labels))
-        for template, count in held.items():
+        present = Counter(self._template_of(one, labels) for one, labels in event["held"] if is_ours(one, labels))
+        for template, count in present.items():
             if template and count > self._caps[pool]:
                 self.breaks(Law.PROVEN, f"{count} machines of {template} in {pool}, cap {self._caps[pool]}, by {name}")
 
@@ -270,10 +270,10 @@ class Ledger:
 
     def _is_hosts(self, name: str, at: float) -> bool:
         """True when HF has had the machine and had not begun to return it, also before it forgot everything."""
-        return self.heard.get(name, at) < at and self.returned.get(name, at) >= at
+        return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """Check machines that HF is told are gone against ``machines``: the phase of each in the cloud after that."""
+        """Check machines that are reported to HF as gone against ``machines``, their later phases in the cloud."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
@@ -282,33 +282,31 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What is not yet at rest although no fault strikes any more; ``machines``: the cloud's own account."""
+        """Return the open points although no fault strikes any more; ``machines``: the cloud's own list."""
         with self.lock:
-            held = self.hf
-            returns = {id_ for id_, names in held.returns.items() if not any(map(self._cannot_go, names))}
-            problems = [f"{Law.ENDS}: {id_} has not ended" for id_ in sorted(held.requests | returns)]
-            back = sorted(name for name in held.to_return if not self._cannot_go(name))
-            problems += [f"{name} is not given back yet" for name in back]
+            hf = self.hf
+            returns = {id_ for id_, names in hf.returns.items() if not any(map(self._cannot_go, names))}
+            problems = [f"{Law.ENDS}: {id_} has not ended" for id_ in sorted(hf.requests | returns)]
+            unreturned = sorted(name for name in hf.to_return if not self._cannot_go(name))
+            problems += [f"{name} is not returned yet" for name in unreturned]
             ours = {one["name"]: one["phase"] for one in of_ours(machines)}
             problems += [
-                f"{Law.PROVEN}: HF has {name}, which is {ours.get(name, 'not there')}, and is not told"
-                for name in sorted(held.hosts)
+                f"{Law.PROVEN}: HF has {name}, which is {ours.get(name, 'not there')}, and is not reported as lost"
+                for name in sorted(hf.hosts)
                 if ours.get(name) != "running" and not self._cannot_go(name)
             ]
             problems += [
-                f"{Law.PROVEN}: {name} exists ({ours[name]}) and nobody wants it"
-                for name in sorted(ours.keys() - held.hosts)
+                f"{Law.PROVEN}: {name} exists ({ours[name]}) and is not wanted"
+                for name in sorted(ours.keys() - hf.hosts)
                 if not self._may_stay(name)
             ]
             return problems
 
     def _may_stay(self, name: str) -> bool:
-        """True for a machine that only a person may delete: it is stuck, or HF was perhaps told of it and has forgotten
-        it.
-        """
-        id_ = get_request_id(PREFIX, name)
-        perhaps = self.perhaps_told | self.unheard if self.memory_made_again else self.perhaps_told
-        return self._cannot_go(name) or name in self.heard or (id_ in perhaps and self.life > 0)
+        """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
+        id_ = request_of(PREFIX, name)
+        perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
+        return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
 
     def _cannot_go(self, name: str) -> bool:
         """True when a fault keeps the cloud from ending the machine."""
@@ -319,11 +317,11 @@ class Ledger:
         with self.lock:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
-            unheard = self.recorded - self.printed
+            unreported = self.recorded - self.printed
             killed = sum(call.killed for call in self.calls if call.script in MUTATING)
-            if len(unheard) > killed:
-                words = f"{len(unheard)} were recorded that nobody heard of, {killed} calls were killed"
-                self.breaks(Law.INTENT, f"{words}: {sorted(unheard)}")
+            if len(unreported) > killed:
+                words = f"{len(unreported)} were recorded and never printed, {killed} calls were killed"
+                self.breaks(Law.INTENT, f"{words}: {sorted(unreported)}")
 
 
 def is_ours(name: str, labels: Mapping[str, str]) -> bool:

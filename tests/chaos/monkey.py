@@ -25,7 +25,7 @@ EVERY = 1.2
 WEATHER_EVERY = 3.0
 """Seconds that some faults of the cloud last, before others take their place."""
 AT_ONCE = 3
-"""How many faults stand at the same time."""
+"""Number of faults that are in force at the same time."""
 CALM = 4.0
 """Seconds without disturbances at the beginning, in which HF gets its first machines."""
 
@@ -136,7 +136,7 @@ def machines_are_deleted_behind_our_back(stage: Stage, chance: random.Random) ->
 
 
 def some_of_ours(stage: Stage, chance: random.Random) -> list[str]:
-    """Preempt some running machines; the ledger is told before."""
+    """Preempt some running machines, and record them in the ledger before."""
     ours = [one["name"] for one in of_ours(stage.arena.cloud())]
     names = chance.sample(sorted(ours), min(len(ours), chance.randint(1, 3)))
     stage.ledger.taken.update(names)
@@ -258,7 +258,7 @@ def faults(modes: list[str], chance: random.Random) -> Act:
 
 
 def rate_of(mode: str, chance: random.Random) -> float:
-    """How likely a fault strikes: more so where it strikes machines, of which there are fewer than calls."""
+    """Return the rate of a fault. It is higher for faults of machines, because there are fewer machines than calls."""
     return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
 
 
@@ -308,5 +308,5 @@ def play(due: list[Due], stage: Stage, seed: int, note: Callable[[str], None], g
             time.sleep(min(pause, 0.2))
             if not go_on():
                 return
-        said = one.act(stage, random.Random(f"{seed} {number}"))
-        note(f"{one.name}: {said}" if said else one.name)
+        detail = one.act(stage, random.Random(f"{seed} {number}"))
+        note(f"{one.name}: {detail}" if detail else one.name)

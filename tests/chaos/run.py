@@ -1,6 +1,4 @@
-"""One run: a world is made, disturbed for a while and healed; it has to come to rest, and then everything is given
-back.
-"""
+"""A run in which a world is made, disturbed and healed, comes to rest, and then all machines are returned."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ REST_SECONDS = 130.0
 throttled group's minute, every deadline and grace, and a start of the loop.
 """
 OPERATOR_SECONDS = 2.0
-"""Seconds after which a person looks again."""
+"""Seconds between two checks of the operator."""
 
 
 class Run:
@@ -36,11 +34,11 @@ class Run:
         self.arena = Arena(seed, program)
         self.ledger = Ledger(CAPS)
         self.diary: list[str] = []
-        """What was done to the world, with seconds since the beginning."""
+        """Disturbances of the world, with seconds since the beginning."""
         self.hf = HostFactory(self.arena, self.ledger)
         self.stage = Stage(self.arena, self.hf, self.ledger, old={}, foreigners={}, faults=[])
         self.errors: list[BaseException] = []
-        """What went wrong in the harness itself."""
+        """Errors of the harness itself."""
         self._began = time.monotonic()
         self._ended = threading.Event()
         self._read = 0
@@ -85,8 +83,8 @@ class Run:
         """The cloud holds what HF has, and nothing else; every request has ended, and no brake holds."""
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
-    def give_all_back(self) -> None:
-        """HF gives back all that it has; what it has forgotten, a person names for it."""
+    def return_all(self) -> None:
+        """Return all machines of HF; an operator names those that HF has forgotten."""
         with self.ledger.lock:
             self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
             self.ledger.hf.to_return |= self.ledger.hf.hosts
@@ -98,7 +96,7 @@ class Run:
         self.ledger.wound_up()
 
     def summary(self) -> str:
-        """What was done in the run, in a line."""
+        """Return a summary of the run, in a line."""
         calls, ends = len(self.ledger.calls), [line.strip() for line in self.diary[-2:]]
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 
@@ -124,7 +122,11 @@ class Run:
                 self.arena.compute("DELETE", f"instances/{one['name']}")
 
     def _brakes(self) -> list[str]:
-        return ["a person is needed: " + (self.arena.brake() or "memory.json")] if self.arena.needs_a_person() else []
+        return (
+            ["an operator is needed: " + (self.arena.brake() or "memory.json")]
+            if self.arena.needs_an_operator()
+            else []
+        )
 
     # --- beside it ----------------------------------------------------------------------------------------------------
 
@@ -151,4 +153,4 @@ class Run:
             self.arena.begin_loop()
 
     def _operate(self) -> None:
-        self.arena.look_after(self.note)
+        self.arena.act_as_operator(self.note)

@@ -42,8 +42,8 @@ def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
             run.disturb(60.0)
             if any(line.startswith(Law.NAMED_ONCE) for line in run.broken()):
                 return
-            said = told(run, run.broken())
-    raise AssertionError(said)
+            message = failure_message(run, run.broken())
+    raise AssertionError(message)
 
 
 def one_round(seed: int, seconds: float) -> str:
@@ -52,15 +52,15 @@ def one_round(seed: int, seconds: float) -> str:
         run.disturb(seconds)
         run.heal()
         run.come_to_rest()
-        run.give_all_back()
+        run.return_all()
         run.wind_up()
         if broken := run.broken():
             run.arena.kept = True
-            pytest.fail(told(run, broken), pytrace=False)
+            pytest.fail(failure_message(run, broken), pytrace=False)
         return run.summary()
 
 
-def told(run: Run, broken: list[str]) -> str:
+def failure_message(run: Run, broken: list[str]) -> str:
     """The laws that were broken, what had been done until then, and how to see it again."""
     return "\n".join(
         [

@@ -28,9 +28,9 @@ def whole_life(hf: Grid) -> None:
     lost = machines[::20]
     hf.simulator.preempt(*lost)
     hf.reclaims(*lost, among=machines)
-    backs = [hf.give_back(*machines[first : first + 50]) for first in (0, 50)]
-    for back in backs:
-        entry = hf.ended(back)
+    return_ids = [hf.give_back(*machines[first : first + 50]) for first in (0, 50)]
+    for return_id in return_ids:
+        entry = hf.ended(return_id)
         assert (entry["status"], len(names(entry, "succeed"))) == ("complete", 50)
     assert hf.cloud() == []
     assert hf.reclaimed(*machines) == {}
@@ -62,7 +62,7 @@ def forgotten(hf: Grid) -> None:
 
     with loop_time() as ahead:
         goes_on_listing(hf, ahead, 3600, learnt)
-        assert hf.cloud("running") == sorted(machines), "nobody configured that they go"
+        assert hf.cloud("running") == sorted(machines), "their end is not configured"
         hf.configure(delete_unlisted_after_hours=25.5)
         hf.cycles()
         assert hf.cloud("running") == sorted(machines), "25 hours are not 25.5"
@@ -100,7 +100,7 @@ def a_day_passes(hf: Grid, machines: list[str]) -> None:
 
 
 def unlisted(hf: Grid) -> list[str]:
-    """What `provisioner status` shows of machines that HF seems to have forgotten."""
+    """Return the machines that HF seems to have forgotten, by `provisioner status`."""
     shown: list[str] = json.loads(hf.shown())["unlisted"]
     return shown
 
@@ -141,10 +141,10 @@ def recorded(hf: Grid) -> None:
     request = hf.call("requestMachines", document)["requestId"]
     assert len(names(hf.ended(request), "succeed")) == document["template"]["machineCount"]
     assert hf.call("getReturnRequests", golden("getReturnRequests-input"))["requests"] == []
-    back = hf.call("requestReturnMachines", golden("requestReturnMachines-input"))["requestId"]
+    return_id = hf.call("requestReturnMachines", golden("requestReturnMachines-input"))["requestId"]
     asked = golden("getRequestStatus-input")
-    asked["requests"][0]["requestId"] = back
-    until(lambda: hf.status(back)[0]["status"] != "running", SECONDS, every=0.2)
+    asked["requests"][0]["requestId"] = return_id
+    until(lambda: hf.status(return_id)[0]["status"] != "running", SECONDS, every=0.2)
     [entry] = hf.call("getRequestStatus", asked)["requests"]
     assert entry["status"] == "complete"
     assert {(machine["result"], machine["status"]) for machine in entry["machines"]} == {("succeed", "terminated")}

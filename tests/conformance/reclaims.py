@@ -96,9 +96,9 @@ def being_returned(hf: Grid) -> None:
     lost, kept = hf.complete(2)
     hf.simulator.preempt(lost)
     hf.reclaims(lost, among=[lost, kept])
-    back = hf.give_back(lost, kept)
+    return_id = hf.give_back(lost, kept)
     assert hf.reclaimed(lost, kept) == {}
-    assert hf.ended(back)["status"] == "complete"
+    assert hf.ended(return_id)["status"] == "complete"
 
 
 @case(92, "the cloud's list fails → requests [], no host is reported")

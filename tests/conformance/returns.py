@@ -12,10 +12,10 @@ case = CASES.case
 
 UNKNOWN = "hf-zzzzzzzzzz-000007"
 COPY = "hf-zzzzzzzzzz-000008"
-"""A pod that somebody made with the labels of one of ours."""
+"""A pod with the labels of one of ours, made by another client."""
 
 
-def given_back(hf: Grid, machines: object) -> dict[str, object]:
+def returned_entry(hf: Grid, machines: object) -> dict[str, object]:
     """The end of the return of what HF writes under ``machines``."""
     return hf.ended(hf.call("requestReturnMachines", {"machines": machines})["requestId"])
 
@@ -28,21 +28,21 @@ def results(entry: dict[str, object]) -> dict[str, str]:
 @case(69, "a list with name and machineId → a request id")
 def both(hf: Grid) -> None:
     machines = hf.complete(2)
-    entry = given_back(hf, [{"name": name, "machineId": name} for name in machines])
+    entry = returned_entry(hf, [{"name": name, "machineId": name} for name in machines])
     assert (entry["status"], results(entry)) == ("complete", dict.fromkeys(machines, "succeed"))
 
 
 @case(70, "one object with a name → a request id")
 def one_object(hf: Grid) -> None:
     [machine] = hf.complete(1)
-    assert given_back(hf, {"name": machine})["status"] == "complete"
+    assert returned_entry(hf, {"name": machine})["status"] == "complete"
     assert hf.cloud() == []
 
 
 @case(71, "name alone → found by name; machineId alone → found by id")
 def either(hf: Grid) -> None:
     first, second, third = hf.complete(3)
-    entry = given_back(hf, [{"name": first}, {"machineId": second}])
+    entry = returned_entry(hf, [{"name": first}, {"machineId": second}])
     assert results(entry) == {first: "succeed", second: "succeed"}
     assert hf.cloud() == [third]
 
@@ -50,7 +50,7 @@ def either(hf: Grid) -> None:
 @case(72, "name and machineId disagree → machineId wins, logged; the other host is left alone")
 def disagreeing(hf: Grid) -> None:
     first, second = hf.complete(2)
-    assert results(given_back(hf, [{"name": first, "machineId": second}])) == {second: "succeed"}
+    assert results(returned_entry(hf, [{"name": first, "machineId": second}])) == {second: "succeed"}
     assert hf.cloud() == [first]
     assert [line["name_is_not_machine_id"] for line in hf.log if "name_is_not_machine_id" in line] == [[first]]
 
@@ -60,7 +60,7 @@ def gone_already(hf: Grid) -> None:
     [machine] = hf.complete(1)
     hf.simulator.preempt(machine)
     hf.until_cloud(lambda machines: not machines)
-    entry = given_back(hf, [{"name": machine, "machineId": machine}])
+    entry = returned_entry(hf, [{"name": machine, "machineId": machine}])
     assert (entry["status"], results(entry)) == ("complete", {machine: "succeed"})
 
 
@@ -75,7 +75,7 @@ def unknown_machines(hf: Grid) -> None:
         pod = {"metadata": {"name": name, "labels": marks}, "spec": {"containers": [{"name": "main", "image": "b"}]}}
         requests.post(pods, json=pod, timeout=10 * PATIENCE).raise_for_status()
     gone, foreign = [UNKNOWN, lookalike, "sym-1", "sym-2"], ["other-1", COPY]
-    entry = given_back(hf, [{"name": name} for name in gone + foreign])
+    entry = returned_entry(hf, [{"name": name} for name in gone + foreign])
     assert results(entry) == dict.fromkeys(gone, "succeed") | dict.fromkeys(foreign, "fail")
     assert entry["status"] == "complete_with_error"
     left_alone = [machine["message"] for machine in entry["machines"] if machine["result"] == "fail"]  # type: ignore[attr-defined]
@@ -86,8 +86,8 @@ def unknown_machines(hf: Grid) -> None:
 @case(75, "known, unknown and already returned mixed → one id that covers all")
 def mixed(hf: Grid) -> None:
     first, second, third = hf.complete(3)
-    given_back(hf, {"name": first})
-    entry = given_back(hf, [{"name": name} for name in (first, second, UNKNOWN)])
+    returned_entry(hf, {"name": first})
+    entry = returned_entry(hf, [{"name": name} for name in (first, second, UNKNOWN)])
     assert (entry["status"], set(results(entry).values())) == ("complete", {"succeed"})
     assert set(results(entry)) == {first, second, UNKNOWN}
     assert hf.cloud() == [third]
@@ -104,15 +104,15 @@ def two_returns(hf: Grid) -> None:
 @case(77, "a machine twice in one call → handled once")
 def doubled(hf: Grid) -> None:
     [machine] = hf.complete(1)
-    entry = given_back(hf, [{"name": machine}, {"name": machine, "machineId": machine}, {"machineId": machine}])
+    entry = returned_entry(hf, [{"name": machine}, {"name": machine, "machineId": machine}, {"machineId": machine}])
     assert [one["name"] for one in entry["machines"]] == [machine]  # type: ignore[attr-defined]
 
 
 @case(78, "full and short name of a host → the same host")
 def full_name(hf: Grid) -> None:
     first, second = hf.complete(2)
-    assert results(given_back(hf, [{"name": f"{first}.c.demo-project.internal"}])) == {first: "succeed"}
-    assert results(given_back(hf, [{"name": second.upper()}])) == {second: "succeed"}
+    assert results(returned_entry(hf, [{"name": f"{first}.c.demo-project.internal"}])) == {first: "succeed"}
+    assert results(returned_entry(hf, [{"name": second.upper()}])) == {second: "succeed"}
 
 
 @case(80, "the machine is still being made → cancelled; its request ends with a fail for it")
@@ -120,7 +120,7 @@ def unfinished(hf: Grid) -> None:
     hf.fault("slow_start", params={"seconds": 3600})
     request = hf.request("T2", 1)
     [machine] = names(hf.shows(request, "executing"))
-    assert given_back(hf, {"name": machine})["status"] == "complete"
+    assert returned_entry(hf, {"name": machine})["status"] == "complete"
     entry = hf.ended(request)
     assert (entry["status"], results(entry)) == ("complete_with_error", {machine: "fail"})
     assert hf.cloud() == []
@@ -137,11 +137,11 @@ def many(hf: Grid) -> None:
 def cloud_down(hf: Grid) -> None:
     machines = hf.complete(2)
     hf.fault("unavailable")
-    back = hf.give_back(*machines)
+    return_id = hf.give_back(*machines)
     hf.cycles()
-    assert hf.status(back)[0]["status"] == "running"
+    assert hf.status(return_id)[0]["status"] == "running"
     hf.simulator.impose()
     with loop_time() as ahead:
         ahead.seconds = 10  # it is asked for again
         until(lambda: hf.cloud() == [], SECONDS, what="the machines are deleted")
-        assert hf.ended(back)["status"] == "complete"
+        assert hf.ended(return_id)["status"] == "complete"

@@ -1,4 +1,4 @@
-"""Where the cases play: one embedded cloud for a whole run, and for each case a provider instance of its own on it.
+"""The stage of the cases: one embedded cloud for a whole run, and on it a provider instance for each case.
 
 HostFactory's calls run in the test's process, or are processes if a case is about processes; the loop is the real one,
 in a thread of the test.
@@ -35,7 +35,7 @@ from tests.support.hostfactory.provider import INSTANCE, TEMPLATES
 from tests.support.waiting import PATIENCE, until
 
 SECONDS = 30.0
-"""How long anything may take that the loop does; on an idle machine it takes a tenth of a second."""
+"""Seconds that any act of the loop may take; on an idle machine it takes a tenth of a second."""
 
 PROJECT, ZONE = "demo-project", "us-central1-a"
 MIG_CASES = (54, 85)
@@ -49,11 +49,11 @@ TIMINGS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the conformance checklist."""
+    """A line of the conformance checklist."""
 
     number: int
     condition: str
-    """What is done → what is expected, as the checklist has it."""
+    """The action → the expected result, as in the checklist."""
     play: Callable[[Grid], None]
     loop: bool = True
     """True when the loop runs."""
@@ -157,12 +157,12 @@ class Instance(InProcess):
 
     @property
     def url(self) -> str:
-        """Where the loop answers."""
+        """Return the address of the loop's HTTP server."""
         assert self._service is not None
         return self._service.server.url
 
     def metric(self, name: str) -> float:
-        """A metric's sum over its labels, as Prometheus is told."""
+        """A metric's sum over its labels, as Prometheus scrapes it."""
         families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
@@ -207,12 +207,12 @@ class Instance(InProcess):
     # --- HostFactory --------------------------------------------------------------------------------------------------
 
     def ended(self, id_: str) -> dict[str, Any]:
-        """What HF hears of a request or return once it has ended."""
+        """Return the answer to a request or return once it has ended."""
         until(lambda: self._published(id_, lambda answer: answer.ended), SECONDS, what=f"{id_} ends")
         return self.status(id_)[0]
 
     def shows(self, id_: str, *results: str) -> dict[str, Any]:
-        """What HF hears once its machines have these results."""
+        """Return the answer to a request once its machines have these results."""
 
         def fits(answer: Any) -> bool:
             machines = json.loads(answer.text)["machines"]
@@ -222,7 +222,7 @@ class Instance(InProcess):
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
-        """Names of so many new machines, each of which HF was told."""
+        """Names of so many new machines, all of which were reported to HF."""
         entry = self.ended(self.request(template, machines))
         assert entry["status"] == "complete", entry
         return names(entry)
@@ -259,7 +259,7 @@ class Instance(InProcess):
 
 
 class Grid(Instance):
-    """One case's provider instance."""
+    """The provider instance of a case."""
 
     def __init__(self, directory: Path, cloud: Simulator, case: Case) -> None:
         super().__init__(directory, cloud, case.place)
@@ -289,7 +289,7 @@ class Grid(Instance):
 
 
 class Ahead:
-    """How far loop time is ahead of the real one; read by the loop's thread."""
+    """The seconds by which loop time is ahead of the real time; read by the loop's thread."""
 
     seconds = 0.0
 

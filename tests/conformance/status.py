@@ -46,11 +46,11 @@ def one_object(hf: Grid) -> None:
 def lists(hf: Grid) -> None:
     first, second = hf.request("T2", 1), hf.request("T2", 1)
     hf.ended(first)
-    back = hf.give_back(*names(hf.ended(second)))
-    hf.ended(back)
+    return_id = hf.give_back(*names(hf.ended(second)))
+    hf.ended(return_id)
     assert [entry["requestId"] for entry in hf.status(first)] == [first]
-    mixed = hf.status(second, back, "nosuch", first)
-    assert [entry["requestId"] for entry in mixed] == [second, back, "nosuch", first]
+    mixed = hf.status(second, return_id, "nosuch", first)
+    assert [entry["requestId"] for entry in mixed] == [second, return_id, "nosuch", first]
     assert [entry["status"] for entry in mixed] == ["complete", "complete", "complete_with_error", "complete"]
 
 
@@ -212,9 +212,9 @@ def cloud_down(hf: Grid) -> None:
 def given_back(hf: Grid) -> None:
     machines = hf.complete(2)
     hf.fault("hang", target="pods.delete", params={"seconds": 1})
-    back = hf.give_back(*machines)
-    assert hf.shows(back, "executing", "executing")["status"] == "running"
-    entry = hf.ended(back)
+    return_id = hf.give_back(*machines)
+    assert hf.shows(return_id, "executing", "executing")["status"] == "running"
+    entry = hf.ended(return_id)
     assert entry["status"] == "complete"
     assert {(machine["result"], machine["status"]) for machine in entry["machines"]} == {("succeed", "terminated")}
     assert names(entry) == machines
@@ -236,11 +236,11 @@ def not_deletable(hf: Grid) -> None:
 
 @case(66, "a return polled after its record was trimmed → as an unknown id", retention_hours=0)
 def trimmed(hf: Grid) -> None:
-    back = hf.give_back(*hf.complete(1))
-    hf.ended(back)
-    until(lambda: back not in hf.state.intent.read().returns, SECONDS, what="the return is trimmed")
-    until(lambda: not hf.state.status.read_answers([back]), SECONDS, what="its answer is trimmed")
-    [entry] = hf.status(back)
+    return_id = hf.give_back(*hf.complete(1))
+    hf.ended(return_id)
+    until(lambda: return_id not in hf.state.intent.read().returns, SECONDS, what="the return is trimmed")
+    until(lambda: not hf.state.status.read_answers([return_id]), SECONDS, what="its answer is trimmed")
+    [entry] = hf.status(return_id)
     assert (entry["status"], entry["machines"]) == ("complete_with_error", [])
 
 
@@ -259,7 +259,7 @@ def a_thousand(hf: Grid) -> None:
 def every_state(hf: Grid) -> None:
     asked = {"created_wall": time.time(), "create_for": hf.instance}
     ids = [add_request(hf.state, "T2", 1, **asked) for _ in range(4)]
-    backs = [add_return(hf.state, [f"m{number}"], **asked) for number in range(2)]
+    return_ids = [add_return(hf.state, [f"m{number}"], **asked) for number in range(2)]
     ends = (None, RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR, None)
     records = {
         id_: RequestRecord(
@@ -281,18 +281,18 @@ def every_state(hf: Grid) -> None:
     }
     returns = {
         id_: ReturnRecord(id=id_, names=tuple(machines), read_at=0.0, deadline_at=1.0, results=settled, ended=end)
-        for id_, end in zip(backs, (None, RequestStatus.COMPLETE_WITH_ERROR), strict=True)
+        for id_, end in zip(return_ids, (None, RequestStatus.COMPLETE_WITH_ERROR), strict=True)
     }
     memory = Memory(hf.instance, requests=records, returns=returns)
     answers = {id_: answer for id_, (_, answer) in rendering.render_answers(memory, {}, "hf").items()}
     hf.state.status.write(answers, {})
-    entries = hf.status(*ids, *backs)
+    entries = hf.status(*ids, *return_ids)
     assert {entry["status"] for entry in entries} == {"running", "complete", "complete_with_error"}
     assert {machine["result"] for entry in entries for machine in entry["machines"]} == {"executing", "fail", "succeed"}
 
 
 def _slots(request: str) -> dict[int, Slot]:
-    """One slot for every combination of what makes a difference."""
+    """Return a slot for every combination of the fields that make a difference."""
     kinds = itertools.product(
         Verdict, (None, *DeleteReason), (None, 1.0), (None, 2.0), (None, Failure(ErrorClass.STOCKOUT, "none left"))
     )

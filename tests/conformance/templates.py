@@ -10,7 +10,7 @@ case = CASES.case
 
 
 def listed(hf: Grid, document: object | None = None) -> dict[str, dict[str, object]]:
-    """What HF is shown, by templateId."""
+    """Return the templates that HF gets, by templateId."""
     answer = hf.call("getAvailableTemplates", document or {})
     return {shown["templateId"]: shown for shown in answer["templates"]}
 

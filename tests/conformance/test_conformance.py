@@ -26,7 +26,7 @@ PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]
 
 
-REQUEST, POLL, GIVE_BACK = "requestMachines", "getRequestStatus", "requestReturnMachines"
+REQUEST, POLL, RETURN = "requestMachines", "getRequestStatus", "requestReturnMachines"
 COUNT = "template.machineCount: "
 WHOLE = COUNT + "expected a whole number from 1 to 100000, got "
 
@@ -38,7 +38,7 @@ class Refused(NamedTuple):
     command: str
     document: object
     words: str
-    """How the line goes on after the file's name."""
+    """The rest of the line after the file's name."""
 
 
 REFUSED = [
@@ -60,11 +60,11 @@ REFUSED = [
     Refused(62, POLL, {"requests": [{}]}, "requests[0].requestId: is missing"),
     Refused(62, POLL, {"requests": {"requestId": None}}, "requests.requestId: expected a text, got null"),
     Refused(62, POLL, {"requests": [{"requestId": 7}]}, "requests[0].requestId: expected a text, got 7"),
-    Refused(79, GIVE_BACK, {"machines": []}, "machines: the list is empty"),
-    Refused(79, GIVE_BACK, {}, "machines: is missing"),
-    Refused(79, GIVE_BACK, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
+    Refused(79, RETURN, {"machines": []}, "machines: the list is empty"),
+    Refused(79, RETURN, {}, "machines: is missing"),
+    Refused(79, RETURN, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
 ]
-"""One line each."""
+"""The refused documents, one line each."""
 
 
 def _named(number: int, condition: str) -> str:
@@ -97,7 +97,7 @@ def test_case_as_processes(case: Case, cloud: Simulator, tmp_path: Path) -> None
 @pytest.mark.flips
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 @pytest.mark.parametrize("case", _cases(case for case in PLAYED if case.number in MIG_CASES))
-def test_case_whatever_is_true_of_what_nobody_documents(case: Case, switches: Switches, tmp_path: Path) -> None:
+def test_case_with_undocumented_behaviours_flipped(case: Case, switches: Switches, tmp_path: Path) -> None:
     with stage() as cloud, Grid(tmp_path, cloud, case) as hf:
         assert cloud.call(lambda world: world.groups.switches) == switches
         case.play(hf)

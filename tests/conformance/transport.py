@@ -268,7 +268,7 @@ def terminated(hf: Grid) -> None:
     assert set(printed) <= {*intent.requests, *intent.returns}
     for request in [*intent.requests, *intent.returns]:
         hf.ended(request)
-    alive = len(intent.requests) - len({name for back in intent.returns.values() for name in back.names})
+    alive = len(intent.requests) - len({name for record in intent.returns.values() for name in record.names})
     assert len(hf.cloud()) == alive
 
 

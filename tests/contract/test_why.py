@@ -165,23 +165,23 @@ def test_a_gated_pod_waits_with_its_reason_until_its_gates_are_removed(cloud: Cl
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("words", "error"),
     [("GCE out of resources", ErrorClass.STOCKOUT), ("GCE quota exceeded", ErrorClass.QUOTA)],
 )
-def test_the_reason_for_a_missing_node_is_in_the_autoscalers_words(cloud: Cloud, said: str, error: ErrorClass) -> None:
+def test_the_reason_for_a_missing_node_is_in_the_autoscalers_words(cloud: Cloud, words: str, error: ErrorClass) -> None:
     cloud.write(nodeSelector={"disk": "huge"})
-    cloud.fault(Fault("stockout", params={"words": said}))
+    cloud.fault(Fault("stockout", params={"words": words}))
     cloud.place.create(1)
     first = cloud.until(lambda machine: machine.failure is not None, "the scheduler's words")
     assert first.failure is not None
     assert first.failure.error is ErrorClass.STOCKOUT
     cloud.pods.say(ONE, "TriggeredScaleUp", "pod triggered scale-up: [{pool 3->4 (max: 9)}]")
-    cloud.pods.say(ONE, "FailedScaleUp", SCALE_UP.format(said))
+    cloud.pods.say(ONE, "FailedScaleUp", SCALE_UP.format(words))
     cloud.pods.say(ONE, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")
-    machine = cloud.until(lambda machine: said in (machine.failure.text if machine.failure else ""), said)
+    machine = cloud.until(lambda machine: words in (machine.failure.text if machine.failure else ""), words)
     assert machine.failure is not None
     assert machine.failure.error is error
-    assert f"FailedScaleUp: {SCALE_UP.format(said)}; Unschedulable: 0/" in machine.failure.text
+    assert f"FailedScaleUp: {SCALE_UP.format(words)}; Unschedulable: 0/" in machine.failure.text
 
 
 def test_no_event_is_read_of_pods_that_run(cloud: Cloud) -> None:

@@ -37,7 +37,7 @@ RERUNS = " --reruns 1" if os.environ.get("CI") == "true" else ""
 
 
 class Gate:
-    """One run of stages."""
+    """A run of stages."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection

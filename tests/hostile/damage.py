@@ -37,7 +37,7 @@ class Damage:
     probes: list[float] = field(default_factory=list)
     """Seconds of each probe that was answered."""
     failed: list[str] = field(default_factory=list)
-    """Why each other probe was not answered."""
+    """Reasons why other probes were not answered."""
 
     def __str__(self) -> str:
         slowest = max(self.probes, default=0)
@@ -68,13 +68,13 @@ def probe(port: int, tls: bool, path: str = "/readyz") -> int:
 def attacked(name: str, connections: int, pid: int, port: int, *, tls: bool = False) -> Iterator[Damage]:
     """The damage so far to a process, of an attack that goes on meanwhile, in a process of its own."""
     damage, ended = Damage(), threading.Event()
-    begun, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
+    start_mebibytes, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
 
     def measure() -> None:
         while not ended.wait(0.1):
             damage.descriptors = max(damage.descriptors, len(os.listdir(f"/proc/{pid}/fd")))
             damage.threads = max(damage.threads, len(os.listdir(f"/proc/{pid}/task")))
-            damage.mebibytes = max(damage.mebibytes, mebibytes(pid, "VmRSS") - begun)
+            damage.mebibytes = max(damage.mebibytes, mebibytes(pid, "VmRSS") - start_mebibytes)
             damage.cpu = cpu_seconds(pid) - used
 
     def ask() -> None:

@@ -27,7 +27,7 @@ JUNK: Sequence[Any] = (
     *([], {}, [[]], [{}], {"a": {}}, [None], [1], ["x"], {"": None}),
 )
 SEEDS = st.integers(0, 2**40)
-"""Of the alterations: what is asked for, and in which order, is decided by what was read before."""
+"""Seeds of the alterations; the values that were read before decide what is drawn from them, and in which order."""
 
 
 def mutated(document: Any, chance: random.Random) -> Any:

@@ -98,10 +98,10 @@ def test_an_attack_costs_little_and_a_request_is_carried_out_meanwhile(
 
     before = open_descriptors()
     with attacked(name, CONNECTIONS[name], pid, address.port, tls=tls) as damage:
-        template, begun = hf.templates()[0], time.monotonic()
+        template, began_at = hf.templates()[0], time.monotonic()
         request = hf.request(template, 1)
         until(lambda: hf.status(request)["status"] == "complete", REQUEST_SECONDS, what="the request is carried out")
-        carried_out = time.monotonic() - begun
+        carried_out = time.monotonic() - began_at
         until(lambda: len(damage.probes) + len(damage.failed) >= PROBES, 120, what="the probes are asked")
     print(f"{name}, {address.scheme}: {damage}")
     costs = {

@@ -119,8 +119,10 @@ def test_a_large_response_is_refused_with_its_place_call_and_limit(tmp_path: Pat
         text = observe(made)
         made.close()
     place = cloud.address.removeprefix("http://")
-    said = rf"{place}: GET /\S+: the response, or a part of it, has more than (256 KiB|20480 KiB|20 MiB|1500000 values)"
-    assert re.search(said, text), text
+    expected = (
+        rf"{place}: GET /\S+: the response, or a part of it, has more than (256 KiB|20480 KiB|20 MiB|1500000 values)"
+    )
+    assert re.search(expected, text), text
 
 
 GROWTH = """
@@ -506,11 +508,11 @@ def test_a_place_that_does_not_answer_holds_up_neither_start_nor_end_nor_other_p
                 assert hf.status(asked)[0]["status"] == "complete"
                 loop.send_signal(signal.SIGTERM)
                 until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
-                said = loop.stderr.read() if loop.stderr else ""
+                errors = loop.stderr.read() if loop.stderr else ""
             finally:
                 loop.kill()
-        assert (loop.returncode, "Traceback" in said) == (0, False), said
-        assert "Provisioner ended" in said
+        assert (loop.returncode, "Traceback" in errors) == (0, False), errors
+        assert "Provisioner ended" in errors
 
 
 def test_a_name_server_that_does_not_answer_holds_up_no_start(
@@ -548,7 +550,7 @@ from provisioner.loop.loop import Loop
 sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
-HELD = {
+HANGS = {
     "the questions of the start": "observe_pools.CHECK_SECONDS = loop_service.END_SECONDS = 600; print('held', flush=True)",
     "something without a bound": """
 loop_service.END_SECONDS = 1
@@ -561,15 +563,15 @@ Loop.run = lambda *_, **__: (ThreadPoolExecutor(1).submit(time.sleep, 600), prin
 }
 
 
-@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
-def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held: str) -> None:
+@pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
+def test_sigterm_ends_a_loop_that_hangs_in(tmp_path: Path, cloud: Any, hang: str) -> None:
     with HostileCloud(TIMELESS["silence"]) as bad, Grid(tmp_path, cloud, Case(4, "", lambda _: None, loop=False)) as hf:
         pools = hf.settings["pools"]
         assert isinstance(pools, dict)
-        if "CHECK_SECONDS" in held:
+        if "CHECK_SECONDS" in hang:
             hf.configure(pools=pools | {"mig": HOSTILE["mig"] | {"endpoint": bad.address}})
         with subprocess.Popen(
-            [sys.executable, "-c", BEGIN.format(held)],
+            [sys.executable, "-c", BEGIN.format(hang)],
             env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -578,17 +580,17 @@ def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held
             try:
                 assert loop.stdout is not None
                 assert loop.stdout.readline() == "held\n"
-                if "CHECK_SECONDS" in held:
+                if "CHECK_SECONDS" in hang:
                     until(lambda: bad.asked, SECONDS, what="a question is under way")
                 loop.send_signal(signal.SIGTERM)
                 until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
-                said = loop.stderr.read() if loop.stderr else ""
+                errors = loop.stderr.read() if loop.stderr else ""
             finally:
                 loop.kill()
-        assert (loop.returncode, "Traceback" in said) == (0, False), said
-        ended = [json.loads(line) for line in said.splitlines() if "Ended with work under way" in line]
+        assert (loop.returncode, "Traceback" in errors) == (0, False), errors
+        ended = [json.loads(line) for line in errors.splitlines() if "Ended with work under way" in line]
         assert [(line["severity"], line["at"]) for line in ended] == (
-            [("WARNING", "provisioner.commands.loop_service.Service.run")] if "END_SECONDS = 1\n" in held else []
+            [("WARNING", "provisioner.commands.loop_service.Service.run")] if "END_SECONDS = 1\n" in hang else []
         )
         assert all("server" in line["threads"] for line in ended)
 

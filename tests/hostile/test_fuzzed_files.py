@@ -123,7 +123,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
     ),
     "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped()),
 }
-"""What reads each file of the state directory, beside commands that read all of them."""
+"""Readers of each file of the state directory, besides commands that read all of them."""
 
 
 @pytest.fixture

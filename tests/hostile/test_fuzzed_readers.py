@@ -48,7 +48,7 @@ TIME = "2026-11-26T10:00:00Z"
 
 
 def sound(value: Any) -> bool:
-    """Whether all that a value holds is of its type, finite, and no longer than people can bear."""
+    """Return True if all parts of a value have its type, are finite, and are short enough to be read by an operator."""
     if is_dataclass(value):
         return all(
             sound(getattr(value, field.name)) and fits(getattr(value, field.name), str(field.type))
@@ -163,7 +163,7 @@ def spec(tmp_path: Path) -> Path:
 def observations(
     backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """An observation at what is right, and two looks at what is altered; of those that succeeded what they hold."""
+    """Observe unaltered documents once and altered documents twice; return the snapshots that succeeded."""
     for number, change in enumerate((copy.deepcopy, changed, changed)):
         alter(change)
         with suppress(BackendError):
@@ -213,17 +213,17 @@ def test_a_watch(seed: int) -> None:
 
 @FUZZED
 @given(SEEDS)
-def test_what_is_said_of_pods_and_nodes(seed: int) -> None:
+def test_failures_of_pods_and_nodes_are_sound(seed: int) -> None:
     api, chance = kube(), random.Random(seed)
     api.alter = lambda one: mutated(one, chance)
-    caches, told = PodCaches(), []
-    caches.explain = lambda words: told.append(words) is None  # type: ignore[method-assign]
+    caches, explained = PodCaches(), []
+    caches.explain = lambda words: explained.append(words) is None  # type: ignore[method-assign]
     PodEvents(api, "grid", caches)._read([Wait("uid-1", False), Wait("uid-1", True)])
     nodes = SpotNodes(api)
     nodes.is_spot("node")
     nodes._read()
     assert nodes.is_spot("node") in (None, True, False)
-    assert all(sound(failure) for words in told for failure in words.values())
+    assert all(sound(failure) for words in explained for failure in words.values())
 
 
 @FUZZED

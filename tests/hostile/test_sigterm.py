@@ -72,8 +72,8 @@ def test_sigterm_ends_a_loop_under_load_in_order_at_any_moment(tmp_path: Path) -
                 moment = chance.randrange(2, LINES)
                 until(lambda loop=loop, moment=moment: len(loop.lines) >= moment, 4 * SECONDS, what=f"line {moment}")  # type: ignore[misc]
                 last = loop.lines[-1]
-                code, said = loop.end()
+                code, errors = loop.end()
             ends[last[:80]] = ends.get(last[:80], 0) + 1
-            assert code == 0, f"round {number}, SIGTERM_SEED={SEED}, after {last}:\n{said}"
+            assert code == 0, f"round {number}, SIGTERM_SEED={SEED}, after {last}:\n{errors}"
             for words in ("Traceback", "cannot schedule", "Exception ignored", "Ended with work under way"):
-                assert words not in said, f"round {number}, SIGTERM_SEED={SEED}, after {last}:\n{said}"
+                assert words not in errors, f"round {number}, SIGTERM_SEED={SEED}, after {last}:\n{errors}"

@@ -38,7 +38,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066\ufeff]|\\\\
 """The characters of HOSTILE, raw or as JSON's escapes: no screen may have them."""
 
 SENTENCES = ("message", "reason", "statusMessage", "description")
-"""Fields of the clouds' documents that hold words for people."""
+"""Fields of the clouds' documents with texts for operators."""
 
 GROUP, NAMESPACE = "words", "words"
 
@@ -132,9 +132,9 @@ def test_no_hostile_word_of_a_cloud_reaches_a_screen(site: Instance) -> None:
             *(f"/request/{name}" for name in ids),
         )
     }
-    told = json.dumps(site.status(ids[0]), ensure_ascii=False)
+    answer = json.dumps(site.status(ids[0]), ensure_ascii=False)
 
-    shown = {**screens, **pages, "getRequestStatus": told}
+    shown = {**screens, **pages, "getRequestStatus": answer}
     assert [name for name, text in shown.items() if CONTROL.search(text)] == []
     assert [name for name, text in shown.items() if re.search(r"(?m)^ERROR forged", text)] == []
     assert sum("forged" in text for text in shown.values()) >= 6, "the rest of the words is shown"
@@ -151,7 +151,7 @@ def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
     assert format_printable_lines(text).count("\n") == text.count("\n")
 
 
-def test_what_rich_draws_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
+def test_rich_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
     """As ``status --watch``: a terminal whose reader waits until the screen has been drawn."""
     hf = HostFactory(tmp_path)
     (hf.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")

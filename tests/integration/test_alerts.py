@@ -26,16 +26,16 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 PAGE = ROOT / "docs" / "alerts.md"
 QUICK = [(0, 1), (1, 2)]
-"""Which of how many loops is lost where `make test` asks."""
+"""Losses that `make test` tries: the index of the lost loop, and the number of loops."""
 PROMTOOL = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
 
 SECONDS = 60 * PATIENCE
 EVERY = 15
 """Seconds between two scrapes."""
 FELL = 600
-"""When something happens, in seconds."""
+"""Seconds until the event of a test."""
 PAGED = FELL + 300
-"""When whoever is on call has to know."""
+"""Seconds until the operator on call has to be alerted."""
 END = 3600
 
 
@@ -48,7 +48,7 @@ def rules() -> list[dict[str, Any]]:
 
 @dataclass
 class Process:
-    """One process as Prometheus sees it, in steps of a scrape: until ``FELL``, and from then on."""
+    """A process as Prometheus sees it, in steps of a scrape: until ``FELL``, and from then on."""
 
     instance: str
     provisioner: str
@@ -87,20 +87,20 @@ FATES: dict[str, dict[str, Any]] = {
     "dead": {"up": "1 0", "active": "1 stale", "cycles": "+ stale"},
     "hung": {"cycles": "+ ="},
     "gone from discovery": {"up": "1 stale", "active": "1 stale", "cycles": "+ stale"},
-    "gone, and nobody marked the end of its series": {"up": "1 _", "active": "1 _", "cycles": "+ _"},
+    "gone, without a mark at the end of its series": {"up": "1 _", "active": "1 _", "cycles": "+ _"},
     "standing by alone": {"active": "0 0", "cycles": "0 0"},
     "never seen": {"up": "0 0", "active": "_ _", "cycles": "_ _"},
 }
 
 
 PLAIN = [{name: part for name, part in rule.items() if name != "annotations"} for rule in rules()]
-"""What is said of an alert is judged elsewhere."""
+"""The rules without annotations, which other tests check."""
 SEVERITY = {rule["alert"]: rule["labels"]["severity"] for rule in PLAIN}
 
 Firing = Mapping[str, Sequence[Mapping[str, str]]]
 
 
-def story(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
+def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
     """A test for promtool. ``expected`` are labels of the alerts that fire, by second and name; no other one fires."""
     asked = [
         {
@@ -115,11 +115,11 @@ def story(name: str, processes: Iterable[Process], expected: Mapping[int, Firing
     return {"name": name, "interval": f"{EVERY}s", "input_series": series, "alert_rule_test": asked}
 
 
-def judge(tmp_path: Path, *stories: Mapping[str, Any]) -> None:
+def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
     """Each comes out as expected."""
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "plain", "rules": PLAIN}]}))
     file, about = tmp_path / "test.yml", {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s"}
-    file.write_text(yaml.safe_dump({**about, "tests": list(stories)}))
+    file.write_text(yaml.safe_dump({**about, "tests": list(cases)}))
     done = subprocess.run(
         ["promtool", "test", "rules", file], capture_output=True, text=True, check=False, timeout=60 * PATIENCE
     )
@@ -127,14 +127,14 @@ def judge(tmp_path: Path, *stories: Mapping[str, Any]) -> None:
 
 
 def unlucky(which: int, count: int, fate: str) -> dict[str, Any]:
-    """Of so many loops one does not work. The others do, and each of them has a standby."""
+    """Return the case in which one of so many loops does not work. The others work, and each of them has a standby."""
     lost = Process("host-lost", f"grid-{which}", **FATES[fate])
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(count) if n != which]
     standbys = [standby(one.provisioner, f"{one.instance}-standby") for one in works]
     owner = {"instance": "host-lost"} if fate == "never seen" else {"provisioner": f"grid-{which}"}
     down = [{"job": "provisioner", "instance": "host-lost"}] if fate in ("dead", "never seen") else []
     alerts: Firing = {"NotReconciling": [{"job": "provisioner", **owner}], "InstanceDown": down}
-    return story(fate, [lost, *works, *standbys], {PAGED: alerts})
+    return case(fate, [lost, *works, *standbys], {PAGED: alerts})
 
 
 @PROMTOOL
@@ -157,27 +157,27 @@ def test_loops_that_work_fire_nothing_nor_do_their_standbys(tmp_path: Path) -> N
     def well(count: int) -> dict[str, Any]:
         loops = [Process(f"host-{n}", f"grid-{n}") for n in range(count)]
         standbys = [standby(f"grid-{n}", f"host-{n}-standby-{m}") for n in range(count) for m in range(2)]
-        return story(f"{count} loops", [*loops, *standbys], {60: {}, PAGED: {}, END: {}})
+        return case(f"{count} loops", [*loops, *standbys], {60: {}, PAGED: {}, END: {}})
 
     judge(tmp_path, *map(well, (1, 3)))
 
 
 @PROMTOOL
 @pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 3))])
-def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path, count: int) -> None:
+def test_a_standby_that_takes_over_in_time_causes_no_alert(tmp_path: Path, count: int) -> None:
     heir = standby("grid-0", "host-heir", active="0 1", cycles="0 +")
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(1, count)]
     dead, gone = (Process("host-lost", "grid-0", **FATES[fate]) for fate in ("dead", "gone from discovery"))
     down: Firing = {"InstanceDown": [{"job": "provisioner", "instance": "host-lost"}]}
     judge(
         tmp_path,
-        story("dead", [dead, heir, *works], {FELL + 60: {}, PAGED: down, END: down}),
-        story("gone", [gone, heir, *works], {FELL + 60: {}, PAGED: {}, END: {}}),
+        case("dead", [dead, heir, *works], {FELL + 60: {}, PAGED: down, END: down}),
+        case("gone", [gone, heir, *works], {FELL + 60: {}, PAGED: {}, END: {}}),
     )
 
 
 @PROMTOOL
-def test_it_is_told_whose_loop_is_lost_by_what_its_process_exported(tmp_path: Path) -> None:
+def test_the_alert_names_the_lost_loop_by_its_last_metrics(tmp_path: Path) -> None:
     dead = standby("grid", "host-standby", up="1 0", active="0 stale", cycles="0 stale")
     only_down: Firing = {"InstanceDown": [{"job": "provisioner", "instance": "host-standby"}]}
     other_job = Process("host", "grid", job="symphony", **FATES["dead"])
@@ -185,12 +185,12 @@ def test_it_is_told_whose_loop_is_lost_by_what_its_process_exported(tmp_path: Pa
         "NotReconciling": [{"job": "symphony", "provisioner": "grid"}],
         "InstanceDown": [{"job": "symphony", "instance": "host"}],
     }
-    stranger = Process("host", "grid", job="other", **FATES["never seen"])
+    unlabelled = Process("host", "grid", job="other", **FATES["never seen"])
     judge(
         tmp_path,
-        story("a dead standby", [Process("host", "grid"), dead], {FELL: {}, PAGED: only_down}),
-        story("its job has another name", [other_job, stranger], {PAGED: both}),
-        story("no target at all", [stranger], {300: {"NotReconciling": [{}]}}),
+        case("a dead standby", [Process("host", "grid"), dead], {FELL: {}, PAGED: only_down}),
+        case("its job has another name", [other_job, unlabelled], {PAGED: both}),
+        case("no target at all", [unlabelled], {300: {"NotReconciling": [{}]}}),
     )
 
 
@@ -212,14 +212,14 @@ def test_all_that_a_process_exports_while_it_stands_by_for_an_hour_fires_nothing
     }
     assert len(more) > 50
     processes = [Process("host", "grid"), standby("grid", "host-standby", more=more)]
-    judge(tmp_path, story("stands by", processes, {PAGED: {}, END: {}}))
+    judge(tmp_path, case("stands by", processes, {PAGED: {}, END: {}}))
 
 
 # --- the page that each leads to --------------------------------------------------------------------------------------
 
 
 def sections() -> dict[str, str]:
-    """What the page says of each alert."""
+    """Return the text of the page about each alert."""
     parts = re.split(r"(?m)^## (.+)\n", PAGE.read_text())
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

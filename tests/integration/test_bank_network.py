@@ -1,7 +1,8 @@
-"""Where a proxy is the only way out and an authority of the bank's own signs what it opens: every client goes through,
-trusts it by one setting, and says what is wrong with either; the metadata server is never asked through the proxy.
+"""A network whose only way out is a proxy with a certificate authority of the bank's own.
 
-The names lead nowhere but through the proxy, so whatever is reached has passed it.
+Every client goes through the proxy, trusts the authority by one setting, and reports what is wrong with either; the
+metadata server is never asked through the proxy. The names resolve only at the proxy, so whatever is reached has passed
+the proxy.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
 CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
-"""What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
+"""Beginnings or ends of environment variables of this test that would affect the clients."""
 
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""What a server says of a path and a form, or of a path and a JSON document."""
+"""A function from a path and a form, or from a path and a JSON document, to a server's answer."""
 
 
 class Served(BaseHTTPRequestHandler):
@@ -95,14 +96,14 @@ def served(answer: Answer) -> Iterator[ThreadingHTTPServer]:
 
 
 def token(_path: str, form: dict[str, Any]) -> dict[str, Any]:
-    """What Google's STS answers to a token of the bank's own issuer."""
+    """Return the answer of Google's STS to a token of the bank's own issuer."""
     assert form["subject_token"] == ["of-the-bank"], form
     kind = "urn:ietf:params:oauth:token-type:access_token"
     return {"access_token": "federated", "issued_token_type": kind, "token_type": "Bearer", "expires_in": 3600}
 
 
 def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """What Google's IAM answers to whoever may be the account."""
+    """Return the answer of Google's IAM to a caller that may act as the account."""
     if path.endswith("/allowedLocations"):
         return {"locations": [], "encodedLocations": "0x0"}
     assert path == GENERATE, path
@@ -112,7 +113,7 @@ def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
-    """What it answers where the role roles/iam.workloadIdentityUser is not bound."""
+    """Return the answer of Google's IAM if the role roles/iam.workloadIdentityUser is not bound."""
     words = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
     return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
 
@@ -129,7 +130,7 @@ class Bank:
     """With what Pub/Sub was asked for a stream of messages."""
     environment: dict[str, str] = field(default_factory=dict)
 
-    def begun(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start_process(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A command of the provisioner in this network."""
         self.proxy.asked.clear()
         self.proxy.bearers.clear()
@@ -150,13 +151,13 @@ class Bank:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A command of the provisioner in this network, once it has ended."""
-        with self.begun(*arguments, **environment) as process:
-            said = process.communicate(timeout=120 * PATIENCE)
-        return subprocess.CompletedProcess(arguments, process.returncode, *said)
+        with self.start_process(*arguments, **environment) as process:
+            output = process.communicate(timeout=120 * PATIENCE)
+        return subprocess.CompletedProcess(arguments, process.returncode, *output)
 
     def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
-        """What the loop has said once ``over()``."""
-        with self.begun(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
+        """Run the loop until ``over()``, and return its output."""
+        with self.start_process(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
             try:
                 until(over, 60, what="what the loop has to do")
             finally:
@@ -164,7 +165,7 @@ class Bank:
             return "".join(process.communicate(timeout=120 * PATIENCE))
 
     def federation(self, **more: Any) -> None:
-        """What the federation's configuration says besides."""
+        """Add fields to the federation's configuration."""
         file = self.directory / "conf" / "federation.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
@@ -184,7 +185,7 @@ class Bank:
                 del self.proxy.targets[IAM]
 
     def findings(self, **environment: str) -> list[str]:
-        """What ``check --live`` finds wrong."""
+        """Return the findings of ``check --live``."""
         done = self.run("check", "--live", "-o", "json", **environment)
         assert done.stdout, done.stderr
         return [f"{one['pool']}: {one['text']}" for one in json.loads(done.stdout)["findings"]]
@@ -264,7 +265,7 @@ def bank(network: tuple[Proxy, Authority, set[str]], tmp_path: Path) -> Bank:
 
 
 def wrong(bank: Bank, **environment: str) -> list[str]:
-    """What is found beside the advice on the group's template."""
+    """Return the findings, except the advice on the group's template."""
     return [text for text in bank.findings(**environment) if "no labels" not in text]
 
 
@@ -325,7 +326,7 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 @GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
-    """gcloud asks nobody for it."""
+    """gcloud needs no server for it."""
     bank.is_the_account()
     places = {"/run/bank/token": tmp_path / "subject", "/etc/hostfactory": tmp_path}
     text = shlex.join(federation_lines()[-1])
@@ -371,11 +372,11 @@ def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
 
 
 @pytest.mark.slow
-def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank: Bank) -> None:
+def test_an_account_that_the_federation_may_not_use_is_reported_in_googles_words(bank: Bank) -> None:
     with bank.as_the_account(denied):
-        said = wrong(bank)
-    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
-    for text in said:
+        findings = wrong(bank)
+    assert {text.split(":")[0] for text in findings} == {"pods", "vms", "events"}
+    for text in findings:
         assert "iam.serviceAccounts.getAccessToken" in text, text
 
 
@@ -395,9 +396,9 @@ def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> N
 @pytest.mark.slow
 def test_without_the_authority_no_server_is_trusted(bank: Bank) -> None:
     del bank.settings["ca_bundle"]
-    for text in (said := wrong(bank)):
+    for text in (findings := wrong(bank)):
         assert "certificate" in text.lower() or "ssl" in text.lower(), text
-    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
+    assert {text.split(":")[0] for text in findings} == {"pods", "vms", "events"}
 
 
 @pytest.mark.slow
@@ -407,9 +408,9 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
 
 
 @pytest.mark.slow
-def test_a_proxy_that_wants_another_login_is_told_at_once_and_never_by_its_password(bank: Bank) -> None:
-    """A proxy locks accounts that try again and again: nobody looks until the time for an observation is over."""
-    bank.proxy.login = "somebody:else"
+def test_a_proxy_that_wants_another_login_is_reported_at_once_and_without_its_password(bank: Bank) -> None:
+    """A proxy locks accounts after many tries, so there is no retry until the time of an observation is over."""
+    bank.proxy.login = "other:login"
     bundle = bank.directory / "bundle.tar.gz"
     checked = bank.run("check", "--live", "-o", "json")
     assert {f"{one['pool']}: {one['text']}" for one in json.loads(checked.stdout)["findings"]} >= {

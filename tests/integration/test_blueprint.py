@@ -68,11 +68,11 @@ FORM: dict[str, Any] = {
         },
     },
 }
-"""What the toolkit takes of what we give: it reads strictly, and refuses a field that it does not know."""
+"""The fields that the toolkit accepts; it reads strictly, and refuses an unknown field."""
 
 
 def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
-    """What is wrong with a blueprint."""
+    """Return the faults in a blueprint."""
     found = [error.message for error in jsonschema.Draft202012Validator(FORM).iter_errors(blueprint)]
     if found:
         return found
@@ -91,7 +91,7 @@ def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
 
 
 def settings(blueprint: dict[str, Any]) -> dict[str, Any]:
-    """What the first module is given."""
+    """Return the settings of the first module."""
     given: dict[str, Any] = blueprint["deployment_groups"][0]["modules"][0]["settings"]
     return given
 

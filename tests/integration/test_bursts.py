@@ -1,4 +1,4 @@
-"""Thousands of instances over several groups, in virtual time: all of them are there, or HF is told why not."""
+"""Thousands of instances over several groups, in virtual time: all run, or HF gets the reason."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_a_burst_with_a_stockout_in_one_zone_and_preemptions(tmp_path: Path) -> 
         lost = site.lost()
         assert 0.03 * count < len(lost) < 0.07 * count
         assert site.phases() == dict.fromkeys(set(names) - lost.keys(), "running")
-        assert target_sizes(site) == dict(pools(site)), "no group wants what nobody asked for"
+        assert target_sizes(site) == dict(pools(site)), "no group has more than requested"
         assert pools(site)["hf-b"] <= count // 10
         assert site.mutations()[CREATES] == calls[CREATES], "what is lost after the answer is not made again"

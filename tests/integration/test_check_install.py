@@ -108,9 +108,7 @@ LOG = "demoinst-provider.master1.log"
         (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_do(
-    hf: HostFactory, wrong: Callable[[HostFactory], object], words: str
-) -> None:
+def test_each_fault_is_named_with_its_fix(hf: HostFactory, wrong: Callable[[HostFactory], object], words: str) -> None:
     """Looked at until it is found: the scripts are tried last."""
     wrong(hf)
     found = map(str, installation_check.check_all(Directories(hf.environment), ""))
@@ -126,14 +124,14 @@ def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf
 
 
 def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) -> None:
-    def told_of(user: str) -> str:
+    def findings_for(user: str) -> str:
         return "".join(map(str, installation_check._both_users(str(hf.work), user)))
 
     hf.work.chmod(0o750)
-    assert "chmod 2770" in told_of("nobody")
+    assert "chmod 2770" in findings_for("nobody")
     hf.work.chmod(0o2770)
-    assert "lacks the user" in told_of("nobody")
-    assert "does not exist" in told_of("no-such-user")
+    assert "lacks the user" in findings_for("nobody")
+    assert "does not exist" in findings_for("no-such-user")
     assert checked(hf, "--loop-user", user_name(os.geteuid()))[2] == []
 
 
@@ -142,11 +140,12 @@ USER = 54321
 
 
 def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
-    """What a user of group ``USER`` alone is told. In a child that has all modules: he may not be able to read this
-    Python's.
+    """Return the findings for a user of group ``USER`` alone.
+
+    They come from a forked child that has all modules, because that user may not be able to read this Python's.
     """
     with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
-        return child.submit(told, hf.environment).result(60 * PATIENCE)
+        return child.submit(checked_lines, hf.environment).result(60 * PATIENCE)
 
 
 def become_user(user: int) -> None:
@@ -155,7 +154,7 @@ def become_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def told(environment: dict[str, str]) -> list[str]:
+def checked_lines(environment: dict[str, str]) -> list[str]:
     installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
     return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
@@ -171,13 +170,13 @@ def users_hf() -> Iterator[HostFactory]:
 
 
 @only_root
-def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
+def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> None:
     assert found_by_user(users_hf)[0] == f"fine: the scripts run as user {USER}, in groups {USER}"
 
 
 @only_root
-def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(users_hf: HostFactory) -> None:
-    """By the host's accounts, nobody is in the group of that name; this process is not."""
+def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
+    """By the host's accounts, user ``nobody`` is a member of the group; this process is not."""
     nobody = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
@@ -186,13 +185,13 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(
     os.chown(work, USER, nobody.pw_gid)
     work.chmod(0o2770)
     words = f"nobody is in group {grp.getgrgid(nobody.pw_gid).gr_name} by now, but was not yet when this login began"
-    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
-    assert said.startswith(f"fix: {work}: nobody may not write here")
-    assert f"): {words}: log in anew; " in said
+    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert line.startswith(f"fix: {work}: nobody may not write here")
+    assert f"): {words}: log in anew; " in line
 
     work.chmod(0o2750)
-    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
-    assert said.endswith("): change owner, group or mode")
+    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert line.endswith("): change owner, group or mode")
 
 
 @only_root
@@ -211,23 +210,23 @@ def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_w
     os.chown(work / "heartbeat", USER + 1, USER)
     os.chown(work, owner, USER)
     work.chmod(mode)
-    (said,) = [line for line in found_by_user(users_hf) if str(USER + 1) in line]
+    (line,) = [line for line in found_by_user(users_hf) if str(USER + 1) in line]
 
-    assert said.startswith(f"{word}: ")
-    assert ("share group" in said) is (word == "fine")
+    assert line.startswith(f"{word}: ")
+    assert ("share group" in line) is (word == "fine")
 
 
 @only_root
 @pytest.mark.slow
-def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_hf: HostFactory) -> None:
+def test_files_of_root_in_the_user_s_directory_are_to_be_given_to_the_user(users_hf: HostFactory) -> None:
     hf, work = users_hf, users_hf.work
     (work / "provisioner.yaml").touch(0o600)  # not of the state, though it lies there
     request = hf.request()
     for path in (*work.glob("intent.json*"), work / "config", *(work / "config").iterdir()):
         os.chown(path, USER, USER)
-    said = found_by_user(hf)
-    assert f"fine: {work}: the files in it can be read and written" in said
-    assert f"fine: {work}/intent.json: the requests in it can be read" in said
+    lines = found_by_user(hf)
+    assert f"fine: {work}: the files in it can be read and written" in lines
+    assert f"fine: {work}/intent.json: the requests in it can be read" in lines
     os.chown(work / "intent.json", 0, 0)
     hf.status(request)
     assert [line for line in found_by_user(hf) if "may not read and write" in line] == [
@@ -246,16 +245,16 @@ def test_a_templates_file_that_hostfactory_s_user_cannot_rewrite_is_named(
 ) -> None:
     file, environment = users_hf.templates_file, users_hf.environment | {"HF_TOP": "/opt/hf"}
     file.chmod(0o644)
-    said = (
+    finding = (
         f"fix: {file}: HostFactory rewrites it, and {USER} may not (owner root, group root, mode 644): "
         f"chown {USER} {file}"
     )
     os.chown(file, 0, 0)
-    assert said not in found_by_user(users_hf), "HostFactory does not run here: the file is a copy, as in a pod"
+    assert finding not in found_by_user(users_hf), "HostFactory does not run here: the file is a copy, as in a pod"
     monkeypatch.setattr(HostFactory, "environment", property(lambda _: environment))
-    assert said in found_by_user(users_hf)
+    assert finding in found_by_user(users_hf)
     os.chown(file, USER, USER)
-    assert said not in found_by_user(users_hf)
+    assert finding not in found_by_user(users_hf)
 
 
 @only_root
@@ -263,15 +262,15 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
     names = ("intent.json.lock", "intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl")
     for name in names:
         (users_hf.work / name).touch(0o600)
-    said = found_by_user(users_hf)
+    lines = found_by_user(users_hf)
     for path in (users_hf.work / name for name in names):
-        assert any(line.startswith(f"fix: {path}: {USER} may not") for line in said), path
+        assert any(line.startswith(f"fix: {path}: {USER} may not") for line in lines), path
 
 
 @only_root
 @pytest.mark.parametrize(("mode", "group"), [(0o750, str(USER)), (0o2750, "root")])
 def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFactory, mode: int, group: str) -> None:
-    """When a file is replaced, its group is kept; its owner could not keep a group that he is not in."""
+    """A replaced file keeps its group, but its owner could not keep a group without being a member."""
     hf, intent = users_hf, users_hf.work / "intent.json"
     os.chown(hf.work, USER, 0)
     hf.work.chmod(mode)
@@ -279,7 +278,7 @@ def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFact
     assert any(f": chown {USER}:{group} {intent}; " in line for line in found_by_user(hf))
 
 
-def test_a_finding_is_told_at_once(
+def test_a_finding_is_printed_at_once(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def breaks(state: object) -> Iterator[CheckResult]:
@@ -310,7 +309,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
         pytest.param([ROOT, "41 22 0:51 / /srv/st rw - tmpfs tmpfs rw"], True, "on ext4", id="another mount beside it"),
     ],
 )
-def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
+def test_the_file_system_of_the_state_directory(mounts: list[str], verdict: bool, words: str) -> None:
     result = host_checks.state_mount("/srv/state/inst", mounts)
     assert result.fine is verdict
     assert words in result.text

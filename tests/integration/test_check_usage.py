@@ -32,9 +32,9 @@ def test_each_link_in_place_of_a_file_is_named(tmp_path: Path) -> None:
     directories = Directories(hf.environment)
     log_path, journal = Path(log.file_of(directories)), hf.work / "journal.jsonl"
     journal.symlink_to(tmp_path / "elsewhere")
-    said = "\n".join(str(one) for one in check_all(directories, ""))
-    assert f"fix: {journal}: is a symbolic link" in said
-    assert f"fine: {log_path}: the log of calls can be written" in said
+    findings = "\n".join(str(one) for one in check_all(directories, ""))
+    assert f"fix: {journal}: is a symbolic link" in findings
+    assert f"fine: {log_path}: the log of calls can be written" in findings
     log_path.unlink(missing_ok=True)
     log_path.symlink_to(tmp_path / "elsewhere")
     assert f"fix: {log_path}: is a symbolic link" in "\n".join(str(one) for one in check_all(directories, ""))

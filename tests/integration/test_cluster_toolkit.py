@@ -43,12 +43,12 @@ KNOWN = {
     "$(master_account.service_account_email)": "master@my-grid-project.iam.gserviceaccount.com",
     "$(network.nat_ips[0])": "203.0.113.9",
 }
-"""What other modules of a blueprint put out."""
+"""Outputs of other modules of a blueprint."""
 USED = {
     "hostfactory-gce.yaml": {"service_account_email": KNOWN["$(master_account.service_account_email)"]},
     "hostfactory-gke.yaml": {"cluster_endpoint": "203.0.113.7", "cluster_ca_certificate": "b2YgdGhlIGNsdXN0ZXI="},
 }
-"""What the module takes of those that it uses, by blueprint."""
+"""Settings that the module gets from the modules that it uses, by blueprint."""
 
 # --- the toolkit's rules for a module ---------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def test_machines_join_the_master_by_the_name_that_the_toolkit_gives_it(blueprin
 @REAL
 @EACH_BLUEPRINT
 @pytest.mark.slow
-def test_what_the_module_makes_of_a_blueprint_is_what_the_runners_and_machines_read(
+def test_runners_and_machines_read_the_module_s_outputs_of_a_blueprint(
     blueprint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = outputs(PROVISIONER, variables(blueprint), tmp_path / "made")
@@ -235,8 +235,12 @@ def test_an_instance_joins_and_leaves_by_what_the_module_puts_out(machine: Machi
     for path, runner in zip(paths, (library, startup), strict=True):
         path.write_text(runner["content"])
     values = {f"instance/attributes/{name}": value for name, value in made["machine_metadata"].items()}
-    facts = {"instance/name": NAME, "instance/network-interfaces/0/ip": "10.9.8.7", "instance/preempted": "FALSE"}
-    with MetadataServer(values | facts) as server:
+    instance_values = {
+        "instance/name": NAME,
+        "instance/network-interfaces/0/ip": "10.9.8.7",
+        "instance/preempted": "FALSE",
+    }
+    with MetadataServer(values | instance_values) as server:
         machine.environment["GCE_METADATA_HOST"] = server.host
         machine.start_line(f"exec bash {paths[1]} {paths[0]}")
         until(machine.ready.exists, 30, what="the machine is ready")
@@ -297,7 +301,7 @@ def expressions(blueprint: Path) -> set[str]:
 
 
 def variables(blueprint: Path) -> dict[str, Any]:
-    """What a blueprint gives the provisioner's module in all."""
+    """Return all settings that a blueprint gives the provisioner's module."""
     own = yaml.safe_load(blueprint.read_text())["vars"]
     given = {**own, **settings_of(blueprint, PROVISIONER.name, KNOWN), **USED[blueprint.name], "labels": {}}
     return {name: value for name, value in given.items() if name in Module(PROVISIONER).variables}

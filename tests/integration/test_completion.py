@@ -1,4 +1,4 @@
-"""What shells complete: asked of the shell itself."""
+"""The completions of shells, requested from the shells themselves."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def test_commands_their_options_and_files_are_offered(bash: str, tmp_path: Path)
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_other_shells_get_every_command_too(shell: str) -> None:
-    said = code(shell)
-    assert all(entry.name in said for entry in cli.COMMANDS)
+    script = code(shell)
+    assert all(entry.name in script for entry in cli.COMMANDS)

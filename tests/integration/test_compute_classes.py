@@ -43,7 +43,7 @@ def pools(manifests: list[Manifest], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def spec_of(pool: GkePool) -> dict[str, Any]:
-    """What the file of a pool's pods says."""
+    """Return the content of the file of a pool's pods."""
     return dict(yaml.safe_load(pool.pod_spec.read_text()))
 
 

@@ -54,7 +54,7 @@ def test_it_is_the_one_that_the_manifests_hold(conf: Path, capsys: pytest.Captur
     assert named["metadata"] == {"name": "a", "namespace": "b"}
 
 
-def test_what_is_mounted_has_the_digest_of_what_is_here(
+def test_mounted_files_have_the_digest_of_the_files_here(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = conf / "gkeinstprov_templates.json"
@@ -71,9 +71,9 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
     for name in ("key.json", "token"):
         (conf / name).write_text("a secret")
     assert cli.run(["configmap"]) == 0
-    said = capsys.readouterr().out
-    assert "a secret" not in said
-    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in said
+    output = capsys.readouterr().out
+    assert "a secret" not in output
+    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in output
 
 
 @pytest.mark.parametrize("place", ["all.pem", "trust/all.pem"])

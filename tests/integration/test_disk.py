@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is the matter with a disk."""
+    """A fault of a disk."""
 
     begin: Callable[[Disk], None]
     end: Callable[[Disk], None]
@@ -70,7 +70,7 @@ def command(hf: Grid, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def cycles(hf: Grid) -> dict[str, float]:
-    """Cycles by their result, as Prometheus is told."""
+    """Cycles by their result, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=10 * PATIENCE).text)
     samples = [sample for family in families for sample in family.samples]
     return {one.labels["result"]: one.value for one in samples if one.name == "hf_provisioner_cycles_total"}
@@ -91,8 +91,8 @@ def test_a_state_directory_that_cannot_be_written_is_said_everywhere_and_loses_n
     refused = hf.run(hf.command("requestMachines", requesting("T2", 1))).refusal
     assert trouble.words in refused
     assert trouble.advice in refused
-    back = {"machines": [{"name": machines[1], "machineId": machines[1]}]}
-    assert trouble.words in hf.run(hf.command("requestReturnMachines", back)).refusal
+    returned = {"machines": [{"name": machines[1], "machineId": machines[1]}]}
+    assert trouble.words in hf.run(hf.command("requestReturnMachines", returned)).refusal
     assert hf.recorded() == recorded, "what was refused is not recorded"
     assert hf.call("getAvailableTemplates", {})["templates"]
 
@@ -125,8 +125,8 @@ def test_a_state_directory_that_cannot_be_written_is_said_everywhere_and_loses_n
     hf.reclaims(lost, among=machines)
     assert hf.complete(1), "requests are taken and filled again"
     until(lambda: command(hf, "status").returncode == 0, SECONDS, every=0.5, what="status is fine again")
-    story = command(hf, "explain", lost).stdout
-    assert f"{lost} was lost" in story
+    timeline = command(hf, "explain", lost).stdout
+    assert f"{lost} was lost" in timeline
     for message in ("Cycle failed", "Pool status was not written", "Heartbeat could not be written"):
         assert sum(record.getMessage() == message for record in caplog.records) <= 2, f"it repeats: {message}"
 
@@ -146,9 +146,9 @@ def test_doctor_the_check_of_an_installation_and_a_loop_that_starts_name_the_dis
         check=False,
         timeout=SECONDS * PATIENCE,
     )
-    told = [line for line in found.stdout.splitlines() if line.startswith("fix: ")]
+    fixes = [line for line in found.stdout.splitlines() if line.startswith("fix: ")]
     assert found.returncode == 1
-    assert [trouble.words in line and trouble.advice.lower() in line.lower() for line in told] == [True], told
+    assert [trouble.words in line and trouble.advice.lower() in line.lower() for line in fixes] == [True], fixes
 
     parts = {one["part"]: one for one in json.loads(command(hf, "doctor", "-o", "json").stdout)["parts"]}
     assert not parts["disk"]["fine"]

@@ -67,10 +67,10 @@ def test_a_host_that_has_a_newer_python_alone_is_installed_on(
     newer = unpacked(shared(tmp_path_factory, pythons=NEWER), tmp_path)
     done = run(newer / "install.sh", "--root", tmp_path / "root", "--python", python)
     assert (done.returncode, done.stderr) == (0, "")
-    told = run(tmp_path / "root" / "opt" / "provisioner" / "bin" / "provisioner", "check", tmp_path)
+    checked = run(tmp_path / "root" / "opt" / "provisioner" / "bin" / "provisioner", "check", tmp_path)
 
     assert f"for Python {NEWER[-1]} ..." in done.stdout
-    assert (told.returncode, "Traceback" in told.stderr) == (2, False)
+    assert (checked.returncode, "Traceback" in checked.stderr) == (2, False)
 
 
 def test_a_python_that_the_bundle_has_no_wheels_for_is_named_with_those_that_it_has(

@@ -42,8 +42,15 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     machines = hf.complete(2)
     assert hf.reclaimed(*machines) == {}
     parts = {one["part"]: one for one in json.loads(doctor(hf, "-o", "json").stdout)["parts"]}
-    told = ("state files", "loop, requests and pools", "HostFactory, memory and clouds", "next cycle", "disk", "clock")
-    assert {name: parts[name]["fine"] for name in told} == dict.fromkeys(told, True), parts
+    part_names = (
+        "state files",
+        "loop, requests and pools",
+        "HostFactory, memory and clouds",
+        "next cycle",
+        "disk",
+        "clock",
+    )
+    assert {name: parts[name]["fine"] for name in part_names} == dict.fromkeys(part_names, True), parts
 
     hf.stop_loop()
     hf.fault("denied")
@@ -51,8 +58,8 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     bundle = tmp_path / "bundle.tar.gz"
     (hf.conf / "provisioner.yaml").write_text(f"password: {SECRET}\n")
     wrong = doctor(hf, "--bundle", str(bundle))
-    said = [line for line in wrong.stderr.splitlines() if not line.startswith(WAITING)]
-    assert (wrong.returncode, said) == (1, [])
+    lines = [line for line in wrong.stderr.splitlines() if not line.startswith(WAITING)]
+    assert (wrong.returncode, lines) == (1, [])
     lines = wrong.stdout.splitlines()
     assert "fine  disk" in lines
     assert any("password" in line for line in lines)  # the configuration's own words

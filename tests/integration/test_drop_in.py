@@ -61,7 +61,7 @@ LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0
 
 
 class Moved(Instance):
-    """One of the two provider instances that Google's installer makes below HF_TOP."""
+    """An instance of the two that Google's installer makes below HF_TOP."""
 
     def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
         super().__init__(top / "unused", cloud, place, instance=instance)
@@ -76,7 +76,7 @@ class Moved(Instance):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What HF gives Google's scripts; the work directory is not in it."""
+        """Return the variables that HF gives Google's scripts; the work directory is not among them."""
         return {
             "HF_TOP": str(self.top),
             "HF_VERSION": "1.2",
@@ -94,7 +94,7 @@ class Moved(Instance):
         return answer
 
     def provisioner(self, *words: str) -> str:
-        """What the command prints for a person of the site."""
+        """Return the output of the command for an operator of the site."""
         clouds = {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
         environment = {**os.environ, **self.environment, **clouds, "PYTHONPATH": str(ROOT)}
         done = self.run([sys.executable, "-m", "provisioner", *words], environment=environment)
@@ -139,8 +139,8 @@ def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
     given = [{"name": name, "machineId": machine} for name, machine in theirs.items()]
-    back = hf.positional("requestReturnMachines", {"machines": given})
-    entry = hf.ended(back["requestId"])
+    returned = hf.positional("requestReturnMachines", {"machines": given})
+    entry = hf.ended(returned["requestId"])
     assert (entry["status"], sorted(names(entry, "succeed"))) == ("complete", sorted(theirs))
     assert hf.cloud("running") == sorted(ours)
     return ours
@@ -178,7 +178,7 @@ def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simu
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     gce.take_over(pools={"group": pool})
     ours = drained(gce, {name: name for name in theirs}, "template-gcp-01")
-    assert all(name.startswith("hf-") for name in ours), "not as theirs: nobody takes one for the other"
+    assert all(name.startswith("hf-") for name in ours), "not as theirs, so that they cannot be confused"
     until(lambda: _preserved(cloud) == dict.fromkeys(ours), 30, what="nothing of theirs, and nothing of ours, is kept")
     assert requests.get(_group(cloud), timeout=10 * PATIENCE).json()["status"]["stateful"]["isStateful"] is False
 
@@ -188,7 +188,7 @@ def _group(cloud: Simulator) -> str:
 
 
 def _preserved(cloud: Simulator) -> dict[str, object]:
-    """What the group preserves, by name."""
+    """Return the preserved state of each instance of the group, by name."""
     listed = requests.post(f"{_group(cloud)}/listPerInstanceConfigs", timeout=10 * PATIENCE).json()
     return {config["name"]: config.get("preservedState") for config in listed.get("items", [])}
 
@@ -199,7 +199,7 @@ printf '%s\\n' '{"requests": [], "message": "theirs"}'
 
 
 def point_at(plugins: Path, scripts: Path) -> None:
-    """What the guide has people do: another scriptPath of the plug-in, and nothing else."""
+    """Point the plug-in's scriptPath to other scripts, and change nothing else, as the guide describes."""
     entry = {"name": "gcpgce", "enabled": 1, "scriptPath": f"{scripts}/"}
     plugins.write_text(json.dumps({"version": 2, "providerplugins": [entry]}))
 
@@ -242,14 +242,14 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
     assert (unknown["status"], unknown["machines"]) == ("complete_with_error", [])
     id_ = through(gce, plugins, "requestMachines", _requesting("template-gcp-01"))["requestId"]
     ours = names(gce.ended(id_))
-    back = through(gce, plugins, "requestReturnMachines", {"machines": [{"name": "sym-0a1b2c3d-1"}]})["requestId"]
-    assert gce.ended(back)["status"] == "complete"
+    return_id = through(gce, plugins, "requestReturnMachines", {"machines": [{"name": "sym-0a1b2c3d-1"}]})["requestId"]
+    assert gce.ended(return_id)["status"] == "complete"
     assert gce.cloud("running") == sorted(ours)
     gce.provisioner("drain", "group", "--reason", "we go back")
     gce.reclaims(*ours)
     given = {"machines": [{"name": name} for name in ours]}
-    back = through(gce, plugins, "requestReturnMachines", given)["requestId"]
-    assert gce.ended(back)["status"] == "complete"
+    return_id = through(gce, plugins, "requestReturnMachines", given)["requestId"]
+    assert gce.ended(return_id)["status"] == "complete"
     assert gce.cloud() == [], "what is ours goes before the loop does"
     point_at(plugins, theirs)
     gce.stop_loop()

@@ -51,7 +51,7 @@ class ManagementHost(ScratchHost):
         self.run(f"useradd --create-home egoadmin; {self._bundle}/install.sh --python {PYTHON}")
 
     def typed(self, line: str) -> str:
-        """What a line of the page prints, typed by HostFactory's user in its home, with its profile."""
+        """Run a line of the page as HostFactory's user in its home, with its profile, and return the output."""
         profile = f"export HF_TOP={self.top}\n"
         return self.run(profile + line, "runuser", "-u", "egoadmin", "--", directory="/home/egoadmin")
 
@@ -60,17 +60,17 @@ class ManagementHost(ScratchHost):
         (given,) = ElementTree.parse(self.path("/home/egoadmin/HostFactoryProvisioner.xml")).iter(
             f"{EGO}ActivitySpecification"
         )
-        told = {
+        definition = {
             name: given.findtext(f"{EGO}{name}", "")
             for name in ("Command", "ExecutionUser", "Umask", "WorkingDirectory")
         }
         variables = [f"{one.get('name')}={one.text}" for one in given.iter(f"{EGO}EnvironmentVariable")]
         variables.append(f"LD_LIBRARY_PATH={self._libraries}")
-        user = told["ExecutionUser"]
+        user = definition["ExecutionUser"]
         group = f"$(id --group {user})"
         change = f"setpriv --reuid {user} --regid {group} --init-groups env -i {shlex.join(variables)}"
-        begin = f"setsid {change} {told['Command']} </dev/null >/var/ego.out 2>&1 & echo $! >/var/pid"
-        self.run(f"umask {told['Umask']}; {begin}", directory=told["WorkingDirectory"])
+        begin = f"setsid {change} {definition['Command']} </dev/null >/var/ego.out 2>&1 & echo $! >/var/pid"
+        self.run(f"umask {definition['Umask']}; {begin}", directory=definition["WorkingDirectory"])
 
     def kill_service(self) -> None:
         """The loop ends at once, as when its host dies."""
@@ -84,11 +84,11 @@ class ManagementHost(ScratchHost):
 
     @property
     def log(self) -> str:
-        """What the loop of this host has said."""
+        """Return the log of the loop on this host."""
         return self.path(LOG).read_text() if self.path(LOG).exists() else ""
 
     def call(self, script: str, document: dict[str, Any]) -> dict[str, Any]:
-        """What a script answers that HostFactory calls on this host."""
+        """Call a script on this host as HostFactory does, and return its answer."""
         place = "providers/gcpinst"
         variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={self.top}/conf/{place}"
         variables += f" HF_PROVIDER_WORKDIR={self.top}/work/{place} HF_PROVIDER_LOGDIR={self.top}/log"
@@ -165,9 +165,9 @@ def test_where_the_loop_s_host_dies_another_host_s_loop_goes_on_with_its_request
     kept = first.complete(first.request(2))
     epoch = state.loop_lock.epoch()
     first.kill_service()
-    more, back = second.request(1), second.call("requestReturnMachines", {"machines": [{"name": kept[0]}]})
+    more, returned = second.request(1), second.call("requestReturnMachines", {"machines": [{"name": kept[0]}]})
     second.start_service()
-    second.complete(str(back["requestId"]))
+    second.complete(str(returned["requestId"]))
     left = {kept[1], *second.complete(more)}
     until(lambda: {one["name"] for one in simulator.state()["machines"]} == left, 30, what="exactly these are left")
     assert state.loop_lock.epoch() == epoch + 1

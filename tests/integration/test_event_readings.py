@@ -1,4 +1,4 @@
-"""When Events are read, how often, and that nothing hangs on it: against the simulated API server over HTTP."""
+"""The readings of Events: their times and number, and that the loop works without them; on the simulated API server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bench:
         return self.caches.waiting(0.0)
 
     def observe(self) -> bool:
-        """As the backend looks: the pods, then what is said of them."""
+        """Observe as the backend does: the pods, then their Events."""
         self.waiting()
         self.events.observe()
         return True
@@ -96,7 +96,7 @@ def test_once_in_a_while_events_are_read_for_all_pools_one_list_for_each_reason(
     simulator: Simulator, tmp_path: Path
 ) -> None:
     bench = Bench(simulator, tmp_path, pods=2)
-    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told")
+    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are reported")
     for _ in range(50):
         bench.observe()
     assert bench.calls() == len(OF_NO_NODE)
@@ -136,13 +136,13 @@ ADDRESSES = "failed to allocate for range 0: no IP addresses available in range 
         ("FailedCreatePodSandBox", ADDRESSES, ErrorClass.STOCKOUT),
     ],
 )
-def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
+def test_the_reason_why_a_node_does_not_prepare_its_pods_is_reported_until_it_has(
     simulator: Simulator, tmp_path: Path, reason: str, words: str, error: ErrorClass
 ) -> None:
     bench = Bench(simulator, tmp_path, pods=2, events=0.05)
     bench.impose(Fault("unprepared", params={"reason": reason, "words": words}))
-    told = Failure(error, f"{reason}: {words}")
-    until(lambda: bench.observe() and bench.failures() == [told, told], 30, what="the words are told")
+    expected = Failure(error, f"{reason}: {words}")
+    until(lambda: bench.observe() and bench.failures() == [expected, expected], 30, what="the words are reported")
     bench.impose()
     until(lambda: bench.observe() and bench.failures() == [None, None], 30, what="the pods go on")
     bench.events.close()
@@ -151,7 +151,9 @@ def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
 def test_long_lists_are_read_in_pages(simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PAGE", 2)
     bench = Bench(simulator, tmp_path, pods=5)
-    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told of all")
+    until(
+        lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are reported for all"
+    )
     assert bench.calls() == 3 * len(OF_NO_NODE)
 
 

@@ -133,7 +133,7 @@ class Bank:
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 
     def machines(self) -> set[str]:
-        """What the clouds have."""
+        """Return the machines in the clouds."""
         return {str(machine["name"]) for machine in self.cloud.state()["machines"]}
 
 
@@ -173,11 +173,11 @@ def test_a_key_that_is_exchanged_under_the_loop_is_taken_and_nothing_is_lost(ban
     bank.tokens.counts = {"two"}
     until(lambda: bank.log.read_text().count("invalid_grant") >= len(POOLS), 60, what="the old key is refused")
     more = [bank.hf.request(pool, 1) for pool in POOLS]
-    back = bank.hf.give_back(names[1:3])  # one of each pool
+    return_id = bank.hf.give_back(names[1:3])  # one of each pool
     bank.secret.exchange("two")
 
     kept = {names[0], names[3], *(name for id_ in more for name in bank.complete(id_))}
-    bank.complete(back)
+    bank.complete(return_id)
     until(lambda: bank.machines() == kept, 60, what="exactly these are left")
     assert bank.tokens.granted == {"one", "two"}
     assert loop.poll() is None

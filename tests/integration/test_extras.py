@@ -1,4 +1,4 @@
-"""What is installed is what is used: scripts need one package, and whatever lacks more says what to install."""
+"""The installed packages are the packages in use: scripts need one, and a program that lacks more names it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _pip(*arguments: str | Path) -> None:
 
 
 def _copy(name: str, site_packages: Path) -> None:
-    """What pip would have downloaded is here already."""
+    """Copy a distribution that is installed here, instead of a download by pip."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         if ".." not in file.parts:

@@ -1,9 +1,10 @@
-"""Everything that the simulated Compute Engine can be told to do wrong, by name, against the whole provisioner: what
-exists in the end, what HF is told, and how often the cloud was asked to change something.
+"""Every fault of the simulated Compute Engine, by name, with the whole provisioner.
+
+The tests check the machines at the end, the answers to HF, and the number of changing calls.
 
 The world's time is virtual; the state files, the cycles, the backend and the API's face are the real ones. The numbers
 F1 to F24 are those of the list of faults that a MIG provisioner has to bear; ``tests/simulation/test_event_modes.py``
-has a longer story of F20, faults of events.
+has a longer test of F20, faults of events.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def names_of(answer: dict[str, Any], count: int = 3) -> list[str]:
 
 
 def results(answer: dict[str, Any]) -> dict[str, str]:
-    """What became of each machine of an answer."""
+    """Return the result of each machine of an answer."""
     return {machine["name"]: machine["result"] for machine in answer["machines"]}
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """True when HF would be told the same today (law: a terminal answer stays)."""
+    """True if HF would get the same answer today (law: a terminal answer stays)."""
     return site.answer(answer["requestId"]) == answer
 
 
@@ -62,10 +63,10 @@ class Case:
     status: str = COMPLETE
     running: int = 3
     words: str = ""
-    """Words that are in what HF is told."""
+    """Words in the message to HF."""
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
-    """How many deletes may have reached the cloud a while after the terminal answer: one of these numbers."""
+    """Possible numbers of deletes that reached the cloud a while after the terminal answer."""
 
 
 def lost(method: str, status: int | None = None) -> Fault:
@@ -96,7 +97,7 @@ STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
 BLIND = "could not be seen"
 
 REPEATED = range(1, 4)
-"""One call is repeated: by one machine that probes, and then by the others, as far as they are not there yet."""
+"""Possible numbers of calls if one call is repeated, by one machine that probes and then by the missing others."""
 
 BACKED_OFF = range(3, 16)
 """Ten minutes of a back-off that doubles from 5 s, one machine at a time."""
@@ -125,7 +126,7 @@ CASES = [
     Case("F7 an operation that is stuck and applied", (Fault("op_stuck", limit=1),)),
     Case("F7 an operation that is stuck", (Fault("op_stuck", limit=1, params={"applied": False}),), creates=REPEATED),
     Case("F7 an operation that fails", (Fault("op_error", limit=1),), creates=REPEATED),
-    Case("F7 an operation that nobody knows", (Fault("op_gone"),)),
+    Case("F7 an unknown operation", (Fault("op_gone"),)),
     Case("F8 no permission", (Fault("denied", f".*{CREATES}"),), ERROR, 0, "forbidden", BACKED_OFF),
     Case("F10 a VM stuck PROVISIONING", (Fault("stuck_provisioning", limit=1),), creates=(2,), deletes=(1,)),
     Case("F14 both lists late", (Fault("list_lag", params={"seconds": 29}),)),
@@ -149,8 +150,8 @@ CASES = [
         deletes=(1,),
     ),
     Case("F21 a clock an hour ahead", (Fault("clock_skew"),)),
-    Case("F23 words that nobody knows, for a minute", (Fault("unknown_words", end=60),)),
-    Case("F23 words that nobody knows", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
+    Case("F23 unknown words, for a minute", (Fault("unknown_words", end=60),)),
+    Case("F23 unknown words", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
     Case("F24 a MIG whose members come in pages", (Fault("paginated"),)),
 ]
 
@@ -160,12 +161,12 @@ def test_a_request_of_three(site: VirtualSite, case: Case) -> None:
     site.faults(*case.faults)
     answer = site.asked(3)
     site.run(120)
-    told = (
+    outcome = (
         answer["status"],
         len(succeeded(answer)),
         case.words if case.words in messages(answer) else messages(answer),
     )
-    assert told == (case.status, case.running, case.words)
+    assert outcome == (case.status, case.running, case.words)
     assert site.phases() == dict.fromkeys(succeeded(answer), "running")
     calls = site.mutations()
     assert calls.keys() <= {CREATES, DELETES}
@@ -201,7 +202,7 @@ def test_f4_what_a_group_takes_a_little_later_is_not_asked_of_another(tmp_path: 
 # --- F9: names that are taken -----------------------------------------------------------------------------------------
 
 
-def test_f9_a_name_held_by_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
+def test_f9_a_name_of_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
     site.faults(Fault("name_taken", ".*-000000"))
     answer = site.asked(3)
     site.run(400)
@@ -232,7 +233,7 @@ def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate:
 # --- F10: what does not go --------------------------------------------------------------------------------------------
 
 
-def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: VirtualSite) -> None:
+def test_f10_a_vm_that_does_not_stop_is_reported_as_stuck_and_deleted_further(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("stuck_stopping", names[0]))
     back = site.give_back(names)
@@ -243,7 +244,7 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
-def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles_words(site: VirtualSite) -> None:
+def test_f10_a_vm_that_is_protected_against_deletion_is_reported_as_stuck_in_googles_words(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("protected", names[0]))
     back = site.give_back(names)
@@ -261,7 +262,7 @@ def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
-def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(site: VirtualSite) -> None:
+def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_reported(site: VirtualSite) -> None:
     site.faults(Fault("deleted", limit=1, params={"seconds": 60}), Fault("stuck_stopping"))
     names = names_of(site.asked(3))
     site.run(300)
@@ -327,8 +328,8 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
     site.until(lambda: site.ended(back))
     assert site.answer(back)["status"] == ERROR
     [left] = site.phases()
-    told = {one["name"]: one["message"] for one in site.answer(back)["machines"]}
-    assert [name for name, text in told.items() if text] == [left]
+    messages_by_name = {one["name"]: one["message"] for one in site.answer(back)["machines"]}
+    assert [name for name, text in messages_by_name.items() if text] == [left]
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
@@ -349,7 +350,7 @@ def made_again(site: VirtualSite, name: str, how: str) -> None:
     [("by the group", True), ("by the group", False), ("by hand", False)],
     ids=["with its id", "with another id", "by hand"],
 )
-def test_f19_a_machine_made_again_between_two_looks_is_lost(tmp_path: Path, how: str, keeps_id: bool) -> None:
+def test_f19_a_machine_made_again_between_two_observations_is_lost(tmp_path: Path, how: str, keeps_id: bool) -> None:
     with VirtualSite(tmp_path, switches=Switches(recreate_keeps_id=keeps_id)) as site:
         answer = site.asked(3)
         names = names_of(answer)
@@ -398,8 +399,8 @@ def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: Virtu
     names = names_of(site.asked(3))
     back = site.give_back([strange, *names])
     site.until(lambda: site.ended(back))
-    told = {strange: "fail"} | dict.fromkeys(names, "succeed")
-    assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, told), "it runs on, in no group"
+    expected = {strange: "fail"} | dict.fromkeys(names, "succeed")
+    assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, expected), "it runs on, in no group"
     site.run(400)
     assert site.phases() == {strange: "running"}
     assert site.mutations() == {CREATES: 1, DELETES: 1}
@@ -459,7 +460,7 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
         pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
     ],
 )
-def test_f14_pages_that_do_not_fit_together_lose_nobody(
+def test_f14_pages_that_do_not_fit_together_lose_no_machine(
     site: VirtualSite, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "PAGE", 2)
@@ -484,7 +485,7 @@ def test_f14_pages_that_do_not_fit_together_lose_nobody(
         pytest.param(Fault("reset"), id="F6 no connection"),
     ],
 )
-def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault: Fault) -> None:
+def test_an_incomplete_observation_causes_no_action(site: VirtualSite, fault: Fault) -> None:
     names = names_of(site.asked(3))
     site.faults(fault)
     back = site.give_back(names[:1])
@@ -501,10 +502,10 @@ def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault:
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["it was deleted", "its name in the configuration is wrong"])
-def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
+def test_f16_a_mig_that_is_missing_at_a_start_loses_no_machine_until_it_exists(
     site: VirtualSite, deleted: bool
 ) -> None:
-    """Whether its machines are gone or elsewhere, a loop that never saw them cannot tell."""
+    """A loop that never saw the machines cannot tell if they are gone or elsewhere."""
     names = names_of(site.asked(3))
     if deleted:
         site.cloud.groups.reset()
@@ -520,8 +521,8 @@ def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
     assert site.phases() == ({} if deleted else dict.fromkeys(names, "running"))
 
 
-def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> None:
-    """One that exists, and can be seen completely: it says nothing of the machines in the one before."""
+def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -> None:
+    """The new MIG exists and is seen completely, but its list contains nothing about the machines in the old MIG."""
     with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"])) as site:
         names = names_of(site.asked(3))
         more = site.request(1)
@@ -554,7 +555,7 @@ def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> No
 
 
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
-    """One look then says which machines HF still has: those it lacks would be lost, and deleted when they are seen."""
+    """An observation then decides which machines HF has; missing ones would count as lost, and be deleted later."""
     answer = site.asked(3)
     (Path(site.hf.path) / "memory.json").unlink()
     site.restart()
@@ -571,7 +572,7 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
 
 
 @pytest.mark.parametrize(
-    ("fault", "heard", "notices", "creates"),
+    ("fault", "events", "notices", "creates"),
     [
         pytest.param(None, 13, 1, 1, id="all of them"),
         pytest.param(Fault("event_unfinished"), 7, 1, 1, id="the first without the last"),
@@ -579,7 +580,7 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
     ],
 )
 def test_f20_whatever_becomes_of_events_the_same_is_done(
-    site: VirtualSite, fault: Fault | None, heard: int, notices: int, creates: int
+    site: VirtualSite, fault: Fault | None, events: int, notices: int, creates: int
 ) -> None:
     worths = site.listen()
     preemption = Fault("preemption", ".*-000001", params={"seconds": 60})
@@ -591,7 +592,7 @@ def test_f20_whatever_becomes_of_events_the_same_is_done(
     assert stays(site, answer)
     assert site.phases() == dict.fromkeys(set(names_of(answer)) - {lost}, "running")
     assert site.mutations() == {CREATES: creates, DELETES: 1}
-    assert (worths.total(), worths[Worth.NOTICE]) == (heard, notices)
+    assert (worths.total(), worths[Worth.NOTICE]) == (events, notices)
 
 
 # --- F22: the process ends anywhere -----------------------------------------------------------------------------------
@@ -641,10 +642,10 @@ def test_every_fault_of_the_list_is_here() -> None:
     assert {int(number) for number in re.findall(r"\b[fF](\d+)\b", words)} == set(range(1, 25))
 
 
-# --- behaviours that nobody documents ---------------------------------------------------------------------------------
+# --- undocumented behaviours ------------------------------------------------------------------------------------------
 
 
-def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
+def test_the_main_job_with_undocumented_behaviours_flipped(tmp_path: Path, switches: Switches) -> None:
     """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
     with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:
         id_ = site.request(6)
@@ -728,8 +729,8 @@ def test_an_attempt_that_only_an_operator_can_help_ends_at_once_and_is_no_lack_o
     site: VirtualSite, code: str
 ) -> None:
     site.faults(Fault("attempt_error", params={"code": code, "message": DENIALS[code]}))
-    begun = site.now()
+    began_at = site.now()
     answer = site.asked(2)
-    assert (answer["status"], site.now() - begun < 200) == (ERROR, True)
+    assert (answer["status"], site.now() - began_at < 200) == (ERROR, True)
     assert "denied: " in answer["message"]
     assert "Error Code" not in answer["message"]

@@ -40,7 +40,7 @@ from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "first-machine.md").read_text()
 TIMES = ROOT / "config" / "demoinst" / "cloud.json"
-"""How long things take in the cloud: seconds, not minutes."""
+"""Durations of the cloud, in seconds instead of minutes."""
 
 CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFactory's host", "as HostFactory's user"
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
@@ -110,7 +110,7 @@ REPLACED = {
     esac""",
     # There is one host here.
     "scp": 'cp -r "${@:2:$#-2}" /home/egoadmin && chown -R egoadmin /home/egoadmin',
-    # Nobody has an EGO without a licence. A restart takes a while, and after it nobody is logged on; the service
+    # EGO needs a licence. A restart takes a while, and ends all logins; the service
     # starts with EGO if its definition says so.
     "egosh": """case "$*" in
         "user logon -u Admin") [ ! -e ~/.ego-restarts ]; touch ~/.ego-logon ;;
@@ -145,10 +145,10 @@ REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
 """The page's requests, by the template that is asked for."""
 
 PODS_ALONE = re.compile(rf"kubectl |gcloud container|docker |{REQUESTS['Small']}")
-"""What stands in a block that a grid of instances alone leaves out."""
+"""Marks of a block that a grid of instances alone leaves out."""
 
 KINDS = {"Large": "mig", "Small": "gke"}
-"""What their machines are."""
+"""The kind of their machines."""
 
 
 def sections() -> list[tuple[str, str]]:
@@ -214,7 +214,7 @@ class Walk(ScratchHost):
         super().__exit__(kind, error, trace)
 
     def type(self, who: str, lines: str) -> str:
-        """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
+        """Run lines in a user's terminal, whose variables and directory stay, and return the output."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables[who], "HOME": HOME[who]}.items()]
         user = ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups]
@@ -248,11 +248,11 @@ class Walk(ScratchHost):
             "PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute,
             "GCE_METADATA_HOST": metadata.host,
             "GCE_METADATA_IP": metadata.host,
-            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
+            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # no server: Google must get no token of ours
         }
         file = self.path("/etc/default/provisioner")
         file.write_text("".join(f"{name}={value}\n" for name, value in around.items()))
-        file.chmod(0o600)  # as by a root whose umask lets nobody in
+        file.chmod(0o600)  # as by a root with umask 077
 
     def attach(self) -> None:
         """HostFactory's host has the account from now on that the line has given it."""
@@ -274,7 +274,7 @@ class Walk(ScratchHost):
         self.log_in()
 
     def machines(self) -> dict[str, str]:
-        """What the clouds hold: of each machine its kind."""
+        """Return the machines of the clouds, each with its kind."""
         assert self._simulator is not None
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
@@ -289,7 +289,7 @@ class Walk(ScratchHost):
             machine.end()
 
     def status(self) -> str:
-        """What ``provisioner status`` prints for HostFactory's user."""
+        """Return the output of ``provisioner status`` for HostFactory's user."""
         return self.type(HF_USER, "provisioner status")
 
     def with_own_ids(self, lines: str) -> str:
@@ -317,8 +317,8 @@ def parts_of(block: str) -> tuple[str, str, str]:
 
 @pytest.fixture
 def walk(tmp_path: Path) -> Iterator[Walk]:
-    with Walk(tmp_path) as begun:
-        yield begun
+    with Walk(tmp_path) as walk:
+        yield walk
 
 
 def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> None:
@@ -333,10 +333,12 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
     """A grid of instances alone leaves them out."""
     parts = re.split(r"```(?:sh)?\n", PAGE)
-    said = [parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])]
+    parts_of_pods = [
+        parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])
+    ]
 
-    assert len(said) >= len(REQUESTS)
-    assert [text for text in said if not re.search(r"\bpods?\b", text)] == []
+    assert len(parts_of_pods) >= len(REQUESTS)
+    assert [text for text in parts_of_pods if not re.search(r"\bpods?\b", text)] == []
 
 
 def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
@@ -356,7 +358,7 @@ def test_a_machine_without_symphony_ends_as_the_page_says() -> None:
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made")
 def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
-    """Each step is begun in new terminals, and on HostFactory's host nobody's umask lets others read what is made."""
+    """Each step begins in new terminals; on HostFactory's host no umask lets other users read new files."""
     for title, text in sections():
         printed = ""
         walk.log_in()
@@ -378,24 +380,24 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """What the lines print, typed as often as the page says; of what is asked for or given back, the end is seen."""
+    """Run lines as often as the page says, wait for the end of requests and returns, and return the output."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
         until(lambda: ": the loop runs" in walk.type(who, once), 60, every=0.5, what="the loop runs")
         lines = once
-    said = walk.type(who, lines)
+    output = walk.type(who, lines)
     if "make dist" in lines:
-        (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", said)
+        (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", output)
     elif "/requestMachines" in lines:
         (template,) = re.findall(r'"templateId": "(\w+)"', lines)
-        (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', said)
+        (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', output)
     elif "/getRequestStatus" in lines:
         rented(walk, until(lambda: complete(walk.type(who, lines)), 120, every=0.5, what="the request is complete"))
     elif "explain" in lines:
-        told = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's story ends")
-        given_back(walk, lines.split()[-1], told)
-    return said
+        timeline = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's timeline ends")
+        given_back(walk, lines.split()[-1], timeline)
+    return output
 
 
 def without_lag(text: str) -> str:
@@ -408,19 +410,19 @@ def without_lag(text: str) -> str:
     return str(yaml.safe_dump(settings, sort_keys=False))
 
 
-def complete(said: str) -> Any:
+def complete(output: str) -> Any:
     """The request of an answer, once it is complete."""
-    (request,) = json.loads(said)["requests"]
+    (request,) = json.loads(output)["requests"]
     return request if request["status"] == "complete" else None
 
 
-def ended(story: str) -> str:
-    """A machine's story, once it is told to the end."""
-    return story if "It is returned and gone." in story else ""
+def ended(timeline: str) -> str:
+    """A machine's timeline, if it has ended."""
+    return timeline if "It is returned and gone." in timeline else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """HostFactory, the person and the cloud are told of the same machine, of the template's kind."""
+    """HostFactory, the operator and the cloud name the same machine, of the template's kind."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]
@@ -431,9 +433,9 @@ def rented(walk: Walk, answer: Any) -> None:
     assert f"request {answer['requestId']} ({template}): complete, 1 of 1 running" in walk.status()
 
 
-def given_back(walk: Walk, name: str, story: str) -> None:
+def given_back(walk: Walk, name: str, timeline: str) -> None:
     """The cloud has it no more, and status says so."""
-    assert story.splitlines()[-1].strip() == "It is returned and gone."
+    assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
     assert re.search(rf"request {request} \(\w+\): complete, 0 of 1 running", walk.status())

@@ -1,4 +1,4 @@
-"""gcloud on the simulator: the lines that we tell people to type, and others that they know.
+"""gcloud on the simulator: the lines that our pages give to operators, and other common lines.
 
 What it does to a group's machines is in ``tests/contract``.
 """
@@ -49,7 +49,7 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [{"zone": "us-central1-a"}, {"region": "europe-west1"}], ids=["zonal", "regional"])
 @pytest.mark.slow
-def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
+def test_a_group_that_was_fixed_by_the_lines_of_its_findings_has_none_left(
     tmp_path: Path, place: dict[str, str]
 ) -> None:
     wrong = advised(

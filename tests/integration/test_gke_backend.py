@@ -1,4 +1,4 @@
-"""The gke backend against the simulated API server over HTTP: watches that break, pods that fail, names that clash."""
+"""The gke backend against the simulated API server over HTTP: watches that break, pods that fail, name collisions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """One backend on one namespace, what happens there, and the wire between them."""
+    """A backend on one namespace, the events of its cluster, and the wire between them."""
 
     def __init__(self, simulator: Simulator, wire: Wire, directory: Path) -> None:
         self.simulator, self.wire, self.directory = simulator, wire, directory
@@ -100,7 +100,7 @@ class Bench:
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
-        """Somebody takes a label off a pod."""
+        """Remove a label from a pod, as another client."""
         document = self.pods()[pod]
         labels = {key: value for key, value in document["metadata"]["labels"].items() if key != label}
         changed = {**document, "metadata": {**document["metadata"], "labels": labels}}
@@ -111,7 +111,7 @@ class Bench:
         self.cluster(act)
 
     def remove(self, pod: str) -> None:
-        """Somebody deletes a pod without grace."""
+        """Delete a pod without grace, as another client."""
         self.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, pod), 0))
 
     def calls(self, method: str) -> int:
@@ -205,7 +205,7 @@ def test_a_look_says_in_which_of_all_namespaces_of_that_name_it_was_made(bench: 
     assert place_of(bench.backend(watched=watched)) == f"namespace {NAMESPACE} (uid {uid})"
 
 
-def test_where_we_may_not_read_the_namespace_nobody_says(bench: Bench) -> None:
+def test_without_the_right_to_read_the_namespace_its_identity_is_unknown(bench: Bench) -> None:
     bench.fault(Fault("denied", target="namespaces.get"))
     assert place_of(bench.backend()) == ""
 
@@ -297,7 +297,7 @@ def test_a_watch_that_is_cut_all_the_time_loses_nothing_and_needs_no_list(bench:
     assert bench.lists() == 1
 
 
-def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Bench) -> None:
+def test_changes_while_versions_expired_are_found_by_the_new_list(bench: Bench) -> None:
     bench.times = replace(TIMES, blind=60.0)
     backend = bench.backend()
     create(backend, 1, 2)
@@ -311,7 +311,7 @@ def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Be
     assert bench.lists() == 2, "the watch had nothing to tell of it"
 
 
-def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(bench: Bench) -> None:
+def test_a_silent_stream_is_dead_and_observations_fail_until_it_is_replaced(bench: Bench) -> None:
     backend = bench.backend()
     create(backend, 1)
     seen(backend, 1)
@@ -478,7 +478,7 @@ def test_a_preempted_pod_is_announced_with_the_seconds_left(bench: Bench) -> Non
     assert 0 < machine.notice.ends_at <= 5.0
 
 
-def test_a_pod_that_somebody_deletes_is_announced_and_then_absent(bench: Bench) -> None:
+def test_a_pod_that_another_client_deletes_is_announced_and_then_absent(bench: Bench) -> None:
     backend = running_pod(bench)
     bench.simulator.call(lambda cloud: cloud.impose(Conditions(gke=replace(PODS, stop=(20.0, 20.0)))))
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1))))
@@ -634,7 +634,7 @@ def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Ben
     assert backend.observe(0.0, dict.fromkeys([name(1), name(2)], "")).foreign == {name(1)}
 
 
-def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears(
+def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.times = replace(TIMES, silence=30.0)
@@ -657,7 +657,7 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
     assert caplog.messages == []
 
 
-def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) -> None:
+def test_a_pod_of_an_unknown_pool_is_not_gone(bench: Bench) -> None:
     """Only the pool of this name may touch it: HostFactory must not hear that it went."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
@@ -668,7 +668,7 @@ def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         pytest.param({}, "metadata.labels.hf-provisioner/id is gone", id="all labels"),
         pytest.param({"labels": {POOL_LABEL: None}}, f"metadata.labels.{POOL_LABEL} is gone", id="one label"),
@@ -679,15 +679,15 @@ def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) ->
     ],
 )
 def test_a_pod_that_is_made_otherwise_than_asked_for_is_deleted_at_once_and_fails(
-    bench: Bench, changes: dict[str, object], told: str
+    bench: Bench, changes: dict[str, object], message: str
 ) -> None:
     backend = bench.backend()
     bench.fault(Fault("altered", params=changes))
     (outcome,) = create(backend, 1)
     assert outcome.failure is not None
-    assert (outcome.failure.error, told in outcome.failure.text) == (ErrorClass.INVALID, True)
+    assert (outcome.failure.error, message in outcome.failure.text) == (ErrorClass.INVALID, True)
     assert all("deletionTimestamp" in pod["metadata"] for pod in bench.pods().values())
-    assert [told in finding.text for finding in backend.rehearse("T")] == [True]
+    assert [message in finding.text for finding in backend.rehearse("T")] == [True]
     bench.fault()
     assert backend.rehearse("T") == []
 

@@ -1,4 +1,4 @@
-"""What `provisioner check --live` finds by trying a pod, and by asking for rights, without making anything."""
+"""The findings of `provisioner check --live`, which tries a pod and asks for rights without making anything."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_pool_in_order_is_fine_and_nothing_was_made(
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(-600, "behind the place's"), (600, "ahead of the place's")])
-def test_a_host_with_another_time_is_told(
+def test_a_host_with_another_time_is_reported(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
 ) -> None:
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("amount", "words"), REFUSED)
-def test_an_amount_that_is_none_is_told_in_the_server_s_words(
+def test_an_invalid_amount_is_reported_in_the_server_s_words(
     site: Site, capsys: pytest.CaptureFixture[str], amount: str, words: list[str]
 ) -> None:
     text = f"containers: [{{name: main, image: busybox, resources: {{requests: {{{amount}}}}}}}]\n"
@@ -140,7 +140,7 @@ def test_a_namespace_that_is_missing(site: Site, capsys: pytest.CaptureFixture[s
         pytest.param(Fault("denied", "namespaces.get"), "warning", "may not get namespaces", id="none to namespaces"),
     ],
 )
-def test_what_the_server_would_refuse(
+def test_a_refusal_of_the_server_is_a_finding(
     site: Site, cloud: Simulator, capsys: pytest.CaptureFixture[str], fault: Fault, severity: str, words: str
 ) -> None:
     cloud.impose([fault])

@@ -46,7 +46,7 @@ ALL = [
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
 """The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
 DNS = "gke-0123456789abcdef.us-central1.gke.goog"
-"""Where the cluster is found."""
+"""The DNS endpoint of the cluster."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
 Argv = tuple[str, ...]
 
@@ -93,7 +93,7 @@ class Google:
         return [words(line) for line in self._calls.read_text().splitlines()]
 
     def things(self) -> set[str]:
-        """What is there."""
+        """Return the names of all resources."""
         return {path.name for path in self._things.iterdir()}
 
 
@@ -154,7 +154,7 @@ def module() -> Module:
 # --- what it does -----------------------------------------------------------------------------------------------------
 
 
-def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: list[Argv], tmp_path: Path) -> None:
+def test_by_default_it_prints_the_lines_and_calls_no_cloud(google: Google, made: list[Argv], tmp_path: Path) -> None:
     assert google.setup(*ALL) == []
     assert google.done.returncode == 0
     assert google.done.stderr == "# Nothing was done: --apply runs these commands.\n"
@@ -163,7 +163,7 @@ def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: li
     assert google.calls_of(["bash", "-euc", script]) == made
 
 
-def test_what_is_there_is_not_made_again_and_what_is_missing_is(filled: Google) -> None:
+def test_only_missing_resources_are_made(filled: Google) -> None:
     before = filled.things()
     for options, added in (([], []), (["--group", "b:us-central1-b"], ["hf-b", "hf-b"])):  # the template and the group
         again = filled.setup(*ALL, *options, "--apply")
@@ -183,7 +183,7 @@ def test_destroy_takes_all_away_in_the_reverse_order_and_may_be_repeated(filled:
     assert not any("services" in call for call in again), "APIs stay on"
 
 
-def test_what_destroy_leaves_is_what_the_page_says(filled: Google, made: list[Argv], module: Module) -> None:
+def test_destroy_leaves_the_resources_that_the_page_lists(filled: Google, made: list[Argv], module: Module) -> None:
     """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
     section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
     left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
@@ -217,13 +217,13 @@ def test_destroy_takes_no_other_error_for_what_is_gone(filled: Google, failing: 
         assert "(an expired login: gcloud auth login), and run the same again" in filled.done.stderr
 
 
-def test_gcloud_asks_nothing_that_nobody_would_see(google: Google) -> None:
+def test_gcloud_asks_no_hidden_question(google: Google) -> None:
     google.setup(*ALL, "--apply", ASKING="yes")
     assert google.done.returncode == 0, google.done.stderr
 
 
 @pytest.mark.parametrize("failing", ["projects describe", "service-accounts describe"])
-def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, failing: str) -> None:
+def test_nothing_is_made_while_the_existing_resources_are_unknown(google: Google, failing: str) -> None:
     calls = google.setup(*ALL, "--apply", FAILING=failing)
     assert google.done.returncode == 1
     assert "invalid_grant" in google.done.stderr
@@ -283,7 +283,7 @@ def test_groups_have_the_disk_that_is_asked_for(google: Google, module: Module) 
 
 
 def variable(module: Module, name: str) -> str:
-    """What ``variables.tf`` says of one."""
+    """Return the block of a variable in ``variables.tf``."""
     return (module.directory / "variables.tf").read_text().partition(f'variable "{name}"')[2].partition("\n}")[0]
 
 
@@ -329,14 +329,14 @@ ALL --group a: --group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-ce
 
 @pytest.mark.parametrize("line", WRONG.splitlines())
 def test_a_wrong_use_is_one_sentence(google: Google, line: str) -> None:
-    options, _, said = line.partition(": ")
+    options, _, explanation = line.partition(": ")
     given = [word for one in shlex.split(options) for word in {"ALL": ALL, "SOME": SOME}.get(one, [one])]
     assert google.setup(*given, "--apply") == []
     assert (google.done.returncode, google.done.stdout) == (2, "")
-    assert google.done.stderr == f"setup.sh: {said}; see setup.sh --help\n"
+    assert google.done.stderr == f"setup.sh: {explanation}; see setup.sh --help\n"
 
 
-def test_every_option_is_told_by_its_help(google: Google) -> None:
+def test_the_help_lists_every_option(google: Google) -> None:
     google.setup("--help")
     taken = set(
         re.findall(
@@ -372,16 +372,16 @@ def site(google: Google, tmp_path: Path) -> Site:
     return Site(google, tmp_path)
 
 
-def test_what_it_writes_and_prints_is_what_render_hf_takes(
+def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
     google: Google, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the files that are made of it are a configuration, which promises what machine type and pods have."""
     site.make()
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
     assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
-    said = capsys.readouterr().out
-    assert "template Large: a → any, at most 2000" in said
-    assert "template Small: pods-spot → pods, at most 1000" in said
+    output = capsys.readouterr().out
+    assert "template Large: a → any, at most 2000" in output
+    assert "template Small: pods-spot → pods, at most 1000" in output
     small, large = json.loads((site.made / "gcpinstprov_templates.json").read_text())["templates"]
     assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])
     assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
@@ -559,15 +559,15 @@ def test_gcloud_has_every_option(every: list[Argv]) -> None:
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
-    """One line of each form gets a flag that no command has: it is the only thing that gcloud complains about."""
+    """A line of each form gets an invalid flag, which has to be the only error that gcloud reports."""
     lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
 
     def complaint(call: Argv) -> str:
         file = tmp_path / "flags.json"
-        if said := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
-            file.write_text(said[0])
+        if flags := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
+            file.write_text(flags[0])
         written = [f"--flags-file={file}" if word.startswith("--flags-file=") else word for word in call]
         done = subprocess.run(
             ["gcloud", *written, "--no-such-flag"],
@@ -580,9 +580,11 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
         return done.stderr.splitlines()[0].strip()
 
     with ThreadPoolExecutor(2) as workers:
-        said = dict(zip(lines, workers.map(complaint, lines.values()), strict=True))
+        complaints = dict(zip(lines, workers.map(complaint, lines.values()), strict=True))
     wrong = {
-        line: words for line, words in said.items() if not words.endswith("unrecognized arguments: --no-such-flag")
+        line: words
+        for line, words in complaints.items()
+        if not words.endswith("unrecognized arguments: --no-such-flag")
     }
     assert wrong == {}
 
@@ -637,7 +639,7 @@ def gcloud_table() -> Mapping[str, Any]:
 
 
 def unknown(call: Argv, tree: Mapping[str, Any]) -> Iterator[str]:
-    """What of a line gcloud does not know: its command, an option, one of the words that an option may have."""
+    """Yield the parts of a line that gcloud does not have: a command, an option, or a value of an option."""
     node = tree
     for word in call:
         if word in node["commands"]:
@@ -674,7 +676,7 @@ SAME = {
     "google_filestore_instance": "filestore instances",
     "google_secret_manager_secret": "secrets",
 }
-"""What Terraform calls a resource, and gcloud."""
+"""Names of a resource in Terraform and in gcloud."""
 
 BOUND = {
     "google_project_service": "services",
@@ -699,8 +701,8 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
     theirs = {plain(first), *re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"])}
     assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
     page = (ROOT / "docs" / "deploy-google.md").read_text()
-    (told,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
-    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", told)} >= theirs
+    (listed_apis,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
+    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", listed_apis)} >= theirs
 
 
 def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:
@@ -790,7 +792,7 @@ def test_both_set_it_alike(module: Module, made: list[Argv], line: str) -> None:
 
 
 def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:
-    """A restart, or another instance under the name, would be a machine that nobody asked for."""
+    """A restart, or another instance under the name, would be a machine without a request."""
     scheduling: Block = module.of("google_compute_instance_template")["this"]["scheduling"][0]
     assert scheduling["automatic_restart"] is False
     on_demand, spot = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
@@ -868,6 +870,6 @@ def named(call: Argv) -> Argv:
 
 
 def value(call: Argv, option: str) -> str:
-    """What an option is given."""
+    """Return the value of an option."""
     (found,) = [word.partition("=")[2] for word in call if word.startswith(f"--{option}=")]
     return found

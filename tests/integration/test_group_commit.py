@@ -101,7 +101,7 @@ while time.monotonic() < deadline:
 
 
 @pytest.mark.crowd
-def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path: Path) -> None:
+def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path) -> None:
     """Writers with short patience, some of them stopped for a while and some killed at any moment."""
     chance, state = random.Random(4), StateDir(tmp_path)
     state.intent.create("demo")
@@ -130,11 +130,11 @@ def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path:
     for process in crew:
         process.terminate()
         process.wait()
-    told = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("]")]
+    printed = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("]")]
     there = state.intent.read().requests.keys()
-    assert {made for made, yes in told if yes} - there == set(), "told yes, and not recorded"
-    assert {made for made, yes in told if not yes} & there == set(), "told no, and recorded all the same"
-    yes = sum(yes for _, yes in told)
+    assert {made for made, yes in printed if yes} - there == set(), "accepted, and not recorded"
+    assert {made for made, yes in printed if not yes} & there == set(), "refused, and recorded all the same"
+    yes = sum(yes for _, yes in printed)
     assert yes > 50
-    assert len(told) - yes > 50
-    assert len(there) - yes < 10 * WRITERS, "only a killed writer may have recorded what it told nobody"
+    assert len(printed) - yes > 50
+    assert len(there) - yes < 10 * WRITERS, "only a killed writer may have recorded without an answer"

@@ -1,4 +1,4 @@
-"""check_install.sh on hosts that are in the scripts' way: mounts, directories nobody may pass, SELinux."""
+"""check_install.sh on hosts that are in the scripts' way: mounts, directories without access, SELinux."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hf_scripts import host_checks
 from provisioner.files.ownership import user_name
 from tests.support.hostfactory.provider import ROOT, SCRIPTS, HostFactory
-from tests.support.hosts import NOBODY
+from tests.support.hosts import UNPRIVILEGED_USER
 from tests.support.waiting import PATIENCE
 
 
@@ -76,8 +76,8 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def told_of_the_way(path: Path) -> list[str]:
-    """What a user without rights is told."""
+def way_findings(path: Path) -> list[str]:
+    """Return the findings for a user without rights."""
     program = f"from hf_scripts import host_checks; print(*host_checks.way_to({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -86,19 +86,19 @@ def told_of_the_way(path: Path) -> list[str]:
     child = os.fork()  # with all modules: that user may not be able to read this Python's
     if child == 0:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(UNPRIVILEGED_USER, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
+        os.setresuid(UNPRIVILEGED_USER, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
         os.write(writer, "\n".join(map(str, host_checks.way_to(str(path)))).encode())
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        lines = told.read().splitlines()
+    with os.fdopen(reader) as output:
+        lines = output.read().splitlines()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return lines
 
 
 def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_it() -> None:
-    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    user = UNPRIVILEGED_USER if os.geteuid() == 0 else os.geteuid()
     top = Path("/tmp", f"way-{os.getpid()}")
     state = top / "home" / "work" / "state"
     state.mkdir(parents=True)
@@ -106,16 +106,16 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
     try:
         for each in (top, top / "home", top / "home" / "work"):
             each.chmod(0o755)
-        assert told_of_the_way(state) == []
+        assert way_findings(state) == []
         (top / "home").chmod(0o600)
-        (line,) = told_of_the_way(state)
+        (line,) = way_findings(state)
         assert line.startswith(
             f"fix: {top}/home: {user_name(user)} may not search it (owner {user_name(os.geteuid())}, "
         )
         assert line.endswith(
             f"so {state} cannot be opened: chmod o+x {top}/home, or setfacl -m u:{user_name(user)}:x {top}/home"
         )
-        assert told_of_the_way(top / "link") == [line.replace(str(state), str(top / "link"))]
+        assert way_findings(top / "link") == [line.replace(str(state), str(top / "link"))]
     finally:
         (top / "home").chmod(0o700)
         shutil.rmtree(top)
@@ -148,7 +148,7 @@ def linked(directory: Path) -> tuple[HostFactory, Path]:
 
 
 def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path) -> None:
-    """The label that counts is that of what a link leads to: the link's own bars nobody."""
+    """The label of a link's target counts; the label of the link itself bars no user."""
     hf, state = linked(tmp_path)
     path = selinux(tmp_path / "bin", "Enforcing", {str(hf.work): "default_t", str(state): "user_home_t"})
     code, lines = checked(hf, PATH=path)

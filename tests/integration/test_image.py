@@ -42,7 +42,7 @@ def last_stage() -> dict[str, str]:
 
 
 def copied() -> set[str]:
-    """What the build takes from the source tree."""
+    """Return the files that the build copies from the source tree."""
     sources: set[str] = set()
     for name, rest in instructions():
         if name == "COPY" and not rest.startswith("--from"):
@@ -168,7 +168,7 @@ BUILDERS = pytest.mark.skipif(
 
 
 def built(test: Callable[..., None]) -> Callable[..., None]:
-    """Of a test that builds, or runs what was built."""
+    """Mark a test that builds, or runs a built image."""
     return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(test)))
 
 
@@ -284,9 +284,7 @@ def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFa
 
 @built
 @pytest.mark.usefixtures("pushed")
-def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_other(
-    base: str, registry: Registry, index: Index
-) -> None:
+def test_the_build_asks_only_the_given_registry_and_index(base: str, registry: Registry, index: Index) -> None:
     digest = base.rpartition("@")[2]
 
     assert f"GET /v2/library/python/manifests/{digest}" in registry.asked
@@ -341,15 +339,15 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
 
 @built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
-    """What check_install.sh proves of a state directory on HostFactory's host, the pod proves of the same one."""
+    """The pod checks the same state directory as check_install.sh on HostFactory's host."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (command,) = re.findall(
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
     )
     done = pod.do(*command.split())
-    said = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
 
-    assert [line for line in said if not line.startswith("fine: ")] == []
+    assert [line for line in lines if not line.startswith("fine: ")] == []
     assert (done.returncode, done.stderr) == (0, "")
     place = "fine: /var/lib/hostfactory:"
     assert {
@@ -357,7 +355,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
         f"{place} a file is replaced by renaming, durably",
         f"{place} only one of two processes can create a file",
         f"{place} the loop runs",
-    } <= {*said}
+    } <= {*lines}
 
 
 @pytest.fixture
@@ -376,13 +374,13 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
     no_login = tmp_path / "none.json"
     no_login.write_text("{}")
     pull = ("buildah", "pull", "--quiet", pushed)
-    stranger = run(*pull, **another | known | {"HOME": str(tmp_path / "other")})
-    nobody = run(*pull, **another | known | {"REGISTRY_AUTH_FILE": str(no_login)})
+    other = run(*pull, **another | known | {"HOME": str(tmp_path / "other")})
+    unauthenticated = run(*pull, **another | known | {"REGISTRY_AUTH_FILE": str(no_login)})
     pulled = run(*pull, **another | known)
 
-    assert 0 not in (stranger.returncode, nobody.returncode)
-    assert "certificate signed by unknown authority" in stranger.stderr
-    assert "authentication required" in nobody.stderr
+    assert 0 not in (other.returncode, unauthenticated.returncode)
+    assert "certificate signed by unknown authority" in other.stderr
+    assert "authentication required" in unauthenticated.stderr
     assert pulled.returncode == 0, pulled.stderr
     with Running(pushed, another, tmp_path) as running:
         version, check = running.do("provisioner", "--version"), running.do("provisioner", "check", "/etc/hostfactory")
@@ -407,7 +405,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
     assert done.returncode == 0, done.stderr
     container = run("buildah", "from", "--pull-never", "localhost/worker", **storage).stdout.strip()
-    told = {
+    variables = {
         "HF_EGO_MASTER": "master1",
         "HF_MACHINE_NAME": "hf-a-000001",
         "HF_MACHINE_ADDRESS": "10.1.2.3",
@@ -416,7 +414,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     inside = [
         *("buildah", "run", "--isolation", "chroot"),
         *("--volume", f"{ego}:/ego", "--volume", f"{tmp_path}/bin:/usr/local/sbin"),
-        *(word for name, value in told.items() for word in ("--env", f"{name}={value}")),
+        *(word for name, value in variables.items() for word in ("--env", f"{name}={value}")),
         *(container, "--"),
     ]
     entry = json.loads(run("buildah", "inspect", container, **storage).stdout)["Docker"]["config"]["Entrypoint"]
@@ -431,8 +429,8 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
             assert running.wait(60 * PATIENCE) == 0
         finally:
             running.kill()
-            said = running.stderr.read() if running.stderr else ""
+            errors = running.stderr.read() if running.stderr else ""
     calls = (ego / "calls").read_text().splitlines()
-    assert calls[:2] == ["egoconfig join master1 -f", "egosh ego start"], said
-    assert calls[-2:] == ["egosh resource close hf-a-000001", "egosh ego shutdown -f"], said
+    assert calls[:2] == ["egoconfig join master1 -f", "egosh ego start"], errors
+    assert calls[-2:] == ["egosh resource close hf-a-000001", "egosh ego shutdown -f"], errors
     assert run(*ready, **storage).returncode == 1

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.broken_libraries import broken_libraries
 from tests.support.bundles import sealed, small
-from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
+from tests.support.hosts import PYTHON, ROOT, UNPRIVILEGED_USER, as_unprivileged, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 from tests.support.waiting import PATIENCE, until
 
@@ -49,8 +49,8 @@ def root() -> Iterator[Path]:
 
 
 def version_of(root: Path) -> str:
-    """What the installed command says of itself, called as the service calls it."""
-    command = as_nobody(root / PREFIX / "bin" / "provisioner", "--version")
+    """Return the version that the installed command prints, called as the service calls it."""
+    command = as_unprivileged(root / PREFIX / "bin" / "provisioner", "--version")
     ended = subprocess.run(
         ["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE
     )
@@ -139,7 +139,7 @@ def test_a_root_who_has_read_ego_s_profile_installs(small_bundles: Bundles, root
 def test_the_user_that_the_loop_shares_its_group_with_and_the_prefix_are_those_given(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """That the next version takes the same user is shown in test_install_root.py."""
+    """Another test, in test_install_root.py, checks that the next version uses the same user."""
     done(small_bundles.old, "install", "--hf-user", "sym.admin", "--prefix", "/apps/p", root=root)
     assert (root / LOGROTATE).read_text().count("\n    su sym.admin hostfactory\n") == BOTH_LOGS
     assert "ExecStart=/apps/p/bin/provisioner run" in (root / UNIT).read_text()
@@ -165,7 +165,7 @@ def test_a_rollback_puts_back_the_service_of_the_version_before(small_bundles: B
 
 
 @pytest.mark.slow
-def test_what_is_installed_goes_back_and_out_without_any_bundle(small_bundles: Bundles, root: Path) -> None:
+def test_rollback_and_uninstall_need_no_bundle(small_bundles: Bundles, root: Path) -> None:
     """Its install.sh is kept with it."""
     done(small_bundles.old, root=root)
     done(small_bundles.new, "upgrade", root=root)
@@ -216,7 +216,7 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 
 @pytest.mark.slow
-def test_all_may_read_what_is_installed_of_a_bundle_that_was_unpacked_for_nobody_else(
+def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:
     """As by a root whose umask is 077."""
@@ -224,7 +224,7 @@ def test_all_may_read_what_is_installed_of_a_bundle_that_was_unpacked_for_nobody
     for path in (closed, *closed.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
         if os.geteuid() == 0:
-            os.chown(path, NOBODY, NOBODY)
+            os.chown(path, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
     done(closed, root=root)
     modes = {path: path.stat().st_mode for path in root.rglob("*") if not path.is_symlink()}
 
@@ -248,14 +248,14 @@ def test_a_rehearsal_changes_nothing(small_bundles: Bundles, root: Path) -> None
 
 
 @pytest.mark.slow
-def test_what_cannot_be_done_is_said_before_anything_is_changed(small_bundles: Bundles, root: Path) -> None:
+def test_an_impossible_installation_is_refused_before_any_change(small_bundles: Bundles, root: Path) -> None:
     old_python = root.parent / "python3"
     old_python.write_text("#!/bin/sh\necho 3.6 False\n")
     old_python.chmod(0o755)
     changed = shutil.copytree(small_bundles.old, root.parent / "changed")
     (changed / "requirements" / "scripts.lock").write_text("")
     if os.geteuid() == 0:
-        os.chown(changed, NOBODY, NOBODY)
+        os.chown(changed, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
     needed = "Python 3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11); name it with --python"
     for directory, python, place, words in (
         (small_bundles.old, str(old_python), root, f"{old_python}: is Python 3.6: {needed}"),
@@ -271,7 +271,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_changed(small_bundles: B
 
 @pytest.mark.slow
 def test_another_build_of_the_same_version_gets_a_place_of_its_own(small_bundles: Bundles, root: Path) -> None:
-    """What runs is never changed under whoever runs it."""
+    """A running version is never changed while a process uses it."""
     done(small_bundles.old, "--scripts-only", root=root)
     done(small_bundles.old, root=root)
 
@@ -291,7 +291,7 @@ CHANGES_MADE = 20
 
 def killed(directory: Path, root: Path, change: int) -> int:
     """Kills install.sh with all its children at the n-th change, if there are so many; how many it has begun."""
-    words = as_nobody("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
+    words = as_unprivileged("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
     process = subprocess.Popen(
         words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -310,7 +310,7 @@ def killed(directory: Path, root: Path, change: int) -> int:
 
 
 def is_free(lock: Path) -> bool:
-    """Nobody holds this lock, if there is one."""
+    """True if this lock is free or does not exist."""
     if not lock.exists():
         return True
     with lock.open() as file, contextlib.suppress(BlockingIOError):
@@ -322,14 +322,14 @@ def is_free(lock: Path) -> bool:
 def scripts_version(root: Path) -> str:
     """The version of the scripts that run now; all that they import has to be there."""
     program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
-    command = as_nobody(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
+    command = as_unprivileged(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 
 
 def layout(prefix: Path) -> tuple[str, ...]:
-    """What a killed install.sh leaves, as far as the next one asks: versions, and where the links lead."""
+    """Return the part of an interrupted installation that the next install.sh reads: versions and targets of links."""
     found = [*prefix.iterdir(), *(prefix / "versions").iterdir()]
     return tuple(sorted(f"{path.name} {path.readlink() if path.is_symlink() else ''}" for path in found))
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.bundles import shared, small, unpacked
-from tests.support.hosts import NOBODY
+from tests.support.hosts import UNPRIVILEGED_USER
 from tests.support.installs import NEWER, PREFIX, Bundles, done, install, open_directory, open_root, versions
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 """The bundle is made of what a package index sends."""
 
-CALLER, STRANGER = NOBODY, NOBODY + 1
+CALLER, OTHER_USER = UNPRIVILEGED_USER, UNPRIVILEGED_USER + 1
 OLD = "1.0.0"
 
 
@@ -131,7 +131,7 @@ def test_the_record_of_a_version_is_not_read_through_a_link(bundles: Bundles, ro
 # --- others who may write ---------------------------------------------------------------------------------------------
 
 
-WEAK = [(0o775, CALLER), (0o777, CALLER), (0o755, STRANGER)]
+WEAK = [(0o775, CALLER), (0o777, CALLER), (0o755, OTHER_USER)]
 """Modes and owners by which others may write."""
 
 
@@ -186,10 +186,10 @@ def test_a_bundle_that_others_may_write_is_refused(bundles: Bundles, root: Path,
     assert list(root.iterdir()) == []
 
 
-def test_a_place_that_a_stranger_s_link_leads_to_is_refused(bundles: Bundles, root: Path, victim: Path) -> None:
+def test_a_place_behind_another_user_s_link_is_refused(bundles: Bundles, root: Path, victim: Path) -> None:
     with TemporaryDirectory() as shared_place:
         os.chmod(shared_place, 0o1777)
-        linked(Path(shared_place, "mine"), victim, owner=STRANGER)
+        linked(Path(shared_place, "mine"), victim, owner=OTHER_USER)
         words = refused(bundles.old, "--prefix", f"{shared_place}/mine", root=None)
 
     assert words.startswith(f"install.sh: {shared_place}/mine: users other than root and you may change it (")

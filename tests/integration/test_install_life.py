@@ -98,8 +98,8 @@ class Installed(HostFactory):
                 loop.kill()
                 loop.wait()
 
-    def told(self, id_: str) -> str:
-        """What HostFactory is told of a request or return, once that is complete."""
+    def terminal_answer(self, id_: str) -> str:
+        """Return the answer that HostFactory gets about a request or return, once that is complete."""
         asked = self.command("getRequestStatus", asking(id_))
 
         def text() -> str:
@@ -111,11 +111,11 @@ class Installed(HostFactory):
     def rent(self) -> tuple[str, str]:
         """A request of one machine, and the machine."""
         id_ = self.request("T", 1)
-        (machine,) = json.loads(self.told(id_))["requests"][0]["machines"]
+        (machine,) = json.loads(self.terminal_answer(id_))["requests"][0]["machines"]
         return id_, machine["name"]
 
     def machines(self) -> set[str]:
-        """What the cloud holds."""
+        """Return the machines in the cloud."""
         return {machine["name"] for machine in self.cloud.state()["machines"]}
 
 
@@ -148,28 +148,28 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
     rotation.write_text(mine)
     assert f"Version {old} is built already" in done(bundles.old, root=root)
     first, machine = hf.rent()
-    answer = hf.told(first)
+    answer = hf.terminal_answer(first)
     dump = hf.work.parent / "before.tar.gz"
     assert hf.provisioner("dump", str(dump)).returncode == 0
 
     assert f"{rotation}: left as it is, yours" in done(bundles.new, "upgrade", root=root)
     assert versions(root) == [old, NEWER]
     assert f"rollback goes to {old}" in done(bundles.new, "status", root=root)
-    assert hf.told(first) == answer, "scripts of the new version, while the old loop runs"
+    assert hf.terminal_answer(first) == answer, "scripts of the new version, while the old loop runs"
     hf.stop()
     hf.start(NEWER)
     second, kept = hf.rent()
-    back = hf.give_back(machine)
-    told = {id_: hf.told(id_) for id_ in (first, second, back)}
+    return_id = hf.give_back(machine)
+    answers = {id_: hf.terminal_answer(id_) for id_ in (first, second, return_id)}
 
     done(bundles.new, "rollback", root=root)
     assert versions(root) == [old, NEWER]
     hf.stop()
     hf.start(old)
     third, more = hf.rent()
-    assert {id_: hf.told(id_) for id_ in told} == told, "the older one reads what the newer one wrote"
+    assert {id_: hf.terminal_answer(id_) for id_ in answers} == answers, "the older one reads what the newer one wrote"
     assert hf.machines() == {kept, more}
-    told[third] = hf.told(third)
+    answers[third] = hf.terminal_answer(third)
 
     hf.stop()
     done(bundles.new, "rollback", root=root)
@@ -179,7 +179,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
     hf.stop()
     refused_until_restored(hf, bundles, dump)
     hf.start(old)
-    assert {id_: hf.told(id_) for id_ in told} == told
+    assert {id_: hf.terminal_answer(id_) for id_ in answers} == answers
     hf.stop()
 
     state = {path.name: path.read_bytes() for path in hf.work.glob("*.json")}

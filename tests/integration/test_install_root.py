@@ -44,12 +44,12 @@ class Installer(ScratchHost):
         self.bundles = bundles
 
     def install(self, *arguments: str, version: str = OLD, ends: int = 0) -> str:
-        """What install.sh prints to root; its last line is that of what is wrong, where it ends with 1."""
+        """Run install.sh as root, and return its output; its last line is the reason if it ends with 1."""
         line = f"{self.bundles}/hostfactory-provisioner-{version}/install.sh {' '.join(arguments)} --python {PYTHON}"
         return self.run(f"umask 077; {line} || test $? = {ends}").strip()
 
     def placed(self) -> str:
-        """What of ours anybody meets on the host, where it leads and since when it is there."""
+        """Return our files on the host, with the target and time of each."""
         return self.run(f"find {OURS} -maxdepth 0 ! -name versions -printf '%p %l %T@\\n' 2>/dev/null || true")
 
 
@@ -122,9 +122,9 @@ def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -
     assert host.placed() == before
 
     printed = host.install("--scripts-only").splitlines()
-    told = [line.removeprefix("systemctl ") for line in printed if line.startswith("systemctl ")]
+    commands = [line.removeprefix("systemctl ") for line in printed if line.startswith("systemctl ")]
     units = ("provisioner-backup.timer", "provisioner-backup.service", "provisioner.service")
-    assert told == [*(f"disable --now {unit}" for unit in units), "daemon-reload"]
+    assert commands == [*(f"disable --now {unit}" for unit in units), "daemon-reload"]
     assert not re.search("/usr/lib|logrotate", host.placed())
 
 
@@ -133,7 +133,7 @@ def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -
     "arguments", [pytest.param([], id="whole"), pytest.param(["--scripts-only"], id="scripts alone")]
 )
 def test_logrotate_goes_on_whatever_is_installed(host: Installer, arguments: list[str]) -> None:
-    """One file with a user or group that is not there, and no log of the host is rotated."""
+    """A file with a missing user or group would stop the rotation of all logs of the host."""
     host.run("useradd egoadmin")
     host.install(*arguments)
     host.run(

@@ -138,14 +138,14 @@ def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -
     """Exit code and error output after Ctrl-C; the rules that hold for every command."""
     for _ in range(times):
         process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=WAIT * PATIENCE)
+    out, errors = process.communicate(timeout=WAIT * PATIENCE)
     until(lambda: not site.left(), WAIT, what=f"no process is left of {site.left()}")
-    for text in (out, said):
+    for text in (out, errors):
         assert "Traceback" not in text
         assert "KeyboardInterrupt" not in text
         assert "Exception ignored" not in text
     assert not list(site.temporary.iterdir())
-    return process.returncode, said
+    return process.returncode, errors
 
 
 @pytest.mark.slow
@@ -154,9 +154,9 @@ def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -
 def test_ctrl_c_ends_a_command_at_any_moment(site: Site, command: list[str], moment: float) -> None:
     process = site.begin(*command)
     time.sleep(moment)
-    code, said = interrupted(site, process)
+    code, errors = interrupted(site, process)
     # In its last moment, when all is done, Python follows no signal itself: a shell says 130 of -2, too.
-    assert code in (130, -signal.SIGINT) or ("follows no more\n" in said and code in (0, 1, 2)), said
+    assert code in (130, -signal.SIGINT) or ("follows no more\n" in errors and code in (0, 1, 2)), errors
 
 
 def running(site: Site) -> bool:
@@ -237,6 +237,6 @@ def test_ctrl_c_ends_the_check_of_an_installation(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("fine: ")
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=WAIT * PATIENCE)[1]
-    assert (said, process.returncode) == ("", 130)
+    errors = process.communicate(timeout=WAIT * PATIENCE)[1]
+    assert (errors, process.returncode) == ("", 130)
     assert not list(hf.work.iterdir())

@@ -1,4 +1,4 @@
-"""Which way a request to an API server goes: by which address, through which proxy, and again after a close."""
+"""The way of a request to an API server: the address, the proxy, and a new connection after a close."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_server_below_a_path_is_asked_there(server: Server) -> None:
     assert server.asked == [f"/k8s/clusters/c-1{PODS}?limit=5"]
 
 
-def test_a_proxy_is_told_the_whole_address_of_a_plain_server(server: Server) -> None:
+def test_a_proxy_gets_the_whole_address_of_a_plain_server(server: Server) -> None:
     api = KubeApi(Plain("http://cluster.example/k8s", urllib3.ProxyManager(server.address)))
     assert api.get(PODS) == {}
     assert server.asked == [f"http://cluster.example/k8s{PODS}"]

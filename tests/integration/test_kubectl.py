@@ -1,4 +1,4 @@
-"""A stranger's kubectl against the embedded cloud, with nothing but the kubeconfig that it writes."""
+"""An independent kubectl on the embedded cloud, with only the kubeconfig that the cloud writes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def simulator(shared: Simulator) -> Simulator:
 
 
 class Kubectl:
-    """kubectl as a person with a fresh home directory calls it."""
+    """kubectl with a fresh home directory."""
 
     def __init__(self, kubeconfig: Path, home: Path) -> None:
         path = os.environ.get("PATH", "")
         self.environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(home), "PATH": path}
 
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
-        """What it prints, on both outputs; AssertionError when it ends otherwise than expected."""
+        """Run the program, and return both outputs. Raises AssertionError if it ends otherwise than expected."""
         done = subprocess.run(
             [str(KUBECTL), *arguments],
             env=self.environment,

@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
 PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / "python").read_text(), re.DOTALL)[0]
-"""What the launcher lets Python run, whichever it is."""
+"""The program that the launcher gives to Python, of any version."""
 
 
 def posing_as(version: tuple[int, int, int], path: Path) -> Path:
@@ -54,9 +54,9 @@ def test_a_real_old_python_says_so_and_nothing_else(version: str, script: str, t
     environment = hf.environment | {"HF_PYTHON": python}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
-    told = f"{python}: is Python {number}, and {needed}: {ADVICE}"
+    message = f"{python}: is Python {number}, and {needed}: {ADVICE}"
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == ("fix: " if script == "check_install" else "") + told + "\n"
+    assert done.stdout == ("fix: " if script == "check_install" else "") + message + "\n"
 
 
 def test_a_python_that_is_new_enough_answers(tmp_path: Path) -> None:

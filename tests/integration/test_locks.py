@@ -24,7 +24,7 @@ def locked(name: str) -> dict[str, str]:
 
 
 def required(extras: list[str]) -> Iterator[Requirement]:
-    """What setup.cfg asks for, with the extras that these extras name."""
+    """Yield the requirements in setup.cfg, with the extras that these extras name."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     lines = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
@@ -37,7 +37,7 @@ def required(extras: list[str]) -> Iterator[Requirement]:
 
 @pytest.mark.parametrize("name", sorted(WANTED))
 def test_a_lock_was_made_of_what_setup_cfg_asks_for_now(name: str) -> None:
-    """What it no longer asks for would be installed, and stay in the SBOM, until somebody notices."""
+    """A package that setup.cfg no longer requires would still be installed, and stay in the SBOM unnoticed."""
     entries = re.split(r"\n(?=[\w.-]+==)", (LOCKS / f"{name}.lock").read_text())
     made_of = {entry.partition("==")[0] for entry in entries if "hostfactory-provisioner (setup.cfg)" in entry}
 

@@ -41,7 +41,7 @@ class Guard:
 
     def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.grants = 0
         self.assertions: list[str] = []
         self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
@@ -55,7 +55,7 @@ class Guard:
 
             def do_GET(self) -> None:
                 token = (self.headers["Authorization"] or "").partition(" ")[2]
-                guard.heard.append(token)
+                guard.received.append(token)
                 self.answer(*((200, {"kind": "Pod"}) if token in guard.tokens else (401, {"reason": "Unauthorized"})))
 
             def do_POST(self) -> None:
@@ -135,7 +135,7 @@ def test_the_scheme_of_a_kubeconfigs_server_may_have_any_case(guard: Guard, tmp_
     connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", server, {"token": "t1"}))).get(
         "/api/v1/namespaces/n/pods"
     )
-    assert guard.heard == ["t1"]
+    assert guard.received == ["t1"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_kubeconfig_sends_no_credentials_over_plain_http(
     text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
     assert "over plain HTTP none are sent" in text
     assert text.endswith("or let the kubeconfig's 'server' do so")
-    assert guard.heard == [""]
+    assert guard.received == [""]
     assert ("Credentials are not sent over plain HTTP" in caplog.text) is bool(user)
 
 
@@ -192,7 +192,7 @@ def user_of(path: Path | str, runs: Path, expires: str = "", **more: Any) -> dic
         pytest.param("2030-03-17T17:47:20Z", 29.0, "t1", id="forty seconds: good for three quarters of them"),
         pytest.param("2030-03-17T17:47:20.000000Z", 30.0, "t2", id="forty seconds: renewed after three quarters"),
         pytest.param("", 1e9, "t1", id="no end: never renewed by itself"),
-        pytest.param("tomorrow", 0.0, "t2", id="an end that nobody can read: asked for each time"),
+        pytest.param("tomorrow", 0.0, "t2", id="an unreadable end: requested each time"),
     ],
 )
 def test_a_plugins_token_is_renewed_before_it_ends(tmp_path: Path, expires: str, later: float, token: str) -> None:
@@ -223,10 +223,10 @@ def test_a_token_that_the_server_no_longer_takes_is_renewed_and_the_next_call_wo
     assert ask(api)
     guard.tokens = {"t2"}
     assert [ask(api), ask(api)] == [False, True]
-    assert guard.heard == ["t1", "t1", "t2"]
+    assert guard.received == ["t1", "t1", "t2"]
 
 
-def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_path: Path) -> None:
+def test_a_plugin_gets_the_cluster_and_no_terminal(guard: Guard, tmp_path: Path) -> None:
     guard.tokens = {"t1"}
     script = 'echo "$KUBERNETES_EXEC_INFO" > "$RUNS.info"; echo "$@" > "$RUNS.args"; cat > "$RUNS.stdin"' + COUNTING
     user = user_of(plugin(tmp_path, script), tmp_path / "runs", provideClusterInfo=True, args=["--a", "b"])
@@ -293,7 +293,7 @@ def test_a_plugin_that_hangs_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     ],
     ids=["without a hint", "with a hint"],
 )
-def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fail(
+def test_a_missing_plugin_is_reported_with_its_fix_and_only_observations_and_creates_fail(
     tmp_path: Path, more: dict[str, str], words: str
 ) -> None:
     user = user_of("gke-gcloud-auth-plugin-that-is-not-there", tmp_path / "runs", **more)
@@ -356,7 +356,9 @@ def test_the_official_client_is_not_asked_at_each_call(monkeypatch: pytest.Monke
     assert kubeconfig.header() == "Bearer 2"
 
 
-def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
+def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_setting(
+    guard: Guard, tmp_path: Path
+) -> None:
     api = connect(pool(tmp_path, endpoint=guard.plain))
     for _ in range(2):
         error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))
@@ -427,7 +429,7 @@ def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
     guard: Guard, tmp_path: Path, key_file: Path
 ) -> None:
     api = at_endpoint(tmp_path, credentials=key_file)
-    assert guard.grants == 0, "nobody is asked before the first call"
+    assert guard.grants == 0, "no token is requested before the first call"
     assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
     api.access.rejected(api.access.now()[0])
     assert token_of(api) == "Bearer google-2"
@@ -499,7 +501,7 @@ def test_a_key_that_google_does_not_take_is_denied_in_its_words(guard: Guard, tm
 def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Path) -> None:
     guard.tokens = {""}
     assert ask(at_endpoint(tmp_path, endpoint=f"{guard.plain}/", credentials=key_file))
-    assert (guard.heard, guard.grants) == ([""], 0)
+    assert (guard.received, guard.grants) == ([""], 0)
 
 
 # --- renewal in general -----------------------------------------------------------------------------------------------
@@ -575,7 +577,7 @@ def test_a_token_file_that_is_empty_for_a_moment_costs_nothing(guard: Guard, tmp
     assert ask(api)
     token.write_text("two")
     assert ask(api)
-    assert guard.heard == ["one", "one", "two"]
+    assert guard.received == ["one", "one", "two"]
 
 
 @pytest.mark.parametrize("token", ["s3cret\nsecond line", "s3cret\u20ac", "s3cret\x00"])

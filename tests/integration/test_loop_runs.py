@@ -1,4 +1,4 @@
-"""Whether the loop runs: scripts, check_install and every command say the same, but of a loop that has signed off."""
+"""Scripts, check_install and every command agree if the loop runs, except about a loop that has signed off."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     return here
 
 
-def said(hf: Here) -> dict[str, bool]:
-    """What each says of the loop; the scripts look at the heartbeat alone."""
+def loop_reports(hf: Here) -> dict[str, bool]:
+    """Return the opinion of each program about the loop; the scripts read the heartbeat alone."""
     message = hf.answer("requestMachines", requesting())["message"]
     request = next(iter(hf.recorded()[0]))
-    told = {"a script": "has not run for" not in message}
-    told["explain"] = "LOOP NOT RUNNING" not in " ".join(explain(hf.state, "a-pool")["now"])
-    told["replay"] = is_loop_alive(hf.state)
+    reports = {"a script": "has not run for" not in message}
+    reports["explain"] = "LOOP NOT RUNNING" not in " ".join(explain(hf.state, "a-pool")["now"])
+    reports["replay"] = is_loop_alive(hf.state)
     found = (str(result) for result in check_all(Directories(hf.environment), ""))
-    told["check_install"] = next(line for line in found if "loop runs" in line or "loop has" in line)[:4] == "fine"
+    reports["check_install"] = next(line for line in found if "loop runs" in line or "loop has" in line)[:4] == "fine"
     for name, arguments in {"status": ["status"], "cancel": ["cancel", request, "--reason", "x"]}.items():
         hf.capture.readouterr()
         run([*arguments, "-o", "json"])
         document = json.loads(hf.capture.readouterr().out)
-        told[name] = document["loop"]["running"] if name == "status" else document["loop_runs"]
-    return told
+        reports[name] = document["loop"]["running"] if name == "status" else document["loop_runs"]
+    return reports
 
 
 @pytest.mark.parametrize(("silent", "runs"), [(0.0, True), (30.0, True), (70.0, False)])
 def test_all_agree_for_how_long_a_running_loop_may_be_silent(hf: Here, silent: float, runs: bool) -> None:
     heartbeat_before(hf, silent)
-    found = said(hf)
+    found = loop_reports(hf)
     assert found == dict.fromkeys(found, runs)
 
 
@@ -62,7 +62,7 @@ def test_all_but_the_scripts_see_at_once_that_a_loop_has_signed_off(hf: Here) ->
     assert lock.acquire(0)
     lock.sign_off()
     lock.release()
-    found = said(hf)
+    found = loop_reports(hf)
     assert found == dict.fromkeys(found, False) | {"a script": True}
 
 

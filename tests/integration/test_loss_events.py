@@ -1,4 +1,4 @@
-"""Events on pods that ended by themselves: what a person and the cluster's log read of them, and what a storm costs."""
+"""Events on pods that ended by themselves: their texts for operators and the cluster's log, and the cost of a storm."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ours(api: CoreV1Api, place: str) -> list[Any]:
 
 
 def sent(cloud: Simulator) -> int:
-    """How many Events the cloud was asked to take."""
+    """Return the number of Events that were sent to the cloud."""
     calls: int = cloud.state()["calls"].get("events.create", 0)
     return calls
 
@@ -77,11 +77,11 @@ def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whos
         hf.faults()
         assert hf.ended(request)["status"] == "complete"
 
-        said = until(lambda: len(found := ours(api, hf.place)) == 4 and found, 30, what="four Events")
-        reasons = {one.involved_object.name: one.reason for one in said}
+        events = until(lambda: len(found := ours(api, hf.place)) == 4 and found, 30, what="four Events")
+        reasons = {one.involved_object.name: one.reason for one in events}
         expected = {preempted: "Preempted", evicted: "Evicted", deleted: "Deleted", waiting: "FailedToRun"}
         assert reasons == expected, "and none on one that HostFactory gave back"
-        event = next(one for one in said if one.reason == "Preempted")
+        event = next(one for one in events if one.reason == "Preempted")
         regarding = event.involved_object
         assert (regarding.kind, regarding.namespace, regarding.uid) == ("Pod", hf.place, uids[preempted])
         assert (event.type, event.count, event.reporting_component) == ("Warning", 1, COMPONENT)
@@ -136,18 +136,18 @@ def storm(count: int = STORM) -> list[Ended]:
     """So many pods that end at once, a tenth of them with their nodes."""
     failure = Failure(ErrorClass.OTHER, "The machine vanished.")
     causes = [LossCause.NODE if number % 10 == 0 else LossCause.PREEMPTED for number in range(count)]
-    facts: dict[str, Any] = {"uid": "a-uid", "lost": True, "failure": failure}
+    fields: dict[str, Any] = {"uid": "a-uid", "lost": True, "failure": failure}
     names = [f"hf-aaaaaaaaaa-{number:06d}" for number in range(count)]
-    return [Ended(name, "aaaaaaaaaa", "T2", cause=cause, **facts) for name, cause in zip(names, causes, strict=True)]
+    return [Ended(name, "aaaaaaaaaa", "T2", cause=cause, **fields) for name, cause in zip(names, causes, strict=True)]
 
 
 def test_a_storm_costs_a_few_calls_and_is_counted_whole(cloud: Simulator, api: CoreV1Api, backend: GkeBackend) -> None:
     before = sent(cloud)
     assert isinstance(backend, Recording)
     backend.record_ends(storm())
-    said = until(lambda: len(found := ours(api, "case-4")) == MOST + 1 and found, 30, what="all Events")
+    events = until(lambda: len(found := ours(api, "case-4")) == MOST + 1 and found, 30, what="all Events")
     assert sent(cloud) == before + MOST + 1
-    (rest,) = (one for one in said if " more machines " in one.message)
+    (rest,) = (one for one in events if " more machines " in one.message)
     left = STORM - MOST
     assert rest.message.startswith(f"{left} more machines of pool pods ended: {left - 999} Preempted, 999 NodeLost.")
     assert (rest.reason, rest.involved_object.name) == ("Preempted", f"hf-aaaaaaaaaa-{MOST:06d}")
@@ -176,5 +176,5 @@ def test_an_event_that_fails_once_does_not_keep_later_ones_away(
     backend.record_ends(storm(1))
     until(lambda: "Events were not written" in caplog.messages, 30, what="it is said")
     backend.record_ends(storm(2))
-    said = until(lambda: len(found := ours(api, "case-4")) > already + 1 and found, 30, what="the later ones")
-    assert len(said) == already + 2
+    events = until(lambda: len(found := ours(api, "case-4")) > already + 1 and found, 30, what="the later ones")
+    assert len(events) == already + 2

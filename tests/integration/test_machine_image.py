@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broken_libraries import broken_libraries
-from tests.support.machine import MACHINE, NAME, Machine, ready, said
+from tests.support.machine import MACHINE, NAME, Machine, log_lines, ready
 from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import PATIENCE, until
 
@@ -36,13 +36,13 @@ def ego_conf(machine: Machine, *lines: str) -> str:
 
 
 def joins(machine: Machine, **environment: str) -> list[str]:
-    """The lines of its log before it has joined, as a pod that is then told to end."""
+    """The lines of its log before it has joined, as a pod that then gets SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     joined = f"joined {environment.get('HF_EGO_MASTER', 'master1')} as {NAME}"
-    until(lambda: machine.log.exists() and joined in said(machine), 30, what="it has joined")
+    until(lambda: machine.log.exists() and joined in log_lines(machine), 30, what="it has joined")
     pod.send_signal(signal.SIGTERM)
     assert pod.wait(timeout=30 * PATIENCE) == 0
-    lines = said(machine)
+    lines = log_lines(machine)
     return lines[: lines.index(joined)]
 
 
@@ -104,7 +104,7 @@ def test_ego_s_programs_alone_start_with_ego_s_libraries(
     assert set((machine.ego / "library-paths").read_text().splitlines()) == {libraries}
     assert not (machine.ego / "misled").exists(), "a program of the system has started with EGO's libraries"
     assert "error while loading shared libraries" not in machine.log.read_text()
-    assert said(machine)[-1] == "left EGO"
+    assert log_lines(machine)[-1] == "left EGO"
     assert not list(machine.ready.parent.glob(f"{machine.ready.name}*"))
 
 
@@ -173,11 +173,11 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
     """The machine tries for 200 s, of which the steps before and after EGO's wait take a minute."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
-    told = (
+    expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "
         f"or lower EGO_DYNAMIC_HOST_WAIT_TIME in {machine.ego}/kernel/conf/ego.conf"
     )
-    assert lines == ([told] if least else [])
+    assert lines == ([expected_line] if least else [])
 
 
 @pytest.mark.parametrize("page_s", [("60", "120"), ("600", "660")])
@@ -207,16 +207,16 @@ def test_a_machine_s_attributes_are_set_before_ego_starts(machine: Machine, refu
     lines = joins(machine, HF_EGO_ATTRIBUTES=ATTRIBUTES)
     sets = [SET] * (1 + refused)
     assert machine.calls[: len(sets) + 2] == ["egoconfig join master1 -f", *sets, "egosh ego start"]
-    told = f'egoconfig addresourceattr "{ATTRIBUTES}" ended with 1 and said: Cannot write ego.conf'
-    assert lines == ([told] if refused else [])
+    expected_line = f'egoconfig addresourceattr "{ATTRIBUTES}" ended with 1 and said: Cannot write ego.conf'
+    assert lines == ([expected_line] if refused else [])
 
 
 def test_attributes_that_ego_does_not_have_are_said_and_ego_does_not_start(machine: Machine) -> None:
     machine.behave("unknown-attributes")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ATTRIBUTES=ATTRIBUTES, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=30 * PATIENCE) == 1
-    assert said(machine)[0] == f'egoconfig addresourceattr "{ATTRIBUTES}" ended with 1 and said: Unknown resource'
-    assert said(machine)[1].startswith(f"did not join master1 as {NAME} within 1 s")
+    assert log_lines(machine)[0] == f'egoconfig addresourceattr "{ATTRIBUTES}" ended with 1 and said: Unknown resource'
+    assert log_lines(machine)[1].startswith(f"did not join master1 as {NAME} within 1 s")
     assert "egosh ego start" not in machine.calls
 
 
@@ -236,7 +236,7 @@ def test_attributes_of_a_wrong_form_are_said_and_it_does_not_join(machine: Machi
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ATTRIBUTES=attributes)
     assert pod.wait(timeout=30 * PATIENCE) == 1
     form = "expected [resource NAME] or [resourcemap VALUE*NAME], or several"
-    assert said(machine) == [f"HF_EGO_ATTRIBUTES is {attributes}: {form}"]
+    assert log_lines(machine) == [f"HF_EGO_ATTRIBUTES is {attributes}: {form}"]
     assert machine.calls == []
 
 
@@ -292,7 +292,7 @@ def test_a_hosts_file_that_cannot_be_written_is_said_and_it_tries_to_join(machin
 def test_a_master_s_address_that_is_none_is_said_and_it_does_not_join(machine: Machine) -> None:
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_MASTER_ADDRESS="master1.bank")
     assert pod.wait(timeout=30 * PATIENCE) == 1
-    assert said(machine) == ["HF_EGO_MASTER_ADDRESS is master1.bank: expected an IP address"]
+    assert log_lines(machine) == ["HF_EGO_MASTER_ADDRESS is master1.bank: expected an IP address"]
     assert machine.calls == []
 
 
@@ -337,7 +337,7 @@ def test_with_a_library_of_its_image_a_start_up_script_ends_after_joining(
         metadata.change("instance/preempted", "TRUE")
         until(lambda: machine.calls[-1] == "egosh ego shutdown -f", 30, what="the service leaves")
     else:
-        assert said(machine)[-1].endswith("that waits for a preemption: the shutdown script alone leaves EGO")
+        assert log_lines(machine)[-1].endswith("that waits for a preemption: the shutdown script alone leaves EGO")
         assert machine.start("shutdown.sh").wait(timeout=30 * PATIENCE) == 0
         assert machine.calls[-1] == "egosh ego shutdown -f"
 

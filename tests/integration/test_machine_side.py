@@ -1,6 +1,6 @@
-"""The machine's own side: it joins EGO under the name HostFactory was told, is ready only then, and leaves in time.
+"""The machine's own side: it joins EGO under the name reported to HostFactory, is ready only then, and leaves in time.
 
-EGO's programs are stand-ins that record how they were called and behave as they are told; the scripts run as they do in
+EGO's programs are stand-ins that record how they were called and behave as a test sets; the scripts run as they do in
 a container and as a start-up script.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import MACHINE, NAME, Machine, container, of_an_instance, ready, said
+from tests.support.machine import MACHINE, NAME, Machine, container, log_lines, of_an_instance, ready
 from tests.support.metadata_server import MetadataServer
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("domain", ["", "grid.bank.example"], ids=["short name", "with domain"])
-def test_a_pod_joins_under_the_name_hf_was_told_and_leaves_at_sigterm(machine: Machine, domain: str) -> None:
+def test_a_pod_joins_under_the_name_reported_to_hf_and_leaves_at_sigterm(machine: Machine, domain: str) -> None:
     name = f"{NAME}.{domain}" if domain else NAME
     (machine.ego / "name").write_text(name)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
@@ -43,7 +43,7 @@ def test_a_pod_joins_under_the_name_hf_was_told_and_leaves_at_sigterm(machine: M
 
 
 def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: Path) -> None:
-    """IBM's uses variables that nobody has set."""
+    """IBM's profile uses unset variables."""
     programs, _, rest = machine.environment["PATH"].partition(":")
     profile = tmp_path / "profile.platform"
     profile.write_text(f'EGO_OLD=$EGO_UNSET\nexport PATH="{programs}:$PATH"\n')
@@ -58,11 +58,11 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     assert machine.calls.count({"join": "egoconfig join master1 -f", "start": "egosh ego start"}[way]) == 2
-    assert ("egosh ego start ended with 1 and said: No memory yet" in said(machine)) is (way == "start")
+    assert ("egosh ego start ended with 1 and said: No memory yet" in log_lines(machine)) is (way == "start")
 
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
-def test_what_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
+def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
     """No later than joining may take, although EGO's programs are given 30 s where there is time."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
@@ -72,7 +72,7 @@ def test_what_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machi
 
 
 AS_A_POD_S_USER = ("unshare", "--user", "--map-user=4711")
-"""An id that is nobody's here; files are to it as to whoever runs the tests."""
+"""An id without an account here; its access to files is that of the tests' user."""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
     machine.behave("wants-root")
     pod = machine.start("entry.sh", *AS_A_POD_S_USER, *within, HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=30 * PATIENCE) == 1
-    lines = said(machine)
+    lines = log_lines(machine)
     cause = f"EGO may ask for root: this is user 4711, {'and ' if within else ''}{why}"
     assert f"egosh ego start ended with 1 and said: Only root may do this; {cause}" in lines
     assert lines[-1] == f"did not join master1 as {NAME} within 1 s; {cause}"
@@ -111,7 +111,7 @@ def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
 ) -> None:
     """Without its ready file, as on a read-only root, EGO would give it work that HostFactory never hears of."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
-    assert said(machine)[-1].startswith(words)
+    assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
 
 
@@ -122,11 +122,11 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
     looked(machine)
     machine.behave("up")
     ready(machine)
-    assert not any(line.startswith("did not join") for line in said(machine))
+    assert not any(line.startswith("did not join") for line in log_lines(machine))
 
 
 @pytest.mark.parametrize(("way", "asked"), [("slow", "egosh resource list -l"), ("hangs", "egoconfig join master1 -f")])
-def test_told_to_end_while_it_joins_it_leaves(machine: Machine, way: str, asked: str) -> None:
+def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked: str) -> None:
     """Also while a program hangs, which is given 30 s: more than the pod has."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -136,15 +136,15 @@ def test_told_to_end_while_it_joins_it_leaves(machine: Machine, way: str, asked:
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
-def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(machine: Machine) -> None:
-    """All pods of a grid see its master go at once, and their work goes on; so it does where somebody closed one."""
+def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(machine: Machine) -> None:
+    """All pods of a grid see its master go at once, and their work goes on; so does a pod that an operator closed."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
-    until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
+    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it says why")
     looked(machine)
     (machine.ego / "no-master").unlink()
-    until(lambda: f"EGO has {NAME} again" in said(machine), 30, what="it says that it is back")
+    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it says that it is back")
     machine.tell("closed", NAME)
     looked(machine, 6)
     assert pod.poll() is None
@@ -156,11 +156,11 @@ def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(ma
 def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machine: Machine) -> None:
     with MetadataServer({"instance/name": "gke-node-1"}) as server:
         machine.start("entry.sh", HOSTNAME=f"{NAME}.grid.svc", GCE_METADATA_HOST=server.host)
-        until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
+        until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it joins")
 
 
 @pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
-def test_where_ego_s_programs_hang_and_heed_no_signal_a_script_ends_by_itself(
+def test_if_ego_s_programs_hang_and_ignore_signals_a_script_ends_by_itself(
     machine: Machine, metadata: MetadataServer, script: str, code: int
 ) -> None:
     machine.behave("never-leaves")
@@ -197,8 +197,8 @@ def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine)
     assert not machine.ready.exists()
     machine.behave("up")
     machine.tell("name", NAME)
-    until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
-    assert said(machine) == [
+    until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it joins")
+    assert log_lines(machine) == [
         "egosh resource list -l ended with 1 and said: Cannot contact the master host.",
         f"EGO has {NAME}, and says that it is unavail",
         f"EGO does not have {NAME}",
@@ -220,33 +220,33 @@ DOMAIN = ": HF_MACHINE_DOMAIN has to be what follows the first dot"
         pytest.param("grid", f"{NAME}.c.p", f", but {NAME}.c.p{DOMAIN}", id="with another domain"),
     ],
 )
-def test_a_machine_that_ego_has_by_another_name_is_told_so_and_not_ready(
+def test_a_machine_that_ego_has_by_another_name_logs_it_and_is_not_ready(
     machine: Machine, domain: str, other: str, why: str
 ) -> None:
     machine.tell("name", other)
     machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
     looked(machine)
-    assert said(machine) == [f"EGO does not have {NAME}{'.' * bool(domain)}{domain}{why}"]
+    assert log_lines(machine) == [f"EGO does not have {NAME}{'.' * bool(domain)}{domain}{why}"]
     assert not machine.ready.exists()
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [("0", "0 and said: Cannot contact the master host."), ("", "127 and said: timeout: ")],
     ids=["a list that is none, though egosh ends well", "no egosh"],
 )
-def test_what_is_no_list_is_told(machine: Machine, code: str, told: str) -> None:
+def test_output_that_is_no_list_is_reported(machine: Machine, code: str, message: str) -> None:
     if code:
         machine.tell("no-master", code)
     else:
         (machine.getent.parent / "egosh").unlink()
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
-    words = f"egosh resource list -l ended with {told}"
-    until(lambda: any(line.startswith(words) for line in said(machine)), 30, what="it is told")
+    words = f"egosh resource list -l ended with {message}"
+    until(lambda: any(line.startswith(words) for line in log_lines(machine)), 30, what="it is logged")
 
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
-def test_told_to_end_while_it_waits_for_an_answer_it_leaves(machine: Machine, way: str) -> None:
+def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, way: str) -> None:
     """EGO is given 10 s, and DNS as long as it takes."""
     if way == "dns-hangs":
         machine.behave(way)
@@ -270,11 +270,11 @@ def asker(machine: Machine) -> int:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended."""
+    """Return True if a process exists and has not ended."""
     return bool(re.search(r"(?m)^State:\t[^ZX]", text_of(Path(f"/proc/{process}/status"))))
 
 
-def test_told_to_end_while_ego_starts_it_leaves_no_start_behind(machine: Machine) -> None:
+def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> None:
     """A start that goes on after the shutdown would have EGO's daemons run on a machine that has left."""
     machine.behave("start-waits")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -283,7 +283,7 @@ def test_told_to_end_while_ego_starts_it_leaves_no_start_behind(machine: Machine
     until(lambda: "egosh ego shutdown -f" in machine.calls, 30, what="it leaves")
     assert not is_running(starting), "the start ends before EGO is shut down"
     assert pod.wait(timeout=30 * PATIENCE) == 0
-    assert said(machine)[-1] == "left EGO"
+    assert log_lines(machine)[-1] == "left EGO"
     assert not (machine.ego / "up").exists()
 
 
@@ -302,7 +302,7 @@ def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
-    assert "received a signal to end" in said(machine)
+    assert "received a signal to end" in log_lines(machine)
     assert not machine.ready.exists()
 
 
@@ -326,12 +326,12 @@ def test_a_shell_that_hears_signals_expands_no_command(
         assert str(process.pid) not in (machine.ego / "readers").read_text().split(), "the profile has expansions, too"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30 * PATIENCE) == 0
-    heard = False
+    is_trapped = False
     expanded: dict[str, bool] = {}
     for line in trace.read_text().splitlines():
         if line.startswith(f"+{process.pid}.0 trap ") and line.endswith(" TERM INT"):
-            heard = " '' " not in line
-        elif heard:
+            is_trapped = " '' " not in line
+        elif is_trapped:
             expanded[line] = re.match(rf"\+{{2,}}{process.pid}\.1 ", line) is not None
     assert expanded, "it heard signals for a time"
     assert [line for line, own in expanded.items() if own] == []
@@ -375,7 +375,7 @@ def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine:
     assert (machine.ego / "closed").read_text() == f"{NAME}\n"
     assert machine.calls[-4:-2] == [f"egosh user logon -u hf -x {PASSWORD}", f"egosh resource close {NAME}"]
     assert not (machine.ego / "session").exists(), "it is logged off"
-    assert said(machine)[-1] == "left EGO"
+    assert log_lines(machine)[-1] == "left EGO"
     assert "undrained" not in machine.log.read_text()
 
 
@@ -384,7 +384,7 @@ def test_without_an_administrator_it_leaves_undrained_and_says_what_to_set(machi
     assert not closed(machine)
     assert (
         f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER is not set, so no account is logged on"
-        in said(machine)
+        in log_lines(machine)
     )
 
 
@@ -402,16 +402,16 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(
     if "Invalid" in why:
         machine.behave("quotes-password")
     left(machine, **account(machine, password, known=known))
-    assert f"{NAME} leaves undrained: EGO does not log hf on: {why}" in said(machine)
+    assert f"{NAME} leaves undrained: EGO does not log hf on: {why}" in log_lines(machine)
     assert f"egosh resource close {NAME}" not in machine.calls
     assert PASSWORD not in machine.log.read_text()
 
 
 @pytest.mark.parametrize("file", ["", "nowhere"], ids=["not named", "not there"])
-def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine, file: str) -> None:
+def test_a_missing_password_file_is_logged_when_it_joins(machine: Machine, file: str) -> None:
     left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
     why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has none to read"
-    lines = said(machine)
+    lines = log_lines(machine)
     assert lines.index(f"{NAME} will leave undrained: {why}") < lines.index(f"joined master1 as {NAME}")
     assert f"{NAME} leaves undrained: {why}" in lines
 
@@ -420,7 +420,7 @@ def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine,
 
 
 @pytest.mark.parametrize(
-    ("hosts", "names", "writable", "written", "said"),
+    ("hosts", "names", "writable", "written", "is_logged"),
     [
         (f"10.1.2.3 {NAME}", {}, False, False, False),
         ("", {NAME: "10.1.2.3"}, False, False, False),
@@ -430,12 +430,12 @@ def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine,
     ids=[
         "the hosts file knows it",
         "DNS knows it",
-        "nobody knows it, so it is written down",
-        "nobody knows it and it cannot be written down, so that is said",
+        "it does not resolve, so it is written down",
+        "it does not resolve and cannot be written down, so that is logged",
     ],
 )
 def test_a_machine_s_own_name_resolves(
-    machine: Machine, hosts: str, names: dict[str, str], writable: bool, written: bool, said: bool
+    machine: Machine, hosts: str, names: dict[str, str], writable: bool, written: bool, is_logged: bool
 ) -> None:
     machine.getent.unlink()
     machine.hosts.write_text(f"127.0.0.1 localhost\n{hosts}\n")
@@ -444,7 +444,7 @@ def test_a_machine_s_own_name_resolves(
     ready(machine)
     assert machine.hosts.read_text().split("\n")[2:] == ([f"10.1.2.3 {NAME}", ""] if written else [""])
     warning = f"EGO will not find {NAME}: it does not resolve, and /etc/hosts cannot be written"
-    assert (warning in machine.log.read_text()) is said
+    assert (warning in machine.log.read_text()) is is_logged
 
 
 def test_a_name_without_an_address_is_not_written_down(machine: Machine) -> None:
@@ -476,8 +476,8 @@ def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
     return pod, machine.inside(pod)
 
 
-def test_as_pid_1_it_heeds_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
-    """A signal that PID 1 has no trap for is lost, and it would join although it is told to end."""
+def test_as_pid_1_it_follows_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
+    """PID 1 loses a signal without a trap, and would join although it has to end."""
     (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_EGO_PROFILE=str(machine.ego / "profile"))
@@ -487,7 +487,7 @@ def test_as_pid_1_it_heeds_sigterm_before_it_has_read_ego_s_profile(machine: Mac
     assert machine.calls == []
 
 
-def test_as_pid_1_it_buries_what_ego_leaves_behind_and_heeds_sigterm(
+def test_as_pid_1_it_reaps_ego_s_orphans_and_follows_sigterm(
     machine: Machine, first: tuple[subprocess.Popen[bytes], int]
 ) -> None:
     pod, process = first
@@ -515,7 +515,7 @@ def children_of(parent: int, name: str) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """What a process's file says, if the process is still there."""
+    """Return the content of a process's file, if the process still exists."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -574,13 +574,13 @@ def test_with_the_line_of_its_page_setup_makes_templates_whose_instances_join(
 
 
 @pytest.mark.parametrize("when", ["before anybody listened", "between two observations"])
-def test_a_preemption_that_nobody_waited_for_is_heard(machine: Machine, metadata: MetadataServer, when: str) -> None:
+def test_a_preemption_before_the_wait_is_noticed(machine: Machine, metadata: MetadataServer, when: str) -> None:
     (metadata.values if when == "before anybody listened" else metadata.then)["instance/preempted"] = "TRUE"
     assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 0
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
-def test_the_shutdown_script_leaves_though_nobody_reads_its_log(machine: Machine, metadata: MetadataServer) -> None:
+def test_the_shutdown_script_leaves_even_if_its_log_is_not_read(machine: Machine, metadata: MetadataServer) -> None:
     assert machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 0
     assert machine.calls == [], "it never joined"
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
@@ -593,7 +593,7 @@ def test_the_shutdown_script_leaves_though_nobody_reads_its_log(machine: Machine
 
 
 def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """What is left of the instance ends with the shutdown script."""
+    """The rest of the instance ends with the shutdown script."""
     machine.behave("never-leaves")
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
     ready(machine)
@@ -607,7 +607,7 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
 
 
 @pytest.mark.parametrize("when", ["before it joins", "before it leaves"])
-def test_the_start_up_script_leaves_though_nobody_reads_its_log(
+def test_the_start_up_script_leaves_even_if_its_log_is_not_read(
     machine: Machine, metadata: MetadataServer, when: str
 ) -> None:
     """Google's script runner, which reads it, ends when the shutdown begins."""
@@ -631,10 +631,10 @@ def test_who_reads_the_start_up_script_s_log_need_not_wait_for_ego_s_daemons(
     assert instance.wait(timeout=30 * PATIENCE) == 0
     os.set_blocking(log.fileno(), False)
     assert b"left EGO\n" in log.read()
-    assert log.read() == b"", "nobody else has the pipe"
+    assert log.read() == b"", "no other process has the pipe"
 
 
-def test_an_instance_that_is_told_to_end_leaves(machine: Machine, metadata: MetadataServer) -> None:
+def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: MetadataServer) -> None:
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
     assert metadata.waiting.wait(30 * PATIENCE)
@@ -661,7 +661,7 @@ def test_a_metadata_server_without_etags_is_not_asked_all_the_time(machine: Mach
     sleep.write_text(f'#!/bin/sh\ntouch "$EGO/sleeps-$1"\nexec {shutil.which("sleep")} "$1"\n')
     sleep.chmod(0o755)
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_POLL_SECONDS="1000")
-    until((machine.ego / "sleeps-1000").exists, 30, what="it pauses for as long as it is told")
+    until((machine.ego / "sleeps-1000").exists, 30, what="it pauses for as long as the server asks")
     assert metadata.asked.count("instance/preempted") == 1
 
 
@@ -672,7 +672,7 @@ def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machi
         assert f"the instance template lacks {name}" in machine.log.read_text()
 
 
-def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
+def test_a_value_that_a_late_metadata_server_lacks_is_requested_again(
     machine: Machine, metadata: MetadataServer
 ) -> None:
     metadata.values["instance/attributes/hf-machine-domain"] = "grid"
@@ -680,13 +680,13 @@ def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
     asked = ("attributes/hf-machine-lib", "attributes/hf-ego-master", "attributes/hf-machine-domain", "name")
     metadata.away |= {f"instance/{one}": 3 for one in asked}
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
-    until(lambda: f"joined master2 as {NAME}.grid" in said(machine), 30, what="it joins")
+    until(lambda: f"joined master2 as {NAME}.grid" in log_lines(machine), 30, what="it joins")
     assert {metadata.away[f"instance/{one}"] for one in asked} == {0}
     assert "poweroff " not in machine.calls
 
 
 @pytest.mark.parametrize("asked", ["attributes/hf-ego-master", "attributes/hf-machine-domain", "name"])
-def test_an_instance_that_is_not_told_whether_it_has_a_setting_does_not_join_without_it(
+def test_an_instance_without_an_answer_about_a_setting_does_not_join_without_it(
     machine: Machine, metadata: MetadataServer, asked: str
 ) -> None:
     metadata.away[f"instance/{asked}"] = 1000
@@ -718,7 +718,7 @@ def start_with_secret(machine: Machine, metadata: MetadataServer, server: str = 
 def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     machine: Machine, metadata: MetadataServer
 ) -> None:
-    """It asks nobody: the instance's network may be gone by then."""
+    """It calls no server, because the instance's network may be gone by then."""
     account(machine)
     metadata.secrets[SECRET] = PASSWORD
     metadata.away["instance/service-accounts/default/token"] = metadata.away[SECRET] = 1  # asked for again
@@ -732,22 +732,22 @@ def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
 
 
-def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there(
+def test_a_secret_whose_server_is_not_reached_yet_is_requested_until_it_is_there(
     machine: Machine, metadata: MetadataServer
 ) -> None:
     (port,) = free_ports(1)
     start_with_secret(machine, metadata, f"127.0.0.1:{port}")
-    told = f"{SECRET} cannot be read: curl: (7)"
-    until(lambda: machine.log.exists() and told in machine.log.read_text(), 30, what="it has asked in vain")
+    message = f"{SECRET} cannot be read: curl: (7)"
+    until(lambda: machine.log.exists() and message in machine.log.read_text(), 30, what="it has asked in vain")
     assert not machine.ready.exists()
     with MetadataServer({}, port) as secrets:
         secrets.secrets[SECRET] = PASSWORD
         ready(machine)
     assert machine.library.with_name("ego-password").read_text() == PASSWORD
-    assert machine.log.read_text().count(told) == 1, "it is said once"
+    assert machine.log.read_text().count(message) == 1, "it is said once"
 
 
-def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:
+def test_a_secret_that_its_account_may_not_read_is_reported(machine: Machine, metadata: MetadataServer) -> None:
     start_with_secret(machine, metadata, secret="projects/p/secrets/another")
     ready(machine)
     log = machine.log.read_text()
@@ -788,7 +788,7 @@ HANGING = {
     "resource close": f"EGO does not close {NAME}, which leaves undrained",
     "user logoff": "EGO does not log hf off",
 }
-"""What is said of a step of draining that hangs."""
+"""The log lines about a step of draining that hangs."""
 
 
 class Leaver:
@@ -811,7 +811,7 @@ class Leaver:
         return self._scripts[-1]
 
     def seconds(self) -> int:
-        """What the steps that hang take, once every script has ended: a loaded machine takes no more."""
+        """Return the seconds of the steps that hang, after every script has ended; a loaded machine needs no more."""
         for script in self._scripts:
             script.wait(timeout=120 * PATIENCE)
         noted = (line.split(maxsplit=2) for line in (self.machine.ego / "limits").read_text().splitlines())
@@ -819,7 +819,7 @@ class Leaver:
         return sum(taken[step] for step in self._hanging)
 
 
-def pod_told_to_end(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
+def leaving_pod(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
     leaver = Leaver(opened, directory, *hangs)
     pod = leaver.start("entry.sh", HF_MACHINE_NAME=NAME, **account(leaver.machine))
     ready(leaver.machine)
@@ -846,8 +846,8 @@ def preempted_instance(opened: ExitStack, directory: Path, *hangs: str) -> Leave
 def test_where_every_step_hangs_a_machine_has_left_before_the_cloud_cuts_it_off(tmp_path: Path) -> None:
     with ExitStack() as opened:
         bounds = {
-            pod_told_to_end(opened, tmp_path / "a", "user logon"): POD,
-            pod_told_to_end(opened, tmp_path / "b", "resource close", "user logoff"): POD,
+            leaving_pod(opened, tmp_path / "a", "user logon"): POD,
+            leaving_pod(opened, tmp_path / "b", "resource close", "user logoff"): POD,
             preempted_instance(opened, tmp_path / "c", "user logon"): INSTANCE,
             preempted_instance(opened, tmp_path / "d", "resource close", "user logoff"): INSTANCE,
         }

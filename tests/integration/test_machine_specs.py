@@ -27,10 +27,10 @@ ROOT = Path(__file__).parents[2]
 IDLE = "deploy/kustomize/overlays/kind/config/pod-spec.yaml"
 """A machine that is in no grid: for a laptop."""
 SPOT_POD_SECONDS = 15
-"""What a Spot node of GKE leaves its pods, whatever they ask for (cloud.google.com, "Spot VMs in GKE")."""
+"""Seconds that a Spot node of GKE gives its pods, whatever they request (cloud.google.com, "Spot VMs in GKE")."""
 SPOT_VM_SECONDS = 30
 KILL_SECONDS = 2
-"""What HF_LEAVE_SECONDS may be exceeded by: a second until a program is killed, and the clock's whole seconds."""
+"""Seconds beyond HF_LEAVE_SECONDS: one until a program is killed, and one because the clock has whole seconds."""
 
 
 def spec_in(document: object) -> dict[str, Any] | None:
@@ -54,7 +54,7 @@ SPECS = list(shipped())
 STARTS = {
     repr((environment_of(spec), spec["containers"][0].get("readinessProbe"))): (where, spec) for where, spec in SPECS
 }
-"""One each of those that begin alike."""
+"""A pod spec for each different start."""
 each_spec = pytest.mark.parametrize("spec", [spec for _, spec in SPECS], ids=[where for where, _ in SPECS])
 
 

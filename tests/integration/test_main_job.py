@@ -73,7 +73,7 @@ def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exac
     ids=["memory, across a restart", "intent, while the loop runs"],
 )
 def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:
-    """Which file costs what in a cycle, tests/unit/loop/test_cycle.py has."""
+    """The cost of each file in a cycle is tested in tests/unit/loop/test_cycle.py."""
     id_ = grid.hf.request("GkePod", 50)
     complete(grid, id_)
     before, calls = sorted(running(grid)), grid.cloud_state()["calls"]
@@ -187,9 +187,9 @@ def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     assert demo(keep=False) == 1
     signal.signal(signal.SIGTERM, before)
     [kept] = directories(tmp_path)
-    said = "".join(capsys.readouterr().out.split())
-    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in said
-    assert kept in said
+    output = "".join(capsys.readouterr().out.split())
+    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in output
+    assert kept in output
     assert (tmp_path / kept / "log" / "run.log").exists()
 
 

@@ -57,7 +57,7 @@ VERSIONS = ("1.27", kubernetes_validate.latest_version())
 MOUNTED_WITH = {"hard", "nfsvers", *NFS_OPTIONS.split(",")}
 """Without these two hosts do not see one state directory alike, and half a write may pass for a whole one."""
 MOUNTED_WITHOUT = {"soft", "nolock", "local_lock=all", "local_lock=flock"}
-"""Those that take from locks or writes what scripts and loop rely on."""
+"""Mount options that weaken locks or writes on which scripts and loop rely."""
 VERSION = re.compile(r"^nfsvers=(3|4\.[12])$")
 
 
@@ -77,7 +77,7 @@ def configured(request: pytest.FixtureRequest) -> list[Manifest]:
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """What is wrong with a manifest: our schema speaks where Kubernetes has none, and never both."""
+    """Return the faults in a manifest, by our schema if Kubernetes has none for its kind, and never by both."""
     return _problems(json.dumps(manifest))
 
 
@@ -124,7 +124,7 @@ def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
     ]
 
 
-def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
+def test_the_values_of_a_site_reach_their_places_and_no_cluster(tmp_path: Path) -> None:
     manifests = built(GKE, "secret-csi", "compute-classes")
     (nodes,) = {one["spec"]["nodePoolConfig"]["serviceAccount"] for one in manifests if one["kind"] == "ComputeClass"}
     egress = policies(manifests)["provisioner"]["egress"]
@@ -151,7 +151,7 @@ def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> N
 
 
 def values() -> dict[str, str]:
-    """What a site sets, as the overlay has it."""
+    """Return the values of a site, as in the overlay."""
     given: dict[str, str] = yaml.safe_load((KUSTOMIZE / GKE / "values.yaml").read_text())["data"]
     return given
 
@@ -260,7 +260,7 @@ def test_in_whatever_way_components_are_named_the_same_is_built(way: str) -> Non
 
 
 def _references(volume: Manifest) -> list[tuple[str, str]]:
-    """What a volume of a pod names."""
+    """Return the objects that a volume of a pod names."""
     named = [
         ("ConfigMap", volume.get("configMap", {}).get("name")),
         ("PersistentVolumeClaim", volume.get("persistentVolumeClaim", {}).get("claimName")),
@@ -340,7 +340,7 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Its machines are smaller than HostFactory is told."""
+    """Its machines are smaller than its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 
@@ -453,7 +453,7 @@ def test_on_autopilot_the_patch_that_the_page_shows_leaves_no_node_to_choose(tmp
 
 
 def without_options(manifests: list[Manifest]) -> list[str]:
-    """What the volumes of claims that many hosts may mount, or their classes, have too few or too many options for."""
+    """Return the missing or forbidden mount options of shared volumes and of their classes."""
     volumes = {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "PersistentVolume"}
     classes = {one["metadata"]["name"]: one for one in manifests if one["kind"] == "StorageClass"}
     claims = [one for one in manifests if one["kind"] == "PersistentVolumeClaim"]
@@ -503,7 +503,7 @@ def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> N
 
 
 def test_the_proxy_s_password_reaches_every_process_of_the_pod_from_a_file() -> None:
-    """What a shell of the loop's exports `kubectl exec` lacks; tests/integration/test_bank_network.py runs both."""
+    """`kubectl exec` lacks the exports of the loop's shell; tests/integration/test_bank_network.py runs both."""
     manifests = built(GKE, "secret-csi")
     one = container(manifests)
     (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]

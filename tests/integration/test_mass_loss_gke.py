@@ -62,7 +62,7 @@ class Running:
         assert not self.thread.is_alive()
 
 
-def test_what_only_the_cache_has_lost_is_found_by_another_list(bench: Bench, tmp_path: Path) -> None:
+def test_machines_that_only_the_cache_lost_are_found_by_another_list(bench: Bench, tmp_path: Path) -> None:
     running = Running(bench, tmp_path / "state")
     try:
         until(lambda: sum(slot.verdict is Verdict.SUCCEEDED for slot in running.slots) == COUNT, 60)
@@ -77,7 +77,7 @@ def test_what_only_the_cache_has_lost_is_found_by_another_list(bench: Bench, tmp
         running.end()
 
 
-def test_what_the_other_list_lacks_too_is_lost(bench: Bench, tmp_path: Path) -> None:
+def test_machines_that_the_other_list_lacks_too_are_lost(bench: Bench, tmp_path: Path) -> None:
     running = Running(bench, tmp_path / "state")
     try:
         until(lambda: sum(slot.verdict is Verdict.SUCCEEDED for slot in running.slots) == COUNT, 60)

@@ -46,18 +46,18 @@ from tests.support.clients.scrape import PREFIX, Scrape
 from tests.support.parts import alter
 from tests.support.waiting import PATIENCE, until
 
-Story = Callable[..., None]
+Scenario = Callable[..., None]
 Scraping = Callable[[Instance], Scrape]
-SHOWN: dict[Story, set[str]] = {}
+SHOWN: dict[Scenario, set[str]] = {}
 """The metrics that each test shows, without ``hf_provisioner_`` and ``_total``."""
 
 POOL, TEMPLATE = "gke-main", "T2"
 
 
-def shows(*metrics: str) -> Callable[[Story], Story]:
+def shows(*metrics: str) -> Callable[[Scenario], Scenario]:
     """The test shows these."""
 
-    def mark(test: Story) -> Story:
+    def mark(test: Scenario) -> Scenario:
         SHOWN.setdefault(test, set()).update(metrics)
         return test
 
@@ -72,7 +72,7 @@ def cloud() -> Iterator[Simulator]:
 
 @pytest.fixture
 def scrape(request: pytest.FixtureRequest) -> Iterator[Scraping]:
-    """What a grid exports; at its end the test has found each metric that it shows as it should be."""
+    """Scrape the metrics of a grid; at the end each metric that it exports must have been checked."""
     made: list[Scrape] = []
 
     def of(hf: Instance) -> Scrape:
@@ -89,7 +89,7 @@ def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, A
 
 
 def command(hf: Grid, *words: str) -> None:
-    """``provisioner``, as a person of this instance types it."""
+    """Run ``provisioner`` as an operator of this instance."""
     environment = {**os.environ, **hf.environment}
     subprocess.run([sys.executable, "-m", "provisioner", *words], env=environment, timeout=60 * PATIENCE, check=True)
 
@@ -186,7 +186,7 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """One is preempted, one is returned, one does not end; and their request leaves the files."""
+    """A machine is preempted, a second is returned, a third does not end; the files lose their request."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
         (hf.conf / "pod.yaml").write_text(SPOT_POD)
@@ -199,7 +199,9 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
 
         asked = time.monotonic()
         gone = hf.give_back(returned)
-        seen.becomes(1, "requests", kind="return", status="complete")  # until HF is told, then it leaves the files
+        seen.becomes(
+            1, "requests", kind="return", status="complete"
+        )  # until it is reported to HF, then it leaves the files
         assert hf.ended(gone)["status"] == "complete"
         seen.becomes(1, "deletes_total", pool=POOL, reason="returned", result="ok")
         seen.becomes(1, "machine_shutdown_seconds_count", pool=POOL)
@@ -208,14 +210,14 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
         seen.becomes(running, "machines", pool=POOL, template=TEMPLATE, phase="running")
 
         hf.fault("stuck")
-        back = hf.give_back(stuck)
+        return_id = hf.give_back(stuck)
         hf.until_cloud(lambda ending: ending == [stuck], "stopping")
         seen.becomes(1, "machines", pool=POOL, template=TEMPLATE, phase="stopping")
         assert seen.value("machines_stuck", pool=POOL) == 0
         seen.becomes(1, "machines_stuck", pool=POOL, meanwhile=ahead.go_on)
         hf.faults()
         assert requests.delete(pod(hf, stuck), json={"gracePeriodSeconds": 0}, timeout=10).ok
-        assert hf.ended(back)["status"] == "complete"
+        assert hf.ended(return_id)["status"] == "complete"
         seen.becomes(0, "machines_stuck", pool=POOL)
         seen.becomes(lambda waits: waits >= 1, "store_lock_wait_seconds_count")
         seen.becomes(lambda left: left == hf.recorded(), "requests")
@@ -241,7 +243,7 @@ SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{nam
 @shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
 @shows("oldest_unmet_timestamp_seconds", "hold")
 def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """Two in one loop, so that each is told from the other: one for good, one after three tries."""
+    """Two refusals in one loop, to distinguish them: one for good, one after three tries."""
     places = {"full": "case-10", "image": "case-11"}
     pools = {
         name: {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "namespace": place}
@@ -257,13 +259,13 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         ids = {name: hf.request(name, 2) for name in places}
         asked = time.time()
         for name, error, other in (("full", "quota", "invalid"), ("image", "invalid", "quota")):
-            seen.becomes(lambda told: told >= 1, "refusals_total", pool=name, error=error)
+            seen.becomes(lambda count: count >= 1, "refusals_total", pool=name, error=error)
             errors = {"pool": name, "operation": "create"}
-            seen.becomes(lambda told: told >= 1, "backend_errors_total", **errors, error=error)
+            seen.becomes(lambda count: count >= 1, "backend_errors_total", **errors, error=error)
             assert seen.has_no("refusals_total", pool=name, error=other)
             assert seen.value("creates_total", pool=name, result="ok") == 0
         seen.becomes(2, "machines_refused", pool="full", template="full", error="quota")
-        seen.becomes(lambda held: held >= 1, "machines_deferred", pool="full", template="full", reason="backoff")
+        seen.becomes(lambda count: count >= 1, "machines_deferred", pool="full", template="full", reason="backoff")
         seen.becomes(lambda at: began - 1 <= at <= asked + 1, "oldest_unmet_timestamp_seconds", template="full")
         seen.becomes(lambda cycles: cycles >= 1, "cycles_total", result="partial")
 
@@ -277,7 +279,7 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         seen.becomes(2, "machines_deferred", pool="full", template="full", reason="paused")
 
 
-# --- what asks for a person -------------------------------------------------------------------------------------------
+# --- operators --------------------------------------------------------------------------------------------------------
 
 
 @shows("config_differs")
@@ -288,7 +290,7 @@ def test_a_file_that_another_host_reads_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """HostFactory's host and the loop's have directories of their own: a change is told until it is the other's."""
+    """HostFactory's host and the loop's have directories of their own: a change is reported until both have it."""
     with grid(tmp_path, cloud, 34) as hf:
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
@@ -329,7 +331,7 @@ def change(file: Path, number: int) -> None:
 
 
 @shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds")
-def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
     with loop_time() as ahead, grid(tmp_path, cloud, 30) as hf:
         seen = scrape(hf)
         (model,) = hf.complete(1)
@@ -368,7 +370,7 @@ def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulat
 
 
 def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
-    """Pods made like one of ours, of a request that nobody knows."""
+    """Make pods like one of ours, of an unknown request."""
     labels = requests.get(pod(hf, model), timeout=10).json()["metadata"]["labels"]
     made = []
     for number in range(count):
@@ -407,7 +409,7 @@ def test_requests_and_logins_that_are_refused(tmp_path: Path, cloud: Simulator, 
 
 
 @shows("slots_set_aside", "machines_unlisted", "active")
-def test_machines_that_nobody_may_touch_or_lists(
+def test_machines_that_are_protected_or_not_listed(
     tmp_path: Path, cloud: Simulator, scrape: Scraping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with grid(tmp_path, cloud, 31) as hf:

@@ -190,7 +190,7 @@ def test_a_look_that_comes_late_does_not_keep_a_taken_name_out(duplicate: Duplic
         bench.running(2)
 
 
-def test_names_of_which_one_is_taken_stay_open_when_nobody_can_say_which() -> None:
+def test_names_of_which_an_unknown_one_is_taken_stay_open() -> None:
     with Bench(ZONAL, switches=Switches(duplicate_name=Duplicate.HTTP_CONFLICT)) as bench:
         bench.create(1)
         bench.restarted()
@@ -227,7 +227,7 @@ def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: 
     assert sum("/operations/" in path for _, path in zonal.cloud.requests[before:]) == 1
 
 
-def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_the_looks(zonal: Bench) -> None:
+def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_observations(zonal: Bench) -> None:
     """Who may make machines may still lack the permission to read operations."""
     zonal.restarted(ComputeTimes(admission=0.05))
     zonal.cloud.set_faults(Fault("op_gone"))
@@ -296,7 +296,7 @@ DETAILS = [
 ]
 
 
-def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal: Bench) -> None:
+def test_a_stock_out_is_reported_by_its_plain_message_whatever_details_it_has(zonal: Bench) -> None:
     plain = Failure(ErrorClass.STOCKOUT, f"ZONE_RESOURCE_POOL_EXHAUSTED: {NO_ROOM}")
     refusal = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": NO_ROOM, "details": DETAILS}
     zonal.cloud.set_faults(Fault("op_error", "hf-a", params=refusal, limit=1), Fault("stockout", name(2)))
@@ -312,7 +312,7 @@ def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal:
         pytest.param("resourceOperationRateExceeded", True, id="the operations on one resource"),
     ],
 )
-def test_looks_rest_only_while_the_project_may_make_no_calls(zonal: Bench, reason: str, seen: bool) -> None:
+def test_observations_pause_only_while_the_project_may_make_no_calls(zonal: Bench, reason: str, seen: bool) -> None:
     zonal.create(1)
     zonal.running(1)
     fault = Fault("http_error", ".*createInstances", params={"status": 403, "reason": reason})
@@ -325,7 +325,7 @@ def test_looks_rest_only_while_the_project_may_make_no_calls(zonal: Bench, reaso
 # --- deleting only what is meant ----------------------------------------------------------------------------------
 
 
-def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> None:
+def test_a_delete_lists_first_and_deletes_only_existing_instances(bench: Bench) -> None:
     bench.create(1, 2)
     snapshot = bench.running(2)
     deletes = [Delete(name(9), "m", DeleteReason.RETURNED, "12345"), Delete(name(8), "m", DeleteReason.RETURNED)]

@@ -1,4 +1,4 @@
-"""What `provisioner check --live` and a start say of groups in a cloud."""
+"""Findings of `provisioner check --live` and of a start about groups in a cloud."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_groups_as_they_should_be_are_fine(
     assert "every pool's place is as it should be" in capsys.readouterr().out
 
 
-def test_a_host_with_another_time_is_told(
+def test_a_host_with_another_time_is_reported(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() - 600, monotonic=time.monotonic))
@@ -121,7 +121,7 @@ def test_everything_wrong_with_a_group_is_said_at_once(
             {"ncpus": 64, "nram": 1},
             "x9-unknown",
             ["machineTypes/x9-unknown' was not found"],
-            id="a type that nobody knows",
+            id="an unknown type",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_machine_type_that_some_zones_of_a_region_lack_is_looked_up_in_the_oth
     assert words in finding["text"]
 
 
-def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
+def test_unreadable_parts_and_members_that_are_not_ours_are_warnings(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = cloud.groups.mig(PROJECT, RESTING.scope, "hf-b")
@@ -204,7 +204,7 @@ def test_a_right_that_is_lacking_is_named_before_a_machine_is_wanted(
     assert len(asked) == 2
 
 
-def test_rights_that_nobody_tells_are_a_warning(
+def test_unknown_rights_are_a_warning(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ComputeApi, "permissions", refuse)
@@ -270,7 +270,7 @@ def absent(status: int, message: str) -> Fault:
 
 
 @pytest.mark.parametrize(("place", "status", "message", "what"), ABSENT)
-def test_a_project_zone_or_region_that_is_missing_is_told_from_a_missing_group(
+def test_a_missing_project_zone_or_region_is_distinguished_from_a_missing_group(
     tmp_path: Path,
     cloud: ComputeCloud,
     capsys: pytest.CaptureFixture[str],
@@ -295,30 +295,28 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     with closing(MigBackend(pool, Projects("hf"))) as backend, pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     failure = caught.value.failure
-    assert failure.error.needs_operator, "nobody else can fix it"
+    assert failure.error.needs_operator, "only an operator can fix it"
     assert failure.text.startswith(MISSING[what])
     assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
 
 
-@pytest.mark.parametrize("said", UnknownPlace)
-def test_a_zone_that_nobody_has_is_named(
-    tmp_path: Path, said: UnknownPlace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ComputeCloud([GOOD], switches=Switches(unknown_place=said)) as cloud:
+@pytest.mark.parametrize("answer", UnknownPlace)
+def test_an_unknown_zone_is_named(tmp_path: Path, answer: UnknownPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    with ComputeCloud([GOOD], switches=Switches(unknown_place=answer)) as cloud:
         (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
     assert finding["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
 
 
-@pytest.mark.parametrize("said", UnknownProject)
-def test_a_project_that_nobody_has_is_named(
-    tmp_path: Path, said: UnknownProject, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("answer", UnknownProject)
+def test_an_unknown_project_is_named(
+    tmp_path: Path, answer: UnknownProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ComputeCloud([GOOD], switches=Switches(unknown_project=said)) as cloud:
+    with ComputeCloud([GOOD], switches=Switches(unknown_project=answer)) as cloud:
         (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "project": "nobodys"}).path, capsys, 1)
     assert finding["text"].startswith("there is no project nobodys, or no access")
 
 
-def test_a_permission_that_lacks_is_told_in_compute_s_words(
+def test_a_missing_permission_is_reported_in_compute_s_words(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = f"Required 'compute.x' permission for 'projects/{PROJECT}/zones/us-central1-a/instanceGroupManagers/hf-a'"
@@ -327,7 +325,7 @@ def test_a_permission_that_lacks_is_told_in_compute_s_words(
     assert finding["text"] == f"cannot be checked: forbidden: {words}"
 
 
-def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
+def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_setting(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.set_faults(Fault("http_error", params={"status": 401, "reason": "authError", "message": "Login Required"}))

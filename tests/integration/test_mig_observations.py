@@ -1,5 +1,4 @@
-"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed
-observations."""
+"""Observations of the MIG backend on the simulated Compute API: reasons of missing machines, ends, and failures."""
 
 from __future__ import annotations
 
@@ -234,7 +233,7 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
 
 # --- a failed observation is not an empty observation -----------------------------------------------------------------
 
-LOST_LOOKS = [
+LOST_OBSERVATIONS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
     (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
     (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
@@ -249,8 +248,8 @@ LOST_LOOKS = [
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    LOST_LOOKS,
-    ids=[" ".join([fault.mode, fault.target, *map(str, fault.params.values())]) for fault, _ in LOST_LOOKS],
+    LOST_OBSERVATIONS,
+    ids=[" ".join([fault.mode, fault.target, *map(str, fault.params.values())]) for fault, _ in LOST_OBSERVATIONS],
 )
 def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: ErrorClass) -> None:
     zonal.restarted(ComputeTimes(window=0.5))
@@ -422,7 +421,7 @@ def test_a_create_whose_response_drips_ends_with_its_time() -> None:
         backend.close()
 
 
-def test_looks_keep_their_connections(zonal: Bench) -> None:
+def test_observations_keep_their_connections(zonal: Bench) -> None:
     zonal.observe()
     pools = zonal.backend._project.api._session.get_adapter(zonal.cloud.url).poolmanager.pools
     (key,) = pools.keys()
@@ -434,7 +433,7 @@ def test_looks_keep_their_connections(zonal: Bench) -> None:
     assert connections.num_connections <= 2
 
 
-def test_a_namesake_in_another_zone_of_the_region_is_none_of_ours() -> None:
+def test_a_group_of_the_same_name_in_another_zone_of_the_region_is_none_of_ours() -> None:
     with Bench(REGIONAL) as bench:
         bench.create(1, 2, 3)
         before = bench.running(3).machines
@@ -484,7 +483,7 @@ def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal:
     assert not any("not ours" in finding.text for finding in zonal.backend.check(10.0))
 
 
-def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_our_own_deletes_are_no_losses(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
     zonal.create(1, 2)
     snapshot = zonal.running(2)
     with caplog.at_level(logging.WARNING, "provisioner"):

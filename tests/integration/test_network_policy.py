@@ -1,4 +1,4 @@
-"""What the network policies of the overlays let through, flow by flow."""
+"""Flows that the network policies of the overlays allow, one by one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_no_rule_lets_out_to_everywhere() -> None:
 
 
 @pytest.mark.parametrize("build", ["gke-workload-identity", "mixed"])
-def test_a_backup_reaches_nothing_and_nobody_reaches_it(build: str) -> None:
+def test_a_backup_reaches_nothing_and_is_not_reached(build: str) -> None:
     manifests = BUILDS[build]()
     backup, there = pod_of(manifests, "CronJob"), cluster(manifests)
 

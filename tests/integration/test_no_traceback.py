@@ -1,4 +1,4 @@
-"""Where a command prints to may be full, closed or of another alphabet: no traceback, and no untrue word."""
+"""Commands whose output is full, closed or in another alphabet print no traceback and nothing untrue."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_a_full_disk_behind_the_output_is_said(
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_a_closed_output_is_nobody_s_and_no_state_file_takes_its_place(site: Path, closed: str) -> None:
+def test_no_state_file_takes_the_descriptor_of_a_closed_output(site: Path, closed: str) -> None:
     done = call("init", shell=closed)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert StateDir(site / "work").intent.read().provisioner == "demoinst"
 
 
-def test_what_a_terminal_s_alphabet_lacks_is_escaped(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_a_terminal_lacks_are_escaped(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = call("check")
     assert (done.returncode, done.stderr) == (0, "")

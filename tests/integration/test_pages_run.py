@@ -36,7 +36,7 @@ NOT_RUN = {
     "provisioner restore /backup/demoinst.tar.gz": "the same",
     "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
 }
-"""Why a command is not run here."""
+"""The reasons why commands are not run here."""
 
 EXITS = {
     "provisioner events --seconds 60": 2,  # the example has no subscription; tests/integration/test_pubsub.py has
@@ -83,7 +83,7 @@ class Prepared:
         self.own_files()
 
     def own_files(self) -> None:
-        """What a page tells people to write themselves before."""
+        """Write the files that a page lets an operator write before."""
         shown = self.run("provisioner simulate --show few").stdout
         for name in ("now.yaml", "then.yaml"):
             (self.directory / name).write_text(shown)
@@ -171,23 +171,23 @@ def test_each_exception_is_still_needed() -> None:
 @pytest.mark.parametrize(
     "line", ["provisioner run", "provisioner simulator --config config/demoinst --faults config/demoinst/cloud.json"]
 )
-def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> None:
+def test_a_command_that_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> None:
     assert line in {command.text for command in commands()}
     state = site.directory / "alone"
     state.mkdir(exist_ok=True)
     own = {"HF_PROVIDER_WORKDIR": str(state), "HF_PROVIDER_NAME": "demoinst"}
     line += " --listen 127.0.0.1:0" if line.endswith("run") else ""
-    said = site.directory / "said"
-    with said.open("w") as out:
+    log = site.directory / "said"
+    with log.open("w") as out:
         process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=site.directory, env={**site.environment, **own}, stdout=out, stderr=out
         )
         try:
-            until(lambda: "127.0.0.1" in said.read_text(), 120.0, every=0.1, what=f"{line} says where it answers")
+            until(lambda: "127.0.0.1" in log.read_text(), 120.0, every=0.1, what=f"{line} says where it answers")
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)
-    assert (code, "Traceback" in said.read_text()) == (0, False)
+    assert (code, "Traceback" in log.read_text()) == (0, False)
 
 
 @pytest.mark.parametrize("tool", ["kubectl", "gcloud"])

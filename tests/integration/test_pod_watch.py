@@ -1,4 +1,4 @@
-"""A watch on a server that answers as no API server should: whatever comes, the pool is complete or unobserved."""
+"""A watch on a server that answers as no API server should: the snapshot is complete, or the observation fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bookmark(version: int, *, ends_list: bool = False) -> bytes:
 
 
 def kind_of(query: dict[str, list[str]]) -> str:
-    """What a query asks for: a list, a watch, or a watch that begins with a list."""
+    """Return the kind of a query: a list, a watch, or a watch that begins with a list."""
     return "streamed list" if "sendInitialEvents" in query else "watch" if "watch" in query else "list"
 
 
@@ -152,19 +152,19 @@ def caches(cache: PodCache) -> PodCaches:
 @pytest.fixture
 def watch(server: Scripted, caches: PodCaches) -> Iterator[Callable[[], PodWatch]]:
     """Starts a watch; ends it after the test."""
-    begun: list[PodWatch] = []
+    watches: list[PodWatch] = []
 
     def begin() -> PodWatch:
-        begun.append(PodWatch(server.api, "symphony", SELECTOR, caches))
-        begun[0].start()
-        return begun[0]
+        watches.append(PodWatch(server.api, "symphony", SELECTOR, caches))
+        watches[0].start()
+        return watches[0]
 
     yield begin
-    for one in begun:
+    for one in watches:
         one.close()
 
 
-def looks_live(watch: PodWatch) -> bool:
+def is_live(watch: PodWatch) -> bool:
     try:
         watch.check()
     except BackendError:
@@ -240,7 +240,7 @@ def test_a_stream_that_cannot_be_followed_leads_to_a_new_list(
     server.watches = [[line], []]
     live = watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
-    until(lambda: looks_live(live), 30)
+    until(lambda: is_live(live), 30)
     assert server.count("list") == 2
     assert [kind_of(query) for query in server.seen][:4] == ["streamed list", "list", "watch", "list"]
 
@@ -250,12 +250,12 @@ def test_where_watches_only_err_the_pods_are_listed_again_and_again(
 ) -> None:
     server.watches = [[event("ERROR", {"message": "no watch today"})]]
     live = watch()
-    until(lambda: looks_live(live), 30)
+    until(lambda: is_live(live), 30)
     server.lists = [page(pod(12), version="15")]
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
-    assert looks_live(live)
+    assert is_live(live)
     server.lists = [b"{}"]
-    until(lambda: not looks_live(live), 30)
+    until(lambda: not is_live(live), 30)
 
 
 def test_where_streams_bring_nothing_the_pods_are_listed_once_they_were_silent_for_too_long(
@@ -264,7 +264,7 @@ def test_where_streams_bring_nothing_the_pods_are_listed_once_they_were_silent_f
     server.lists = [page(), page(pod(12), version="15")]
     live = watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
-    assert looks_live(live)
+    assert is_live(live)
     assert server.count("list") <= 3 < server.count("watch")
 
 
@@ -278,7 +278,7 @@ def test_a_streamed_list_counts_from_its_end_and_the_same_stream_is_followed(
     server.streamed = [[event("ADDED", pod(5)), bookmark(10, ends_list=True), event("ADDED", pod(11, OTHER)), SILENCE]]
     live = watch()
     until(lambda: sorted(cache.machines(0.0)) == [NAME, OTHER], 30)
-    assert looks_live(live)
+    assert is_live(live)
     (query,) = server.seen
     assert "resourceVersion" not in query, "a list of version 0 may be older than what was seen before"
     assert query["resourceVersionMatch"] == ["NotOlderThan"]
@@ -316,12 +316,12 @@ def test_a_streamed_list_without_its_end_is_no_list(
     server.streamed = [lines]
     live = watch()
     until(lambda: server.count("streamed list") > 2, 30)
-    assert not looks_live(live)
+    assert not is_live(live)
     assert cache.machines(0.0) is before
     assert (server.count("watch"), server.count("list")) == (0, 0)
     server.streamed = [[bookmark(20, ends_list=True), SILENCE]]
     until(lambda: cache.machines(0.0) == {}, 30)
-    until(lambda: looks_live(live), 30)
+    until(lambda: is_live(live), 30)
 
 
 def test_a_streamed_list_that_falls_silent_is_a_failed_look_and_begun_anew(
@@ -337,7 +337,7 @@ def test_a_streamed_list_that_falls_silent_is_a_failed_look_and_begun_anew(
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
 
 
-def test_what_happens_to_a_pod_before_the_list_ends_is_in_the_list(
+def test_changes_of_a_pod_before_the_list_ends_are_in_the_list(
     server: Scripted, cache: PodCache, watch: Callable[[], PodWatch]
 ) -> None:
     moved = pod(8) | {"status": {"podIP": "10.0.0.9"}}
@@ -379,7 +379,7 @@ def test_a_server_that_streams_no_lists_is_asked_for_pages_from_then_on(
     with caplog.at_level("INFO"):
         live = watch()
         until(lambda: server.count("list") > 2, 30)
-        assert looks_live(live)
+        assert is_live(live)
     assert list(cache.machines(0.0)) == [OTHER]
     assert server.count("streamed list") == 1
     assert [record.message for record in caplog.records].count("Server streams no lists, asking for pages") == 1
@@ -403,7 +403,7 @@ def test_a_streamed_list_that_only_fails_is_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    ("failure", "said", "text"),
+    ("failure", "message", "text"),
     [
         pytest.param(410, "Watch failed", "HTTP 410", id="a watch that is refused"),
         pytest.param(503, "Watch failed", "HTTP 503", id="a server that is away"),
@@ -428,13 +428,13 @@ def test_why_a_watch_is_begun_again_is_in_the_log(
     watch: Callable[[], PodWatch],
     caplog: pytest.LogCaptureFixture,
     failure: int | list[bytes],
-    said: str,
+    message: str,
     text: str,
 ) -> None:
     server.streamed = [failure]
     watch()
     until(lambda: caplog.records, 30, what="the failure is logged")
-    assert caplog.records[0].message == said
+    assert caplog.records[0].message == message
     assert text in vars(caplog.records[0])["text"]
 
 
@@ -533,7 +533,7 @@ def test_a_server_that_asks_for_time_is_watched_again_after_it(asked: float | No
 
 
 class Moving(Plain):
-    """A way that somebody turns to another server."""
+    """An address that is redirected to another server."""
 
     def turn(self, host: str) -> None:
         self._way = Plain(host)._way

@@ -24,7 +24,7 @@ from tests.support.waiting import until
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
 POD, GROUP = 1, MIG_CASES[0]
 AT_ONCE = {"notice": 0.0, "repair": 0.0, "boot": 0.0, "schedule": 0.0, "leave": 0.0}
-"""A preempted instance is gone, and made again, before anybody looks."""
+"""A preempted instance is gone, and made again, before the next observation."""
 
 WAYS = [
     pytest.param(POD, {}, {}, {}, False, id="gke: a pod on a Spot node"),
@@ -50,7 +50,7 @@ WAYS = [
 
 
 def lost(hf: Grid) -> Mapping[str, float]:
-    """The lost machines by cause, as Prometheus is told."""
+    """The lost machines by cause, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     name = "hf_provisioner_machines_lost_total"
     samples = [one for family in families for one in family.samples if one.name == name and one.value]
@@ -58,13 +58,13 @@ def lost(hf: Grid) -> Mapping[str, float]:
 
 
 def closed(hf: Grid, machine: str) -> list[dict[str, Any]]:
-    """What the journal says of the machine's end."""
+    """Return the lines of the journal about the machine's end."""
     lines = [json.loads(line) for line in (hf.work / "journal.jsonl").read_text().splitlines()]
     return [line for line in lines if (line["event"], line.get("machine")) == ("close", machine)]
 
 
 @pytest.mark.parametrize(("case", "spec", "timings", "switches", "asked"), WAYS)
-def test_a_preemption_is_told_as_one(
+def test_a_preemption_is_reported_as_one(
     tmp_path: Path,
     case: int,
     spec: dict[str, Any],
@@ -83,8 +83,8 @@ def test_a_preemption_is_told_as_one(
             assert cloud.preempt(taken) == [taken]
             hf.reclaims(taken, among=[taken, kept])
             hosts = {"machines": [{"name": name, "machineId": name} for name in (taken, kept)]}
-            told = hf.call("getReturnRequests", hosts)["message"]
-            assert told == f"Lost hosts: 1. {taken}: preempted."
+            message = hf.call("getReturnRequests", hosts)["message"]
+            assert message == f"Lost hosts: 1. {taken}: preempted."
             until(lambda: lost(hf), 30, what="the loss is counted")
             assert lost(hf) == {"preempted": 1.0}
             (end,) = closed(hf, taken)

@@ -167,7 +167,7 @@ def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
     assert listener.breaks
 
 
-def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Place, tmp_path: Path) -> None:
+def test_a_preemption_that_no_observation_shows_is_reported_to_hf(pubsub: str, place: Place, tmp_path: Path) -> None:
     """The whole chain: the running provisioner takes the event, and getReturnRequests prints the seconds left.
 
     The group's instances are not Spot: an observation shows that one stops, and neither why nor when it is over.
@@ -217,7 +217,7 @@ def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.Com
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
 
 
-def test_a_person_sees_what_each_message_is_worth(place: Place, tmp_path: Path) -> None:
+def test_the_command_prints_the_worth_of_each_message(place: Place, tmp_path: Path) -> None:
     place.subscribe()
     place.publish(entry(1), b"not json", entry(1))
     done = run_events(place, tmp_path, "--seconds", "4", "-o", "json")
@@ -228,7 +228,7 @@ def test_a_person_sees_what_each_message_is_worth(place: Place, tmp_path: Path) 
     assert run_events(place, tmp_path, "--seconds", "3").stdout == "", "what was printed was taken"
 
 
-def test_a_person_is_told_why_nothing_can_be_read(place: Place, tmp_path: Path) -> None:
+def test_the_command_prints_the_reason_if_nothing_can_be_read(place: Place, tmp_path: Path) -> None:
     done = run_events(place, tmp_path, "--seconds", "20")
     assert done.returncode == 1
     assert "NotFound" in done.stderr

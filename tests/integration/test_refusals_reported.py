@@ -16,7 +16,7 @@ from tests.conformance.stage import MIG_CASES, Case, Grid, stage, template
 from tests.support.waiting import until
 
 WITHIN = 60.0
-"""Seconds in which the first refusal is told."""
+"""Seconds in which the first refusal is logged."""
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +26,17 @@ def cloud() -> Iterator[Simulator]:
 
 
 def values(hf: Grid, name: str, **labels: str) -> list[float]:
-    """The values of a metric's series that have these labels, as Prometheus is told them."""
+    """The values of a metric's series that have these labels, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     samples = (sample for family in families for sample in family.samples if sample.name == f"hf_provisioner_{name}")
     return [sample.value for sample in samples if labels.items() <= sample.labels.items()]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What is said of refusals."""
-    told = [vars(line) for line in caplog.records if line.message == "Machines are refused"]
-    assert all(line["levelno"] == logging.WARNING for line in told)
-    return told
+    """Return the log lines about refusals."""
+    refusals = [vars(line) for line in caplog.records if line.message == "Machines are refused"]
+    assert all(line["levelno"] == logging.WARNING for line in refusals)
+    return refusals
 
 
 KINDS = {

@@ -16,7 +16,7 @@ from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.waiting import PATIENCE
 
 USER = 65501
-"""A user id of nobody."""
+"""A user id without an account."""
 AS_USER = f"""
 import os, sys
 from contextlib import redirect_stdout
@@ -69,7 +69,7 @@ def registered(top: Path) -> dict[str, object]:
     return {name: json.loads((top / "conf" / name).read_text()) for name in OTHERS}
 
 
-def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> None:
+def test_a_user_without_rights_previews_installs_and_reverts(top: Path) -> None:
     looked = render_hf(top, "--dry-run")
     assert (looked.returncode, looked.stderr) == (1, "")
     assert '+      "name": "gridinst",' in looked.stdout

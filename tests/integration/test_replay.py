@@ -45,9 +45,9 @@ def test_a_recorded_run_ends_the_same_in_another_place(
         machines = names(recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": request}]})["requests"][0])
         given = [{"name": name, "machineId": name} for name in machines[:2]]
         recorded(hf, trace, "getReturnRequests", {"machines": given})
-        back = recorded(hf, trace, "requestReturnMachines", {"machines": given})["requestId"]
-        hf.ended(back)
-        recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": back}]})
+        return_id = recorded(hf, trace, "requestReturnMachines", {"machines": given})["requestId"]
+        hf.ended(return_id)
+        recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": return_id}]})
     assert [event.command for event in read_trace(trace)] == [
         "getAvailableTemplates", "requestMachines", "getRequestStatus", "getReturnRequests", "requestReturnMachines",
         "getRequestStatus",

@@ -35,17 +35,17 @@ def start(grid: Playground, *arguments: str) -> subprocess.Popen[str]:
 
 
 def command(grid: Playground, *arguments: str) -> str:
-    """What a command that ends well prints."""
+    """Run a command that has to succeed, and return its output."""
     process = start(grid, *arguments)
-    said, _ = process.communicate(timeout=60 * PATIENCE)
-    assert process.returncode == 0, said
-    return said
+    output, _ = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0, output
+    return output
 
 
 def complete(grid: Playground, id_: str) -> list[str]:
-    """The machines of a request, once HF was told that it has them."""
+    """The machines of a request, once it was reported to HF as ended."""
     entry = until(
-        lambda: (told := grid.hf.status(id_))["status"] != "running" and told, 60, every=0.2, what=f"{id_} ends"
+        lambda: (answer := grid.hf.status(id_))["status"] != "running" and answer, 60, every=0.2, what=f"{id_} ends"
     )
     assert entry["status"] == "complete"
     return [machine["name"] for machine in entry["machines"]]
@@ -66,11 +66,11 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
     with Playground() as grid:
         first = grid.hf.request("GkePod", 4)
         kept, given, *others = complete(grid, first)
-        told = grid.hf.status(first)
+        answer = grid.hf.status(first)
         command(grid, "dump", str(dump))  # beside the running loop
 
-        back = grid.hf.give_back([given])
-        until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="one is returned")
+        return_id = grid.hf.give_back([given])
+        until(lambda: grid.hf.status(return_id)["status"] == "complete", 60, every=0.2, what="one is returned")
         later = complete(grid, grid.hf.request("GkePod", 2))
         hosts = {kept, *others, *later}
         saved = unpack(str(dump), dump.read_bytes()).tables("memory")
@@ -78,17 +78,17 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         end_loop(grid)
         shutil.rmtree(grid.state)
         grid.state.mkdir()
-        said = command(grid, "restore", str(dump))
-        assert "provisioner recover --release-brake" in said
+        output = command(grid, "restore", str(dump))
+        assert "provisioner recover --release-brake" in output
 
         grid.start_loop()
         state = StateDir(grid.state)
         until(lambda: made_again(state), 60, what="memory is made again")
-        until(lambda: set(state.memory.read().orphans.since) == set(later), 60, what="what nobody knows is an orphan")
-        told_usage = json.loads(command(grid, "usage", "-o", "json"))
-        assert told_usage["counted_since"] == format_utc(saved["memory"]["memory"]["usage"]["since_wall"])
-        assert told_usage["total"]["hours"] > 0
-        assert grid.hf.status(first) == told
+        until(lambda: set(state.memory.read().orphans.since) == set(later), 60, what="the unknown machines are orphans")
+        usage = json.loads(command(grid, "usage", "-o", "json"))
+        assert usage["counted_since"] == format_utc(saved["memory"]["memory"]["usage"]["since_wall"])
+        assert usage["total"]["hours"] > 0
+        assert grid.hf.status(first) == answer
         assert set(grid.hf.reclaimed(sorted(hosts))) == set(), "HF is asked for nothing, and lists what it has"
         until(lambda: not state.memory.read().orphans.since, 60, what="what HF lists is no orphan")
         assert running(grid) == hosts
@@ -102,8 +102,8 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         hosts |= set(complete(grid, again))
         assert running(grid) == hosts
 
-        back = grid.hf.give_back(sorted(hosts))
-        until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="all are returned")
+        return_id = grid.hf.give_back(sorted(hosts))
+        until(lambda: grid.hf.status(return_id)["status"] == "complete", 60, every=0.2, what="all are returned")
         assert running(grid) == set()
 
 

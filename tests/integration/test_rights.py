@@ -1,7 +1,7 @@
-"""What the provisioner may do is exactly what it does: roles of Google Cloud and of Kubernetes, compared both ways.
+"""The provisioner has exactly the rights that it uses: roles of Google Cloud and Kubernetes, compared both ways.
 
-That nothing is called which is not granted, each test of the whole suite shows (``tests/support/checks/callers.py``).
-That nothing is granted which is never called is shown here: the main situations of each kind of place call everything.
+Each test of the whole suite checks that every call is granted (``tests/support/checks/callers.py``). This module checks
+that every right is used: the main situations of each kind of place call everything.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAME = f"hf-{REQUEST}-000000"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """What is called from now on, whatever was called before."""
+    """Collect the calls from now on, whatever was called before."""
     made: set[str] = set()
     monkeypatch.setattr(callers, "CALLS", made)
     return made
@@ -156,12 +156,12 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def observe(backend: MigBackend | GkeBackend) -> Snapshot:
-    """What the pool holds now."""
+    """Return the present snapshot of the pool."""
     return backend.observe(time.monotonic(), {})
 
 
 def phase(snapshot: Snapshot) -> Phase | None:
-    """Of the machine; None when there is none."""
+    """Return the phase of the machine; None if there is no machine."""
     machine = snapshot.machines.get(NAME)
     return machine.phase if machine else None
 
@@ -183,5 +183,5 @@ def test_the_page_says_what_each_permission_is_for() -> None:
     assert named == {right for right in rights.granted() if right.startswith(("compute.", "container.", "pubsub."))}
 
 
-def test_what_check_asks_for_is_granted() -> None:
+def test_rights_that_check_asks_for_are_granted() -> None:
     assert {*NEEDED, CONSUME} <= rights.granted()

@@ -31,7 +31,7 @@ PODS = "/api/v1/namespaces/n/pods"
 
 
 class Server(ThreadingHTTPServer):
-    """An API server that knows some people, by certificate or token."""
+    """An API server that accepts some users, by certificate or token."""
 
     daemon_threads = True
 
@@ -255,7 +255,7 @@ def test_half_of_a_change_does_no_harm_to_new_connections_either(tmp_path: Path,
         site.close()
 
 
-def test_a_key_with_a_passphrase_asks_nobody_and_is_not_taken(tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_asks_no_terminal_and_is_not_used(tmp_path: Path) -> None:
     site = Site(tmp_path, random.Random(3), form="certificate")
     try:
         site.asks()

@@ -33,8 +33,8 @@ OLDER = "0.0.1"
 RPM = "rpm --dbpath /var/lib/rpm"
 SYSTEMCTL = "/usr/bin/systemctl"
 RECORDS = f"""#!/bin/sh
-echo "$*:" $(ls {PREFIX}/versions) >>/var/told"""
-"""Here is no systemd: what it is told, and which versions are there by then."""
+echo "$*:" $(ls {PREFIX}/versions) >>/var/calls"""
+"""A stand-in of systemctl, which records each call with the versions that exist then."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def rpm(archive: Path, directory: Path, **defined: str) -> Path:
 def test_the_package_is_installed_upgraded_and_erased(
     host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Of two versions the older one has little in it; the newer one is the bundle of this source."""
+    """The older of two versions has little in it; the newer is the bundle of this source."""
     archive = shared(tmp_path_factory)
     older = packed(small(unpacked(archive, tmp_path), tmp_path, OLDER))
     before, after = rpm(older, tmp_path), rpm(archive, tmp_path)
@@ -82,9 +82,9 @@ def test_the_package_is_installed_upgraded_and_erased(
     host.run(f"echo '# mine' >>{ROTATION}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
     host.run(f"rm {SYSTEMCTL}; printf '%s\\n' '{RECORDS}' >{SYSTEMCTL}; chmod 755 {SYSTEMCTL}")
     host.run(f"{RPM} -U --nodeps {after}")
-    told = host.run("cat /var/told").splitlines()
-    assert told[-1] == f"try-restart provisioner: {version}", "once the version before is gone"
-    assert not any("disable" in line for line in told)
+    calls = host.run("cat /var/calls").splitlines()
+    assert calls[-1] == f"try-restart provisioner: {version}", "once the version before is gone"
+    assert not any("disable" in line for line in calls)
     assert host.run(f"{RPM} -q hostfactory-provisioner").startswith(f"hostfactory-provisioner-{version}-1")
     assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == version
     assert host.run(f"ls {PREFIX}/versions").split() == [version]
@@ -108,13 +108,13 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert "hostfactory" in host.run("getent passwd hostfactory")
 
 
-def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
+def test_a_package_for_another_user_needs_that_user_and_makes_none(
     host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     archive = packed(small(unpacked(shared(tmp_path_factory), tmp_path), tmp_path, OLDER))
     package = rpm(archive, tmp_path, hf_user="sym.admin")
-    said = host.run(f"{RPM} -i --nodeps {package}; systemd-sysusers")
-    assert "sym.admin is no member of group hostfactory: " in said
+    output = host.run(f"{RPM} -i --nodeps {package}; systemd-sysusers")
+    assert "sym.admin is no member of group hostfactory: " in output
     assert host.run("getent passwd sym.admin egoadmin || true") == ""
     assert host.run("stat --format %U:%G " + STATE).strip() == "hostfactory:hostfactory", "the rest is made"
 
@@ -125,6 +125,6 @@ def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
 
 
 def kept_by_all(host: ScratchHost) -> None:
-    """What people and the service have written is as it was."""
+    """Check that the files of operators and of the service are unchanged."""
     assert host.path(ROTATION).read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"

@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE
 
 
 def call(hf: Grid, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """The command as people call it, which ends with this code."""
+    """Run the command as an operator does, and check its exit code."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner", *arguments],
         env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},

@@ -43,7 +43,7 @@ def machine(name: str, **fields: object) -> dict[str, object]:
 
 
 def answer(request: str, status: str, *machines: dict[str, object]) -> Answer:
-    """What the loop publishes for a request."""
+    """Return the answer that the loop publishes for a request."""
     entry = {"requestId": request, "status": status, "message": "", "machines": list(machines)}
     return Answer(json.dumps(entry), ended=status != "running")
 
@@ -164,7 +164,7 @@ def test_a_relative_path_from_beside_the_packages_leads_to_the_same_python(tmp_p
     assert chosen(Path("site-packages", "hf_scripts", "requestMachines.sh")) == str(python)
 
 
-def test_a_path_that_looks_like_an_option_is_a_path(tmp_path: Path, monkeypatch) -> None:
+def test_a_path_that_begins_like_an_option_is_a_path(tmp_path: Path, monkeypatch) -> None:
     copied(tmp_path / "-x" / "hf_scripts")
     python = named(tmp_path / "-x" / ".venv" / "bin" / "python")
     monkeypatch.chdir(tmp_path)
@@ -203,7 +203,7 @@ def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_reads_the_answer(hf: HostFactory) -> None:
+def test_the_answer_is_not_read(hf: HostFactory) -> None:
     """The call fails without a traceback; the recorded request is never polled, so the loop cancels it."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -84,7 +84,7 @@ def killed_at(hf: HostFactory, step: Step, command: list[str]) -> subprocess.Com
 
 @contextmanager
 def another_writing(hf: HostFactory) -> Iterator[None]:
-    """The lock is held until somebody waits for it, or until the end."""
+    """The lock is held until another process waits for it, or until the end."""
     ended = threading.Event()
     lock = DataLock(hf.state.intent.lock_path)
     assert lock.acquire()

@@ -191,14 +191,14 @@ def test_an_ipv6_address_is_written_in_brackets(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_nothing_is_told_and_with_it_everything(url: str, path: str) -> None:
+def test_everything_is_answered_with_the_token_and_nothing_without_it(url: str, path: str) -> None:
     for headers in ({}, {"Authorization": f"Bearer {TOKEN}x".encode()}):
         refused = requests.get(url + path, headers=headers, timeout=SECONDS)
         assert (refused.status_code, TIDY in refused.text) == (401, False)
         assert refused.headers["WWW-Authenticate"] == 'Bearer realm="provisioner"'
-    told = requests.get(url + path, headers=BEARER, timeout=SECONDS)
-    assert told.status_code == (404 if path == "/nothing" else 200)
-    for response in (refused, told):
+    admitted = requests.get(url + path, headers=BEARER, timeout=SECONDS)
+    assert admitted.status_code == (404 if path == "/nothing" else 200)
+    for response in (refused, admitted):
         protects(response)
 
 
@@ -243,8 +243,8 @@ def test_who_listens_beyond_this_host_without_a_token_says_so_and_is_asked_by_an
 ) -> None:
     server = start(listen, files=Readers(token_file=token) if with_token else NO_AUTHENTICATION)
     beyond = listen.startswith("0.0.0.0")
-    said = "The status page is readable without a token" in caplog.text
-    assert said is (beyond and not with_token)
+    is_logged = "The status page is readable without a token" in caplog.text
+    assert is_logged is (beyond and not with_token)
     here = server.url.replace("0.0.0.0", "127.0.0.1")
     asked = requests.get(f"{here}/status", headers={"Host": "grid.example:9464"} | BEARER, timeout=SECONDS)
     assert asked.status_code == (200 if beyond else 421)
@@ -285,8 +285,8 @@ def test_wrong_tokens_are_counted_and_soon_refused_as_too_many_and_the_right_one
     protects(refused)
     assert (asked(), asked(**BEARER)) == (401, 200), "another client may share the address"
     probes = [{}, {"Authorization": "Bearer x"}, BEARER]
-    told = [requests.get(f"{server.url}/readyz", headers=one, timeout=SECONDS).text for one in probes]
-    assert told == ["OK\n", "OK\n", "fine\n"]
+    texts = [requests.get(f"{server.url}/readyz", headers=one, timeout=SECONDS).text for one in probes]
+    assert texts == ["OK\n", "OK\n", "fine\n"]
     assert rejected == {"token": authentication.LOGINS, "rate": 2}
     lines = [record for record in caplog.records if record.message == "Wrong token sent"]
     assert [(line.levelname, vars(line)["client"]) for line in lines] == [("WARNING", "127.0.0.1")]
@@ -416,17 +416,17 @@ def test_a_connection_carries_one_request_and_no_other_is_looked_at(start: Start
 SLOW_HEADS = {"silent": b"", "in the first line": b"GET /met", "between two headers": GET}
 
 
-@pytest.mark.parametrize("begun", SLOW_HEADS.values(), ids=SLOW_HEADS)
+@pytest.mark.parametrize("sent", SLOW_HEADS.values(), ids=SLOW_HEADS)
 def test_a_head_has_a_deadline_that_no_byte_puts_off(
-    start: Start, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    start: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     with from_address(start()) as line:
-        line.sendall(begun)
+        line.sendall(sent)
 
         def ends() -> bool:
             try:
-                line.sendall(b"a" if begun else b"")
+                line.sendall(b"a" if sent else b"")
             except ConnectionError:
                 return True
             return is_closed(line)
@@ -650,7 +650,7 @@ def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(
 
 
 @needs_openssl
-def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_client_without_tls_delays_no_other(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
     shown = page(tmp_path, *grid())
     with served(shown, Readers(tls_cert=cert, tls_key=key)) as url:
@@ -666,25 +666,25 @@ def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
 
 
 @needs_openssl
-@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a handshake"])
-def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a handshake"])
+def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     cert, key = certificate(tmp_path, "one")
     with served(page(tmp_path, *grid()), Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
-            line.sendall(begun)
+            line.sendall(sent)
             assert line.recv(1) == b"", "the server ends the connection"
 
 
 @needs_openssl
-@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
-def test_clients_that_reset_their_connections_disturb_no_other(tmp_path: Path, begun: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_clients_that_reset_their_connections_disturb_no_other(tmp_path: Path, sent: bytes) -> None:
     cert, key = certificate(tmp_path, "one")
     with served(page(tmp_path, *grid()), Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         for _ in range(50):
             with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                line.sendall(begun)
+                line.sendall(sent)
         assert requests.get(f"{url}/healthz", verify=str(cert), timeout=SECONDS).status_code == 200

@@ -45,13 +45,15 @@ def ways(tmp_path: Path) -> tuple[Path, Path]:
         one, two = tmp_path / "export" / name, tmp_path / "mount" / name
     one.mkdir()
     assert two.is_dir(), f"{one} and {two} are not mounts of one export"
-    for text in ("old", "new"):
-        (two / "told.new").write_text(text)
-        os.replace(two / "told.new", two / "told")
-        told = (one / "told").read_text()
+    for content in ("old", "new"):
+        (two / "text.new").write_text(content)
+        os.replace(two / "text.new", two / "text")
+        content = (one / "text").read_text()
     # Two mounts of one version 4.x share their files' delegations: an old file is believed to be the one of that name.
-    assert told == "new", f"{one} and {two} are one client to the server: mount one with vers=4.1, the other with 4.2"
-    (one / "told").unlink()
+    assert content == "new", (
+        f"{one} and {two} are one client to the server: mount one with vers=4.1, the other with 4.2"
+    )
+    (one / "text").unlink()
     return one, two
 
 
@@ -110,17 +112,17 @@ def test_machines_come_and_go_though_the_loop_is_killed_between(sides: Sides, si
     sides.start()
     names = sides.complete(sides.hf.request("T", 3))
     sides.stop(signal.SIGKILL)
-    back = sides.hf.give_back(names[:2])
+    return_id = sides.hf.give_back(names[:2])
     more = sides.hf.request("T", 1)
     sides.start()
-    sides.complete(back)
+    sides.complete(return_id)
     kept = {*names[2:], *sides.complete(more)}
 
     until(lambda: len(simulator.state()["machines"]) == len(kept), 60, what="as many are left")
     assert {one["name"] for one in simulator.state()["machines"]} == kept
 
 
-def test_what_one_side_records_the_other_reads_at_once(ways: tuple[Path, Path]) -> None:
+def test_records_of_one_side_are_read_by_the_other_at_once(ways: tuple[Path, Path]) -> None:
     scripts, loop = StateDir(ways[0]), StateDir(ways[1])
     for number in range(1, 21):
         id_ = scripts.record_request("demo", "T", number, created_wall=0.0, rc_account="").id
@@ -140,17 +142,17 @@ def test_a_lock_of_one_side_binds_the_other(ways: tuple[Path, Path]) -> None:
 def test_of_two_links_to_one_name_one_is_refused(ways: tuple[Path, Path]) -> None:
     (ways[0] / "a").write_text("one")
     (ways[1] / "b").write_text("two")
-    os.link(ways[0] / "a", ways[0] / "told")
+    os.link(ways[0] / "a", ways[0] / "text")
 
     with pytest.raises(FileExistsError):
-        os.link(ways[1] / "b", ways[1] / "told")
-    assert (ways[1] / "told").read_text() == "one"
+        os.link(ways[1] / "b", ways[1] / "text")
+    assert (ways[1] / "text").read_text() == "one"
 
 
-def still_read(held: BinaryIO) -> bytes | None:
-    """What a file that was replaced still holds; None where the server knows it no longer (NFS 3 has no open files)."""
+def still_read(file: BinaryIO) -> bytes | None:
+    """Return the content of a replaced file; None if the server no longer has it (NFS 3 has no open files)."""
     try:
-        return held.read()
+        return file.read()
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
@@ -164,9 +166,9 @@ def test_a_file_that_one_side_replaces_is_read_whole_by_the_other_that_has_the_o
     atomic.replace(theirs, b"0" * 5000)
     for number in range(1, 10):
         old, new = (str(each).encode() * 5000 for each in (number - 1, number))
-        with open(ours, "rb", buffering=0) as held:
+        with open(ours, "rb", buffering=0) as file:
             atomic.replace(theirs, new)
-            assert still_read(held) in (old, None)
+            assert still_read(file) in (old, None)
             assert atomic.read_whole(ours, "") == new
 
 

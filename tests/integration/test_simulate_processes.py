@@ -10,7 +10,7 @@ from provisioner.lab.virtual.scenario_file import catalogue
 FEW = catalogue()["few"]
 
 
-def test_a_process_that_dies_is_told_another_takes_its_place_and_the_rest_is_as_in_one_process() -> None:
+def test_a_dead_process_is_reported_and_replaced_and_the_rest_is_as_in_one_process() -> None:
     runs = [trial.Run(FEW, seed, "exact") for seed in range(4)]
     results = trial.play_all(runs, 2)
     first = next(results)

@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> str:
 
 @contextmanager
 def simulator(config: str, directory: Path, *options: str) -> Iterator[dict[str, str]]:
-    """What it prints once it answers."""
+    """Run the simulator, and yield the variables that it prints once it answers."""
     words = [sys.executable, "-m", "provisioner", "simulator", "--config", config]
     kubeconfig = str(directory / "kubeconfig")
     with subprocess.Popen([*words, "--kubeconfig", kubeconfig, *options], stdout=subprocess.PIPE, text=True) as process:
@@ -51,7 +51,7 @@ def test_an_address_that_others_reach_is_refused(config: str, host: str, capsys:
     assert printed.err.count("\n") == 1
 
 
-def test_a_name_that_nobody_knows_is_said_plainly(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported_plainly(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulator", "--config", config, "--listen", "no-such-host.invalid"]) == 2
     assert capsys.readouterr().err.startswith("--listen no-such-host.invalid: ")
 

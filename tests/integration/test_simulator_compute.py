@@ -115,16 +115,16 @@ def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> No
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
-def test_an_operation_looks_as_google_prints_it(api: Api) -> None:
+def test_an_operation_has_the_fields_that_google_prints(api: Api) -> None:
     identity = str(uuid.uuid4())
-    begun = api.create("hf-1", requestId=identity).json()
-    assert begun["kind"] == "compute#operation"
-    assert begun["clientOperationId"] == identity
-    assert begun["status"] == "RUNNING"
-    assert begun["targetLink"].endswith(MIG_PATH)
-    assert begun["zone"].endswith(f"projects/p/zones/{ZONE}")
-    assert "endTime" not in begun
-    ended = api.post(f"projects/p/zones/{ZONE}/operations/{begun['name']}/wait").json()
+    operation = api.create("hf-1", requestId=identity).json()
+    assert operation["kind"] == "compute#operation"
+    assert operation["clientOperationId"] == identity
+    assert operation["status"] == "RUNNING"
+    assert operation["targetLink"].endswith(MIG_PATH)
+    assert operation["zone"].endswith(f"projects/p/zones/{ZONE}")
+    assert "endTime" not in operation
+    ended = api.post(f"projects/p/zones/{ZONE}/operations/{operation['name']}/wait").json()
     assert (ended["status"], ended["progress"]) == ("DONE", 100)
     assert ended["insertTime"] <= ended["startTime"] <= ended["endTime"]
     assert api.session.get(ended["selfLink"], timeout=30).json() == ended, "links lead back to the simulator"

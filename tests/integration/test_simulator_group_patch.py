@@ -1,4 +1,4 @@
-"""What instanceGroupManagers.patch changes of a simulated group, and what it refuses."""
+"""The fields of a simulated group that instanceGroupManagers.patch changes, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cloud() -> Iterator[ComputeCloud]:
 
 
 class Group:
-    """One group over plain HTTP."""
+    """A group over plain HTTP."""
 
     def __init__(self, cloud: ComputeCloud, spec: MigSpec) -> None:
         self._cloud, self.spec, self.url = cloud, spec, cloud.url + spec.path
@@ -93,7 +93,7 @@ def test_an_update_policy_decides_whether_instances_can_be_created(cloud: Comput
     until(running(cloud, 1), 30)
 
 
-def test_what_a_group_says_can_be_sent_back_whole(group: Group) -> None:
+def test_a_group_s_document_can_be_sent_back_whole(group: Group) -> None:
     before = group.get()
     after = group.patched(before | {"description": "x"})
     changed = {"description", "fingerprint"}
@@ -129,7 +129,7 @@ def test_an_old_fingerprint_is_refused(group: Group) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(group: Group, body: Any, status: int, words: str) -> None:
+def test_an_impossible_value_is_refused_and_changes_nothing(group: Group, body: Any, status: int, words: str) -> None:
     before = group.get()
     refused = group.patch(body)
     assert refused.status_code == status, refused.text

@@ -65,7 +65,7 @@ def full() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Simulator]:
-    """A simulator full of machines, which after the test still answers, and has logged nothing for a person to read."""
+    """A simulator full of machines, which after the test still answers, and has logged nothing for an operator."""
     full.impose()
     with caplog.at_level(logging.DEBUG):
         yield full
@@ -98,11 +98,11 @@ def test_a_caller_may_hang_up_in_mid_call(simulator: Simulator, caplog: pytest.L
     until(lambda: _hung_up(caplog) == [path], 30)
 
 
-def test_a_connection_that_fails_elsewhere_is_still_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_fails_elsewhere_is_still_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Only the caller's own connection is meant: another's end, in whatever the simulator itself does, is a fault."""
 
     async def fail(_: web.Request) -> web.StreamResponse:
-        raise ConnectionResetError("somebody else hung up")
+        raise ConnectionResetError("another client hung up")
 
     async def ask() -> int:
         app = web.Application(middlewares=[forgive])
@@ -111,7 +111,7 @@ def test_a_connection_that_fails_elsewhere_is_still_told(caplog: pytest.LogCaptu
             return (await caller.get("/")).status
 
     assert asyncio.run(ask()) == 500
-    assert "somebody else hung up" in caplog.text
+    assert "another client hung up" in caplog.text
 
 
 def _hung_up(caplog: pytest.LogCaptureFixture) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Methods that people and other programs call on the simulated Compute Engine, beyond what the provisioner needs."""
+"""Methods that operators and other programs call on the simulated Compute Engine, beyond the provisioner's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated Compute Engine says of a zone, region or project that it does not have, to Google's clients."""
+"""Answers of the simulated Compute Engine to Google's clients about a missing zone, region or project."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cloud() -> Iterator[ComputeCloud]:
 
 
 def refusal(cloud: ComputeCloud, kind: Any, ask: Callable[[Any], object]) -> GoogleAPICallError:
-    """What google-cloud-compute raises."""
+    """Return the error that google-cloud-compute raises."""
     client = kind(credentials=AnonymousCredentials(), client_options=ClientOptions(api_endpoint=cloud.host))
     with pytest.raises(GoogleAPICallError) as caught:
         ask(client)
@@ -64,23 +64,23 @@ PLACED = [
 ]
 
 
-@pytest.mark.parametrize("said", UnknownPlace)
+@pytest.mark.parametrize("answer", UnknownPlace)
 @pytest.mark.parametrize(("spec", "client", "kind"), PLACED)
 def test_an_unknown_place_is_refused_as_a_switch_says(
-    spec: MigSpec, client: Any, kind: str, said: UnknownPlace
+    spec: MigSpec, client: Any, kind: str, answer: UnknownPlace
 ) -> None:
-    raised, word, text = PLACES[said]
+    raised, word, text = PLACES[answer]
     where = {"project": "p", kind: "mars-1", "instance_group_manager": spec.name}
-    with ComputeCloud([spec], switches=Switches(unknown_place=said)) as cloud:
+    with ComputeCloud([spec], switches=Switches(unknown_place=answer)) as cloud:
         error = refusal(cloud, client, lambda migs: migs.get(**where, timeout=30))
     assert type(error) is raised
     assert (reason(error), text.format(kind=kind, name="mars-1") in str(error)) == (word, True)
 
 
-@pytest.mark.parametrize("said", UnknownProject)
-def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) -> None:
-    raised, word, text = PROJECTS[said]
-    with ComputeCloud([ZONAL], switches=Switches(unknown_project=said)) as cloud:
+@pytest.mark.parametrize("answer", UnknownProject)
+def test_an_unknown_project_is_refused_as_a_switch_says(answer: UnknownProject) -> None:
+    raised, word, text = PROJECTS[answer]
+    with ComputeCloud([ZONAL], switches=Switches(unknown_project=answer)) as cloud:
         error = refusal(
             cloud, compute_v1.ZonesClient, lambda zones: zones.get(project="x", zone="us-central1-a", timeout=30)
         )
@@ -88,7 +88,7 @@ def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) ->
     assert (reason(error), text.format(method="zones.get") in str(error)) == (word, True)
 
 
-def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
+def test_every_method_checks_the_zone(cloud: ComputeCloud) -> None:
     _, word, text = PLACES[Switches().unknown_place]
     for path in ZONE_PATHS:
         error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=30).json()["error"]

@@ -71,7 +71,7 @@ def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulato
     api.create_namespaced_pod(SPACE, manifest())
 
 
-def test_the_control_face_switches_what_nobody_documents() -> None:
+def test_the_control_interface_switches_undocumented_behaviours() -> None:
     """Both ways of giving a switch: at the start, and while it runs."""
     mig = advised(project="p", name="group", zone="us-central1-a")
     timings = {"mig": {"operation": 0, "schedule": 0, "boot": 1000}}

@@ -25,7 +25,7 @@ GROUP = WHERE | {"instanceGroupManager": "g"}
 ZONAL = advised(project="p", zone=ZONE, name="g")
 ADDRESS = {"nic0": {"autoDelete": "NEVER", "ipAddress": {"literal": "10.128.0.99"}}}
 STATE: dict[str, Any] = {"metadata": {"request": "r-1", "template": "t"}, "internalIPs": ADDRESS}
-"""What Google's connector sends with each name, and more."""
+"""The state that Google's connector sends with each name, and more."""
 
 
 @pytest.fixture

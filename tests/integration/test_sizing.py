@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sizing.md").read_text()
 HOUR = 3600.0
 MEMORY_ROOM, LIMIT_ROOM = 1.25, 2.5
-"""What a request and a limit of memory have, times what was measured."""
+"""Ratios of a request and of a limit of memory to the measured memory."""
 KINDS = ("groups", "pods")
 UNITS = {"MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6, "": 1.0}
 
 
 class Row(NamedTuple):
-    """What the page says to ask for, for so many machines."""
+    """A row of the page: the resources to request for this number of machines."""
 
     machines: str
     cpu: float
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Virtual(NamedTuple):
-    """What the benchmark printed for so many machines in virtual time; memory and state in bytes."""
+    """The benchmark's output for a number of machines in virtual time; memory and state in bytes."""
 
     machines: str
     cpu: float
@@ -47,7 +47,7 @@ class Virtual(NamedTuple):
 
 
 class OverHttp(NamedTuple):
-    """What it printed of a loop with its clients, for so many machines of a kind; calls of a kind of its own alone."""
+    """The benchmark's output for a loop with its clients, by number and kind of machines; calls of that kind alone."""
 
     machines: str
     kind: str
@@ -60,7 +60,7 @@ class OverHttp(NamedTuple):
 
 
 def cells(last_heading: str) -> list[list[str]]:
-    """Of the table whose last column is headed so, each row's cells."""
+    """Return the cells of each row of the table whose last column has this heading."""
     table = PAGE.partition(f"| {last_heading} |\n")[2].partition("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
@@ -128,7 +128,7 @@ def test_every_row_was_measured() -> None:
 
 
 @pytest.mark.parametrize("measured", VIRTUAL, ids=[one.machines for one in VIRTUAL])
-def test_what_is_asked_for_has_room_for_hours(measured: Virtual) -> None:
+def test_the_requested_resources_have_room_for_hours(measured: Virtual) -> None:
     """Memory as below; the disk has a journal and two copies of the state; two calls for each machine an hour."""
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= measured.cpu
@@ -139,7 +139,7 @@ def test_what_is_asked_for_has_room_for_hours(measured: Virtual) -> None:
 
 
 @pytest.mark.parametrize("measured", HTTP, ids=[f"{one.machines} {one.kind}" for one in HTTP])
-def test_what_is_asked_for_has_room_for_a_loop_with_its_clients(measured: OverHttp) -> None:
+def test_the_requested_resources_have_room_for_a_loop_with_its_clients(measured: OverHttp) -> None:
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= 1.5 * measured.cpu
     assert row.burst >= measured.processors
@@ -153,13 +153,13 @@ def test_what_is_asked_for_has_room_for_a_loop_with_its_clients(measured: OverHt
     "measured", [VIRTUAL[0], pytest.param(VIRTUAL[1], marks=pytest.mark.slow)], ids=["100", "1,000"]
 )
 def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Virtual) -> None:
-    """Of processor no more than is asked for, and of memory half as much again: other Pythons need other amounts."""
+    """Processor time is at most the page's, and memory at most half more, because other Pythons need other amounts."""
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
-    held, _ = bench_sizing.stored(machines)
+    stored_bytes, _ = bench_sizing.stored(machines)
     assert not use.broken
     assert use.calls == pytest.approx(measured.calls, rel=0.02)
-    assert held == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
+    assert stored_bytes == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
     assert use.cpu <= row.cpu * HOUR
     assert use.mebibytes * 2**20 <= 1.5 * measured.memory
 
@@ -186,7 +186,7 @@ def test_the_unit_is_stopped_where_its_row_says() -> None:
 
 
 def test_the_node_for_the_loop_has_room_for_every_row() -> None:
-    """Of the types ``…-standard-N``, which have N processors and four GiB for each."""
+    """The types are ``…-standard-N``, which have N processors and four GiB for each."""
     module = Module(ROOT / "deploy" / "terraform")
     (terraform,) = re.findall(r'system_machine\s+= optional\(string, "(.+?)"\)', module.text)
     (gcloud,) = re.findall(r"--machine-type=(\S+) --enable-autoscaling", (ROOT / "deploy/gcp/setup.sh").read_text())

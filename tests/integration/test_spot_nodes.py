@@ -1,4 +1,4 @@
-"""Whether a pod's node is on Spot is read from the node, and tells a preemption from another loss of a node."""
+"""The node of a pod shows if it is on Spot, which distinguishes a preemption from another loss of a node."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 class Reader:
-    """What reads the nodes of the pods that there are."""
+    """A reader of the nodes of the existing pods."""
 
     def __init__(self, cloud: Simulator, spec: Path) -> None:
         spec.write_text(PLAIN)
@@ -146,7 +146,7 @@ def test_few_nodes_are_asked_for_seldom(reader: Reader, monkeypatch: pytest.Monk
     assert reader.read("another") == [None]
 
 
-def test_what_is_remembered_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_nodes_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spot_nodes, "MOST", 2)
     reader.read("one")
     assert reader.read("two", "three") == [False, False]

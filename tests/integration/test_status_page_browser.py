@@ -54,7 +54,7 @@ return [...document.querySelectorAll('body *')].filter(one =>
     one.getBoundingClientRect().right > edge + 1 && one.closest('thead')?.offsetWidth !== 1)
   .map(one => one.outerHTML.slice(0, 80));
 """
-"""What stands out of the window on the right, but for heads of tables that only a screen reader is to find."""
+"""Script that finds parts beyond the right edge of the window, except heads of tables for screen readers alone."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def problems(driver: Chrome) -> list[dict[str, Any]]:
-    """What the browser complained of, such as a style or a script that the policy forbids."""
+    """Return the browser's complaints, such as a style or a script that the policy forbids."""
     return [entry for entry in driver.get_log("browser") if "404" not in entry["message"]]
 
 
@@ -105,7 +105,7 @@ def test_the_style_is_applied_and_no_script_can_be(browser: Chrome, site: str) -
     assert "Content Security Policy" in json.dumps(browser.get_log("browser"))
 
 
-def test_a_person_follows_links_from_pool_to_machine_and_filters(browser: Chrome, site: str) -> None:
+def test_links_lead_from_pool_to_machine_and_filters_work(browser: Chrome, site: str) -> None:
     resize(browser, PHONE)
     browser.get(f"{site}/?still")
     browser.find_element(By.LINK_TEXT, REQUEST).click()

@@ -47,7 +47,10 @@ def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> bool:
-    """Whether the command soon says the words and ends with the code, as the section shows; else AssertionError."""
+    """Wait until the command prints the words and ends with the code that the section shows.
+
+    Raises AssertionError if it does not.
+    """
     assert [text for text in (f"$ {command}", *words) if text not in SECTIONS[section]] == [], section
     arguments = [one.strip('"') for one in re.findall(r"\"[^\"]*\"|\S+", command)[1:]]
 
@@ -65,8 +68,8 @@ def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()
     assert "BRAKE" in table
-    told = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
-    assert {reason for reason in BrakeReason if f"`{reason}`" not in told} == set()
+    symptoms = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
+    assert {reason for reason in BrakeReason if f"`{reason}`" not in symptoms} == set()
 
 
 def test_every_line_of_the_table_leads_to_a_section_and_each_section_is_led_to() -> None:
@@ -106,11 +109,11 @@ def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
     assert shows(ask, "Nothing is created", *words, code=0, command="provisioner plan")
 
 
-def test_a_paused_pool_is_told_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
+def test_a_paused_pool_is_shown_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
     hf.configure(pools={name: pool | {"paused": True} for name, pool in hf.settings["pools"].items()})
     until(lambda: "PAUSED pool gke-main" in ask("status")[1], 30, what="the pool is paused")
     request = hf.request("T2", 2)
-    until(lambda: "2 in gke-main: paused since" in ask("status")[1], 30, what="it is told why")
+    until(lambda: "2 in gke-main: paused since" in ask("status")[1], 30, what="the reason is shown")
     hf.configure()
     assert hf.ended(request)["status"] == "complete"
     until(lambda: ask("status")[0] == 0, 30, what="it is over")
@@ -132,7 +135,7 @@ def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
     hf.faults()
 
 
-def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(hf: Grid, ask: Ask) -> None:
+def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_outside(hf: Grid, ask: Ask) -> None:
     hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
     words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)
@@ -142,8 +145,10 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
     words = ("The loop reports to HostFactory that ", " was lost in pool gke-main: ")
     section = SECTIONS["Machines are deleted and made again"]
     assert all(word in section for word in words)
-    story = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
-    assert all(word in story for word in words)
+    timeline = until(
+        lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is shown"
+    )
+    assert all(word in timeline for word in words)
     assert shows(
         ask,
         "The bill is too high",
@@ -172,7 +177,7 @@ def test_requests_hang_for_a_stock_out(hf: Grid, ask: Ask) -> None:
 def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> None:
     machines = hf.complete(2, "T1")
     hf.stop_loop()
-    until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is told")
+    until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is shown")
     assert shows(ask, "LOOP NOT RUNNING", "LOOP NOT RUNNING since", "no machine is made or deleted until then")
     for path in hf.work.glob("memory.json*"):
         if path.name == "memory.json":

@@ -40,7 +40,7 @@ LABELLED = frozenset(
     }
 )
 REFUSING = {"google_container_cluster", "google_filestore_instance", "google_secret_manager_secret"}
-"""What holds something, and goes only when ``deletion_protection`` is false."""
+"""Resources with content, which can be destroyed only if ``deletion_protection`` is false."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ GROUPS = ("google_compute_instance_group_manager", "google_compute_region_instan
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_group_does_nothing_by_itself(module: Module, kind: str) -> None:
-    """No autoscaler, no repair, no update that nobody asked for; its size is the loop's alone."""
+    """A group has no autoscaler, no repair and no automatic update; only the loop sets its size."""
     group = module.of(kind)["this"]
     assert plain(inner(group, "update_policy")["type"]) == "OPPORTUNISTIC"
     assert plain(inner(group, "instance_lifecycle_policy")["default_action_on_failure"]) == "DO_NOTHING"
@@ -106,7 +106,7 @@ def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) ->
 
 
 def test_the_loop_has_no_other_role(module: Module) -> None:
-    """What is bound to the loop's account: our three roles, each secret that is named, that its pod may act as it."""
+    """The loop's account has our three roles, a right on each named secret, and the binding for its pod."""
     bound = {
         (type_.removeprefix("google_"), name): plain(body["role"])
         for (type_, name), body in module.resources.items()
@@ -147,8 +147,8 @@ def test_the_sink_lets_through_every_event_that_the_loop_understands() -> None:
     assert missing == []
 
 
-def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
-    """What can refuse to go does so by one variable, whose default is false; APIs stay on for others."""
+def test_destroy_leaves_nothing_unless_protection_is_set(module: Module) -> None:
+    """Protected resources are protected by one variable, whose default is false; APIs stay enabled for other users."""
     refusing = {
         (type_, name): body[argument]
         for (type_, name), body in module.resources.items()
@@ -186,8 +186,8 @@ def test_all_that_can_have_labels_has_them(module: Module) -> None:
 
 def test_the_rendered_example_passes_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", str(RENDERED / "provisioner.yaml"), "-o", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["warnings"] == []
+    output = json.loads(capsys.readouterr().out)
+    assert output["warnings"] == []
 
 
 def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: Module) -> None:

@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE, until
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the distribution is; found by this process."""
+    """Install the distribution for this process, and return its directory."""
     directory = install(tmp_path / "installed")
     monkeypatch.syspath_prepend(directory)
     return directory
@@ -67,7 +67,7 @@ def test_it_inherits_what_it_says_of_the_environment(site: Site) -> None:
     ],
     ids=["a wrong type", "a mistake of its own", "an unknown setting", "an unknown kind"],
 )
-def test_what_is_wrong_with_it_is_said_as_of_every_pool(site: Site, pool: dict[str, object], problem: str) -> None:
+def test_its_faults_are_reported_like_those_of_every_pool(site: Site, pool: dict[str, object], problem: str) -> None:
     site.settings["pools"]["host"] = {"kind": "yard", **pool}
     assert f"provisioner.yaml: {problem}" in site.problems()
 
@@ -109,7 +109,7 @@ class Grid(HostFactory):
         return {**self.environment, "PYTHONPATH": str(self._installed)}
 
     def provisioner(self, *arguments: str) -> str:
-        """What a command prints."""
+        """Return the output of a command."""
         command = [sys.executable, "-m", "provisioner", *arguments]
         done = subprocess.run(
             command,

@@ -55,7 +55,7 @@ STAND_INS = {
         enable) touch /var/loop ;;
     esac""",
 }
-"""What they do beside writing down what they were asked."""
+"""Actions of the stand-ins besides recording their calls."""
 REGISTERED: Mapping[str, Any] = {
     "requestors/hostRequestors.json": {
         "version": 2,
@@ -118,8 +118,11 @@ class Master(ScratchHost):
             program.chmod(0o755)
         self.path("/var/calls").touch()
 
-    def take(self, runners: list[dict[str, str]], ends: int = 0) -> str:
-        """What runners print: as by the toolkit, one mkdir makes a directory of data, and words are split."""
+    def run_all(self, runners: list[dict[str, str]], ends: int = 0) -> str:
+        """Run the runners as the toolkit does: one mkdir makes a directory of data, and words are split.
+
+        Return the output.
+        """
         lines = ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "aside=$(mktemp -d)"]
         for runner in runners:
             path = runner["destination"] if runner["type"] == "data" else f"$aside/{runner['destination']}"
@@ -130,11 +133,11 @@ class Master(ScratchHost):
         return self.run("\n".join(lines))
 
     def calls(self) -> list[str]:
-        """What the stand-ins were asked since this was asked last."""
+        """Return the calls of the stand-ins since the last time."""
         file = self.path("/var/calls")
-        said = file.read_text().splitlines()
+        lines = file.read_text().splitlines()
         file.write_text("")
-        return said
+        return lines
 
     def placed(self) -> str:
         """Every file of ours, whose it is, where it leads and what it holds."""
@@ -164,12 +167,12 @@ def test_an_image_is_installed_and_its_master_registers_the_instance(
     master: Master, archive: Path, tmp_path: Path
 ) -> None:
     made = outputs(PROVISIONER, given(archive), tmp_path)
-    master.take(made["packer_runners"])
+    master.run_all(made["packer_runners"])
     (dnf, gcloud) = master.calls()
     assert dnf == f"dnf --assumeyes install python{python_version()}"
     assert gcloud.startswith("gcloud storage cp --no-user-output-enabled gs://bucket/bundle.tar.gz /tmp/")
-    said = master.take(made["master_runners"])
-    assert "+++" in said, "the log shows the difference"
+    output = master.run_all(made["master_runners"])
+    assert "+++" in output, "the log shows the difference"
     assert master.calls() == [
         "systemctl is-active --quiet provisioner",
         "systemctl enable --now provisioner provisioner-backup.timer",
@@ -196,15 +199,15 @@ def test_an_image_is_installed_and_its_master_registers_the_instance(
     assert "Fine:" in master.run(check, "runuser", "-u", "egoadmin", "--")
 
     before = master.placed()
-    assert "installed already" in master.take(made["packer_runners"])
-    assert "No file would change." in master.take(made["master_runners"])
+    assert "installed already" in master.run_all(made["packer_runners"])
+    assert "No file would change." in master.run_all(made["master_runners"])
     assert master.placed() == before
     assert master.calls() == ["systemctl enable --now provisioner provisioner-backup.timer"]
 
     grown = outputs(PROVISIONER, given(archive, groups={"c2": {"max_machines": 20}}), tmp_path / "grown")
     master.run("echo \"HTTPS_PROXY='http://proxy.bank.example:3128'\" >>/etc/default/provisioner")
     master.run("sed -i s/gcpgceinst/other/ /etc/default/provisioner")
-    master.take(grown["master_runners"])
+    master.run_all(grown["master_runners"])
     assert "<sc:StartType>AUTOMATIC<" in master.path(f"{EGO_TOP}/{SERVICE_FILE}").read_text()
     assert "systemctl restart provisioner" in master.calls(), "a loop that runs reads its new configuration"
     assert master.path("/etc/default/provisioner").read_text().splitlines() == [
@@ -216,8 +219,8 @@ def test_an_image_is_installed_and_its_master_registers_the_instance(
 def test_another_archive_is_refused_before_anything_is_unpacked(master: Master, archive: Path, tmp_path: Path) -> None:
     bundle = {"uri": "https://example.com/bundle.tar.gz", "sha256": "0" * 64}
     made = outputs(PROVISIONER, given(archive, bundle=bundle), tmp_path)
-    said = master.take(made["packer_runners"], ends=1)
-    assert f"has sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}, expected {'0' * 64}" in said
+    output = master.run_all(made["packer_runners"], ends=1)
+    assert f"has sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}, expected {'0' * 64}" in output
     (call,) = (call for call in master.calls() if call.startswith("curl "))
     assert call.endswith(" https://example.com/bundle.tar.gz")
     assert "--proto =https" in call
@@ -226,12 +229,12 @@ def test_another_archive_is_refused_before_anything_is_unpacked(master: Master, 
 
 def test_a_dry_run_shows_the_difference_and_changes_nothing(master: Master, archive: Path, tmp_path: Path) -> None:
     made = outputs(PROVISIONER, given(archive, dry_run=True), tmp_path)
-    master.take(made["packer_runners"])
+    master.run_all(made["packer_runners"])
     master.calls()
     before = master.run(f"find {HF_TOP} /etc -printf '%p %T@ %s\\n' | sort")
-    said = master.take(made["master_runners"])
-    assert re.search(r'(?m)^\+ +"name": "gcpgceinst"', said)
-    assert said.rstrip().endswith("dry run: no file was changed, and no loop was started")
+    output = master.run_all(made["master_runners"])
+    assert re.search(r'(?m)^\+ +"name": "gcpgceinst"', output)
+    assert output.rstrip().endswith("dry run: no file was changed, and no loop was started")
     assert master.run(f"find {HF_TOP} /etc -printf '%p %T@ %s\\n' | sort") == before
     assert master.calls() == []
 
@@ -254,8 +257,8 @@ def test_the_master_s_runner_says_what_is_missing(
     master: Master, archive: Path, tmp_path: Path, spoil: str, words: str
 ) -> None:
     made = outputs(PROVISIONER, given(archive), tmp_path)
-    master.take(made["packer_runners"])
+    master.run_all(made["packer_runners"])
     master.calls()
     master.run(spoil)
-    assert words in master.take(made["master_runners"], ends=1)
+    assert words in master.run_all(made["master_runners"], ends=1)
     assert master.calls() == []

@@ -86,7 +86,7 @@ def test_an_endpoint_that_cannot_be_used_is_named(
 
 
 def refusal(directory: Path, **settings: Any) -> str:
-    """What is said of a pool without a cluster."""
+    """Return the message about a pool without a cluster."""
     (directory / "spec.yaml").write_text(SPEC)
     with pytest.raises(BackendError) as caught:
         connect(GkePool(name="gke", pod_spec=directory / "spec.yaml", **settings))
@@ -101,7 +101,7 @@ KEY_FILES = {
     "a list": "[]",
     "no text": b"\xff\xfe",
     "without key": '{"type": "service_account"}',
-    "an impersonation of nobody": '{"type": "impersonated_service_account"}',
+    "an impersonation without an account": '{"type": "impersonated_service_account"}',
     "nested beyond all reason": "[" * 100_000,
     "a directory": None,
 }
@@ -163,7 +163,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def call(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as people call it, where nothing else names credentials."""
+    """Run the command as an operator does, without other credentials."""
     site.write()
     places = {"provisioner.yaml": str(site.path), "state": str(site.directory / "state")}
     named = {"GOOGLE_APPLICATION_CREDENTIALS": str(site.directory / "key.json")}
@@ -188,9 +188,9 @@ PLACE = ("--config", "provisioner.yaml", "--state-dir", "state")
 def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(site: Site, words: tuple[str, ...]) -> None:
     (site.directory / "kube.yaml").write_text(NESTED)
     ended = call(site, *words, *PLACE)
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert [line.partition(" cannot be used: ")[0] for line in said] == [
+    assert [line.partition(" cannot be used: ")[0] for line in lines] == [
         f"pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")
     ]
 

@@ -25,11 +25,11 @@ from tests.support.release import readable
 from tests.support.waiting import until
 
 RELEASE = json.loads((GOLDEN / "release.json").read_text())
-"""What the last release can read: see tests/support/release.py."""
+"""The fields that the last release can read: see tests/support/release.py."""
 
-SUCCEEDED, UNHEARD, BACK = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
-HELD = Hold(HoldKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
-"""What a person held back when the release before ran."""
+SUCCEEDED, UNREPORTED, RETURN_ID = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
+HOLD = Hold(HoldKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
+"""The hold that an operator had set while the release before ran."""
 SHOWN = {"T": 500, "U": 200}
 """The maxNumbers that HostFactory had been shown."""
 NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}"
@@ -63,16 +63,16 @@ def upgraded(tmp_path: Path) -> Iterator[Instance]:
 def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it(
     upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = {id_: answer.text for id_, answer in upgraded.state.terminal_answers.answers().items()}
-    assert told.keys() == {SUCCEEDED, UNHEARD, BACK}
+    answers = {id_: answer.text for id_, answer in upgraded.state.terminal_answers.answers().items()}
+    assert answers.keys() == {SUCCEEDED, UNREPORTED, RETURN_ID}
     assert upgraded.state.holds.read().released[0].kind is HoldKind.DRAIN
     upgraded.start_loop()
     machines = upgraded.complete(2, "U")
     upgraded.request("T", 1)
     later = Hold(HoldKind.PAUSE, "other", "bob", 1.0, "later")
-    upgraded.state.holds.change(lambda holds: with_hold(holds, later))
-    back = upgraded.give_back(machines[0])
-    assert upgraded.ended(back)["status"] == "complete"
+    upgraded.state.holds.change(lambda holds: pulled(holds, later))
+    return_id = upgraded.give_back(machines[0])
+    assert upgraded.ended(return_id)["status"] == "complete"
     upgraded.cycles()
     upgraded.stop_loop()
 
@@ -81,15 +81,17 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     assert memory.brake is not None
     assert memory.brake.reason is BrakeReason.TOO_MANY_ORPHANS, "it holds across an upgrade"
     assert memory.epoch == 4, "the epochs go on"
-    (opened,) = (record for record in memory.requests.values() if record.count == 2 and record.id not in told)
+    (opened,) = (record for record in memory.requests.values() if record.count == 2 and record.id not in answers)
     assert sorted(slot.verdict for slot in opened.slots.values()) == [Verdict.RETURNED, Verdict.SUCCEEDED]
-    assert upgraded.state.holds.read().current == (HELD, later)
-    said = status(upgraded, monkeypatch, capfd)
-    assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", said)
-    assert "1 in pool: paused since" in said, "that is why its request misses a machine"
-    assert {id_: upgraded.state.terminal_answers.settled(id_).text for id_ in told} == told, "no told answer changed"
-    assert [json.dumps(entry) for entry in upgraded.status(*sorted(told))] == [
-        json.dumps(json.loads(told[id_])) for id_ in sorted(told)
+    assert upgraded.state.holds.read().current == (HOLD, later)
+    shown = status(upgraded, monkeypatch, capfd)
+    assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", shown)
+    assert "1 in pool: paused since" in shown, "that is why its request misses a machine"
+    assert {id_: upgraded.state.terminal_answers.settled(id_).text for id_ in answers} == answers, (
+        "no reported answer changed"
+    )
+    assert [json.dumps(entry) for entry in upgraded.status(*sorted(answers))] == [
+        json.dumps(json.loads(answers[id_])) for id_ in sorted(answers)
     ]
 
 
@@ -103,22 +105,22 @@ def test_before_a_loop_of_this_version_has_run_what_the_release_showed_and_noted
     assert all(one["maxNumber"] < SHOWN[one["templateId"]] for one in configured), "it would be lower"
 
     assert upgraded.state.pool_status.read()["limits"]["pools"].keys() == {"pool", "other"}
-    told = status(upgraded, monkeypatch, capfd)
-    assert "pools.json" not in told
-    assert f"request {SUCCEEDED}" in told
+    shown = status(upgraded, monkeypatch, capfd)
+    assert "pools.json" not in shown
+    assert f"request {SUCCEEDED}" in shown
 
 
 def status(upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
-    """What `provisioner status` says."""
+    """Return the output of `provisioner status`."""
     for name, value in upgraded.environment.items():
         monkeypatch.setenv(name, value)
     capfd.readouterr()
     run(["status"])
-    told = capfd.readouterr()
-    return told.out + told.err
+    printed = capfd.readouterr()
+    return printed.out + printed.err
 
 
-def test_what_is_stored_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
+def test_stored_data_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
     now = readable()
     new = {
         f"{kind}.{name}"
@@ -169,19 +171,19 @@ def test_commands_and_loop_refuse_what_a_newer_version_wrote(
     written = newer(upgraded.work, "memory")
     for command in COMMANDS:
         code = run(command)
-        told = capfd.readouterr()
-        assert NEWER in told.out + told.err, (command, told)
-        assert "Traceback" not in told.out + told.err
+        printed = capfd.readouterr()
+        assert NEWER in printed.out + printed.err, (command, printed)
+        assert "Traceback" not in printed.out + printed.err
         assert code == 1, command
         assert (upgraded.work / "memory.json").read_bytes() == written
 
 
-BACKS = {"machines": [{"name": "hf-a", "machineId": "hf-a"}]}
+RETURNED = {"machines": [{"name": "hf-a", "machineId": "hf-a"}]}
 CALLS = (
     ("getRequestStatus", asking("kfvz380nto"), "status"),
-    ("getReturnRequests", BACKS, "status"),
+    ("getReturnRequests", RETURNED, "status"),
     ("requestMachines", {"template": {"templateId": "T1", "machineCount": 1}}, "intent"),
-    ("requestReturnMachines", BACKS, "intent"),
+    ("requestReturnMachines", RETURNED, "intent"),
 )
 
 

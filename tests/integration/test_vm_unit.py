@@ -1,4 +1,4 @@
-"""What the loop needs as a service of HostFactory's host: each file is read by the tool that will read it there."""
+"""The units of the loop as a service of HostFactory's host, each read by the tool that will read it there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def verified(tree: Path, name: str, text: str) -> str:
-    """What systemd says about one of our units, in a tree where the programs that they start exist."""
+    """Return the findings of systemd about one of our units, in a tree with the programs that it starts."""
     for program in ("opt/provisioner/bin/provisioner", "bin/kill", "bin/sh"):
         file = tree / program
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def test_the_process_ends_before_it_is_killed() -> None:
 
 
 def backup_program(directory: Path, dump: str) -> list[str]:
-    """What the backup's service starts, with ``dump`` as the body of the program that it calls."""
+    """Return the command of the backup's service, with ``dump`` as the body of the program that it calls."""
     stub = directory / "provisioner"
     stub.write_text(f"#!/bin/sh\n{dump}\n")
     stub.chmod(0o755)
@@ -134,7 +134,7 @@ def backup_program(directory: Path, dump: str) -> list[str]:
 
 
 OLD = [f"state-20260{month}01T000000Z.tar.gz{left}" for month, left in ((1, ""), (2, ".7-1f.new"), (3, ""))]
-"""Of the second, what a dump that was killed left aside."""
+"""Three dumps, of which the second was left by a dump that was killed."""
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ def test_a_wall_clock_set_a_day_back_harms_nothing(tmp_path: Path, monkeypatch: 
     """The other way, tests/simulation/test_clock_jumps.py has."""
     with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None, processes=True)) as hf:
         machines = hf.complete(3)
-        kept, back = machines[:2], machines[2]
+        kept, returned = machines[:2], machines[2]
         hf.stop_loop()
         monkeypatch.setattr(time, "time", lambda now=time.time: now() - DAY)
         hf.start_loop()
         hf.cycles(3)
         assert hf.reclaimed(*machines) == {}
         assert hf.cloud() == sorted(machines)
-        assert names(hf.ended(hf.give_back(back))) == [back]
+        assert names(hf.ended(hf.give_back(returned))) == [returned]
         assert len(hf.complete(2)) == 2
         assert set(kept) <= set(hf.cloud("running"))
         assert hf.state.memory.read().brake is None

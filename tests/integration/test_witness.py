@@ -11,9 +11,9 @@ LIED = f"GET {GROUPS}/g is answered 200: instanceGroupManagers.get: "
 def test_a_wrong_response_of_this_process_is_noted(notes: Notes) -> None:
     with lying_here({"id": 42}) as compute:
         ask(compute)
-        assert notes.take() == [f"{LIED}.id: expected string, got 42"]
+        assert notes.take_faults() == [f"{LIED}.id: expected string, got 42"]
         ask(compute, f"{GROUPS}?fild=1")
-        (problem,) = notes.take()
+        (problem,) = notes.take_faults()
         assert "unknown parameter fild; " in problem
         assert ".id: expected string, got 42" in problem, "also in a list"
 
@@ -21,4 +21,4 @@ def test_a_wrong_response_of_this_process_is_noted(notes: Notes) -> None:
 def test_a_wrong_response_of_another_process_is_noted(notes: Notes) -> None:
     with lying_elsewhere({"id": 42}) as compute:
         ask(compute)
-    assert notes.take() == [f"{LIED}.id: expected string, got 42"]
+    assert notes.take_faults() == [f"{LIED}.id: expected string, got 42"]

@@ -21,7 +21,7 @@ MODULES = {
 
 @cache
 def imported(module: str) -> set[str]:
-    """What a module imports: every dotted name, modules of ours resolved. Type-checking blocks do not count."""
+    """Return the dotted names that a module imports, with our modules resolved. Type-checking blocks do not count."""
     tree = ast.parse(MODULES[module].read_text())
     return {
         name if name in MODULES or not name.startswith(("provisioner.", "hf_scripts.")) else name.rpartition(".")[0]
@@ -78,7 +78,7 @@ def test_each_library_has_its_importers(library: str, importers: set[str]) -> No
 
 
 def loaded(module: str, *libraries: str) -> list[str]:
-    """Which of these libraries a process has loaded that has imported a module."""
+    """Return those of these libraries that a process has loaded after it imported a module."""
     code = f"import sys, {module}; print(*{{*sys.modules}} & {{*{libraries!r}}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split()

@@ -22,7 +22,7 @@ TARGETS = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re
 NAMES = {name for entry in COMMANDS for name in (entry.name, *entry.aliases)}
 REASONS = {
     "asks a cloud; test_pages_run.py holds its options against the tool": "kubectl gcloud",
-    "Symphony's own, which nobody has without a licence": "egosh egoconfig",
+    "Symphony's own, which need a licence": "egosh egoconfig",
     "changes the host": "groupadd journalctl systemctl useradd usermod",
     "installs, from elsewhere": "apt-get buildah dnf docker git pip podman python3 rpm",
     "needs root, or what a host has of its own": "exportfs mount restorecon runuser semanage setfacl su sudo umount",
@@ -32,7 +32,7 @@ REASONS = {
     "tail tar tee test touch uname until",
 }
 ELSEWHERE = {program: reason for reason, programs in REASONS.items() for program in programs.split()}
-"""Programs that are not ours, and why nobody runs them here."""
+"""Programs that are not ours, by the reason why they are not run here."""
 EXITS = re.compile(r"^Exit code", re.MULTILINE)
 
 
@@ -91,7 +91,7 @@ def _taken(arguments: list[str]) -> bool:
 
 
 def _hold_form(command: Command, call: list[str], known: dict[str, CommandParser]) -> None:
-    """Of a description: the command's name and the names of its options."""
+    """Check the command's name and the names of its options in a description."""
     name = next(word for word in call[1:] if not word.startswith("-"))
     assert name in NAMES | {"COMMAND", "DEBUG"}, command.where
     if name in known:
@@ -144,7 +144,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in a link."""
+    """Return the names of a page's headings in links."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""What code and tests refer to by name can be found: laws in ARCHITECTURE.md, facts in docs/, files in the tree."""
+"""References by name in code and tests lead somewhere: laws in ARCHITECTURE.md, facts in docs/, files in the tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_law_is_stated_under_the_name_that_is_referred_to() -> None:
     assert [(file, name) for file, name in named if name.lower() not in {law.lower() for law in LAWS}] == []
 
 
-def test_each_law_that_a_story_can_break_is_stated() -> None:
+def test_each_law_that_a_run_can_break_is_stated() -> None:
     named = re.findall(r'"law: (.+)"', (ROOT / "tests" / "simulation" / "laws.py").read_text())
     assert len(named) > 5
     assert set(named) <= {law.lower() for law in LAWS}

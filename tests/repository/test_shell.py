@@ -36,7 +36,7 @@ def test_every_shell_file_is_clean() -> None:
 
 
 @pytest.mark.parametrize("scriptlet", ["post", "posttrans", "preun"])
-def test_what_a_package_runs_is_clean(scriptlet: str) -> None:
+def test_the_scripts_of_a_package_are_clean(scriptlet: str) -> None:
     (text,) = re.findall(rf"(?ms)^%{scriptlet}\n(.*?)^(?=%\w|\Z)", SPEC)
 
     assert faults_of(re.sub(r"%\{\w+\}", "macro", text)) == ""

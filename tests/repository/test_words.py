@@ -29,7 +29,7 @@ def found(root: Path, text: str) -> list[tuple[str, str]]:
         pytest.param('text = f"somebody {0}"\n', "private words", 1, id="in a text"),
     ],
 )
-def test_what_breaks_a_rule_is_found_with_its_place(text: str, kind: str, line: int, tmp_path: Path) -> None:
+def test_a_broken_rule_is_found_with_its_place(text: str, kind: str, line: int, tmp_path: Path) -> None:
     assert found(tmp_path, text) == [(kind, f"provisioner/one.py:{line}")]
 
 

@@ -182,11 +182,11 @@ class SimulationActors:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._held: dict[str, Batch] = {}
+        self._delayed: dict[str, Batch] = {}
         self._ended: list[Results] = []
 
     def busy(self) -> Set[str]:
-        return frozenset(self._held) | {results.pool for results in self._ended if results.pool in self._sim.slow}
+        return frozenset(self._delayed) | {results.pool for results in self._ended if results.pool in self._sim.slow}
 
     def submit(self, batch: Batch, may_start: MayStart) -> None:
         assert batch.pool not in self.busy(), f"pool {batch.pool} is busy and was given another batch"
@@ -195,7 +195,7 @@ class SimulationActors:
             self._sim.judge.check_delete(delete)
         self._sim.fuse.burn(f"before a batch of {batch.pool}")
         if batch.pool in self._sim.slow:
-            self._held[batch.pool] = batch
+            self._delayed[batch.pool] = batch
             return
         self._carry_out(batch)
 
@@ -205,8 +205,8 @@ class SimulationActors:
 
     def release(self) -> None:
         """Carry out the delayed batch."""
-        for pool in list(self._held):
-            self._carry_out(self._held.pop(pool))
+        for pool in list(self._delayed):
+            self._carry_out(self._delayed.pop(pool))
 
     def _carry_out(self, batch: Batch) -> None:
         self._ended.append(carry_out(batch, self._sim.backends[batch.pool], lambda: True))

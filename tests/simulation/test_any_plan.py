@@ -324,7 +324,7 @@ ANY_HOLDS = st.lists(
 
 @ANY
 @given(any_situation(), ANY_HOLDS)
-def test_whatever_is_held_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory], holds: Holds) -> None:
+def test_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory], holds: Holds) -> None:
     world, remembered = situation
     reported = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
     usual = make_plan(world, remembered, THREE, NOW)

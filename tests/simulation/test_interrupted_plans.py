@@ -90,15 +90,15 @@ def reported(name: str) -> Scenario:
 
 def plans(scenario: Scenario) -> list[int]:
     """Return the number of actions of each plan in the uninterrupted run."""
-    begun: list[Interrupted] = []
+    runs: list[Interrupted] = []
 
     def begin(stage: Stage) -> Interrupted:
-        begun.append(Interrupted(stage, plan=-1, done=0))
-        return begun[0]
+        runs.append(Interrupted(stage, plan=-1, done=0))
+        return runs[0]
 
     run = Watched(scenario, 1, begin)
     assert_sound(run)
-    return begun[0].sizes
+    return runs[0].sizes
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -128,5 +128,5 @@ def play_interrupted(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("most", [12, pytest.param(10**6, id="any", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_what_is_wanted_runs_after_a_prefix(name: str, most: int) -> None:
+def test_wanted_machines_run_after_a_prefix(name: str, most: int) -> None:
     play_interrupted(name, most)

@@ -123,15 +123,18 @@ def test_answers_reported_since_the_dump_stay_where_the_directory_is_still_there
     site.sim.poll(site.open)  # the judge compares with the answer that HF got before
 
 
-def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Dumped) -> None:
-    site.dump = unpack("dump", take_dump(site.sim.hf)[1])
+def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dumped) -> None:
+    site.dump = unpack("dump", take(site.sim.hf)[1])
     assert site.saved().usage.days, "one has gone"
     site.sim.run(600.0, 10)
     site.loses_all()
-    begun = site.made_again()
-    assert (by_pool(begun.usage.days), begun.usage.since_wall) == (hours(site.saved()), site.saved().usage.since_wall)
+    rebuilt = site.made_again()
+    assert (by_pool(rebuilt.usage.days), rebuilt.usage.since_wall) == (
+        hours(site.saved()),
+        site.saved().usage.since_wall,
+    )
 
-    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.deletion.is_gone]
+    kept = [slot for record in rebuilt.requests.values() for slot in record.slots.values() if not slot.deletion.gone]
     site.sim.run(3600.0, 60)
-    grown = sum(hours(site.memory()).values()) - sum(hours(begun).values())
+    grown = sum(hours(site.memory()).values()) - sum(hours(rebuilt).values())
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)

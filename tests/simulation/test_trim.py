@@ -116,7 +116,7 @@ NO_CAPS = replace(
 
 
 @pytest.mark.slow
-def test_what_the_loop_records_in_a_week_grows_no_more_and_leaves_nothing_behind() -> None:
+def test_the_records_of_a_week_stop_growing_and_leave_nothing_behind() -> None:
     sim, chance = Simulation(limits=NO_CAPS), random.Random(1)
     work(sim, chance)
     come_to_rest(sim)

@@ -16,7 +16,7 @@ from selenium.webdriver.chrome.service import Service
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 MISSING = "" if CHROMIUM and DRIVER else "needs chromium: Debian's packages chromium and chromium-driver"
-"""Why a test cannot have a browser; empty where it can."""
+"""Reason why a test cannot have a browser; empty if it can."""
 
 PHONE, DESK = (360, 740), (1280, 900)
 """Width and height of a small phone and of a screen, in CSS pixels."""
@@ -53,7 +53,7 @@ def resize(driver: Chrome, size: tuple[int, int]) -> None:
 
 
 def colours(driver: Chrome, scheme: str) -> None:
-    """What the page is told that its reader prefers: ``dark`` or ``light``."""
+    """Set the colour scheme that the page's reader prefers: ``dark`` or ``light``."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 

@@ -138,7 +138,7 @@ PROGRAMS = {
     "hf_scripts/__init__.py": "",
     "hf_scripts/commands.py": "import tinydb\n",
 }
-"""What is installed of a small bundle."""
+"""Programs that a small bundle installs."""
 
 
 def _sum(path: Path) -> str:
@@ -148,7 +148,7 @@ def _sum(path: Path) -> str:
 def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) -> None:
     """A wheel of these files."""
     about = f"{name}-{version}.dist-info"
-    facts = {
+    metadata = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "RECORD": "",
@@ -156,7 +156,7 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
     with zipfile.ZipFile(wheelhouse / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         for path, text in files.items():
             wheel.writestr(path, text.format(version=version))
-        for path, text in facts.items():
+        for path, text in metadata.items():
             wheel.writestr(f"{about}/{path}", text)
 
 

@@ -1,4 +1,4 @@
-"""Times as people are shown them."""
+"""Times as operators see them."""
 
 from __future__ import annotations
 

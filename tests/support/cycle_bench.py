@@ -49,11 +49,11 @@ class Clock:
         return self.time + self.ahead
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
 
 class Place(FakeBackend):
-    """The fake, whose machines boot when they are told to, and which refuses creates by their number."""
+    """The fake, whose machines boot on demand, and which refuses creates by their number."""
 
     place: SteeredPlace
 
@@ -154,7 +154,7 @@ class Bench:
         return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
-        """Looks on which nothing is planned any more."""
+        """Return the observations of a cycle that plans nothing any more."""
         observations = self.observations()
         for _ in range(2):
             self.reconciler.cycle(observations)
@@ -162,7 +162,7 @@ class Bench:
         return observations
 
     def succeed(self, count: int) -> str:
-        """A request that HF was told is complete."""
+        """Return a request that was reported to HF as complete."""
         id_ = self.request(count)
         self.cycle(2)
         self.place.place.boot()

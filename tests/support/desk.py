@@ -1,4 +1,4 @@
-"""What a loop leaves that has just planned, as values or in a state directory, and what a command says of it."""
+"""The state that a loop leaves after planning, as values or in a state directory, and a command's output about it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 
 class Disk:
-    """What is mounted at ``directory``."""
+    """A file system that is mounted at ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -88,7 +88,10 @@ def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
 
 
 def mount(*arguments: str, check: bool = True) -> str:
-    """What mount says of a refusal, empty when it did it. Raises AssertionError for a refusal that is to be checked."""
+    """Mount the disk, and return mount's message if it refused, else an empty text.
+
+    Raises AssertionError for a refusal that is to be checked.
+    """
     program = shutil.which("mount", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if program is None:
         return "no program mount"

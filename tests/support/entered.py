@@ -25,7 +25,7 @@ CYCLES_OF_A_LOSS = 30
 
 
 class Entered(NamedTuple):
-    """How many modules and functions were entered."""
+    """The number of modules and functions that were entered."""
 
     modules: int
     functions: int

@@ -7,7 +7,7 @@ from provisioner.telemetry.metrics import Metrics
 
 
 def work(metrics: Metrics, pool: str, template: str) -> None:
-    """What may happen to this template in this pool, once."""
+    """Record every event that may happen to this template in this pool, once."""
     create = Create("name", pool, template, "request")
     metrics.count_cycle("ok", 0.1, 1e9)
     metrics.wakeups.labels("timer").inc()

@@ -1,4 +1,4 @@
-"""Holds that a person pulls and lets go, as commands do."""
+"""Holds that an operator sets and releases, as commands do."""
 
 from __future__ import annotations
 

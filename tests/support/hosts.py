@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
 """The system's Python: other users may not run one below a home directory."""
 
-NOBODY = 54321
+UNPRIVILEGED_USER = 54321
 """A user id that has no entry in /etc/passwd."""
 
 
@@ -57,9 +57,9 @@ def environment_on(python: Path, directory: Path) -> Path:
     return directory / "bin" / version
 
 
-def as_nobody(*command: str | Path) -> list[str]:
+def as_unprivileged(*command: str | Path) -> list[str]:
     """The command, for a user without rights."""
     if os.geteuid() != 0:
         return [str(part) for part in command]
-    change = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    change = ["setpriv", f"--reuid={UNPRIVILEGED_USER}", f"--regid={UNPRIVILEGED_USER}", "--clear-groups", "--"]
     return [*change, *map(str, command)]

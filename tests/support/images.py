@@ -23,7 +23,7 @@ from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
 
 PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
-"""What the base has beside Debian's essential packages, as the one of a registry has."""
+"""Packages of the base besides Debian's essential packages, as the base from a registry has them."""
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +47,7 @@ def storage_with(driver: str, directory: Path) -> dict[str, str]:
 
 
 def driver_of(storage: dict[str, str]) -> str:
-    """How images are kept there."""
+    """Return the storage driver of a storage directory."""
     return re.findall(r'driver = "(\w+)"', Path(storage["CONTAINERS_STORAGE_CONF"]).read_text())[0]
 
 
@@ -155,7 +155,7 @@ class Registry:
         return environment
 
     def home(self, directory: Path) -> dict[str, str]:
-        """The environment of a builder's user, who knows nobody yet."""
+        """Return the environment of a builder's user without any login."""
         return {"HOME": str(directory), "REGISTRY_AUTH_FILE": str(directory / "auth.json")}
 
     def push(self, image: str, place: str, **environment: str) -> str:
@@ -195,7 +195,7 @@ class Registry:
 
 
 class Running:
-    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network with nobody else.
+    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network of its own.
 
     A context manager: ends what it began. Two namespaces hold it, as no container can be run where containers are
     nested; what runs in it, and with which words and variables, is the image's own.
@@ -259,11 +259,11 @@ class Running:
         return [*space, *user, "/usr/bin/env", "-i", *variables, *words]
 
     def do(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """What ends by itself, as ``kubectl exec`` does it."""
+        """Run a program that ends by itself, as ``kubectl exec`` does."""
         return run(*self._command(words, environment))
 
     def begin(self, name: str, *words: str, **environment: str) -> Path:
-        """What runs until the end; its log."""
+        """Start a program that runs until the end of the pod, and return its log file."""
         log = self._directory / f"{name}.log"
         with log.open("wb") as out:
             command = self._command(words, environment)

@@ -24,6 +24,6 @@ class InlineActors:
         self._ended.append(carry_out(batch, self._backends[batch.pool], lambda: True))
 
     def collect(self) -> list[Results]:
-        """What was done since the last call."""
+        """Return the results since the last call."""
         ended, self._ended = self._ended, []
         return ended

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.bundles import renewed, shared, unpacked
-from tests.support.hosts import NOBODY, PYTHON, as_nobody
+from tests.support.hosts import PYTHON, UNPRIVILEGED_USER, as_unprivileged
 from tests.support.waiting import PATIENCE
 
 PREFIX = "opt/provisioner"
@@ -28,13 +28,13 @@ class Bundles(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Of the old one."""
+        """Return the version of the old bundle."""
         return (self.old / "VERSION").read_text().strip()
 
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """One that the user without rights gets to; pytest's own are closed to him."""
+    """Make a directory that the user without rights can enter, as pytest's own are closed to that user."""
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -47,7 +47,7 @@ def open_root() -> Iterator[Path]:
         made = directory / "root"
         made.mkdir()
         if os.geteuid() == 0:
-            os.chown(made, NOBODY, NOBODY)
+            os.chown(made, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
         yield made
 
 
@@ -65,7 +65,7 @@ def install(
     """Calls install.sh of a bundle as the user without rights, with nothing else in the environment."""
     words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
     variables = [f"{name}={value}" for name, value in environment.items()]
-    command = as_nobody("env", *variables, directory / "install.sh", *words)
+    command = as_unprivileged("env", *variables, directory / "install.sh", *words)
     return subprocess.run(
         ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *command],
         cwd="/",
@@ -77,12 +77,12 @@ def install(
 
 
 def done(directory: Path, *arguments: str, root: Path, **environment: str) -> str:
-    """What install.sh printed; it has to have done it."""
+    """Run install.sh in a directory, check that it succeeded, and return its output."""
     ended = install(directory, *arguments, root=root, **environment)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 
 
 def versions(root: Path) -> list[str]:
-    """What is installed there."""
+    """Return the installed versions."""
     return sorted(path.name for path in (root / PREFIX / "versions").iterdir())

@@ -57,13 +57,13 @@ def settings(**environment: str) -> dict[str, str]:
 
 
 def environment_of(spec: dict[str, Any]) -> dict[str, str]:
-    """What a pod's spec gives its one container."""
+    """Return the environment that a pod's spec gives its one container."""
     (container,) = spec["containers"]
     return {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
 
 def of_an_instance() -> dict[str, str]:
-    """What an instance's metadata server has."""
+    """Return the attributes that an instance's metadata server has."""
     attributes = {"hf-machine-lib": (MACHINE / "lib.sh").read_text(), "hf-ego-master": "master2"}
     values = {f"instance/attributes/{name}": value for name, value in attributes.items()}
     return values | {
@@ -116,7 +116,7 @@ class Machine:
             (self.ego / way).touch()
 
     def tell(self, name: str, text: str) -> None:
-        """What a file of EGO's holds from now on, in one step."""
+        """Replace a file of EGO's in one step, so that it has this text from now on."""
         aside = self.ego / f"{name}.new"
         aside.write_text(text)
         aside.rename(self.ego / name)
@@ -149,9 +149,9 @@ class Machine:
         return process
 
     def is_ready_as(self, spec: dict[str, Any]) -> bool:
-        """Whether a pod's probe finds it ready, once the entry point has joined with the environment of the pod's spec.
+        """Return True if a pod's probe succeeds once the entry point has joined with the environment of the pod's spec.
 
-        The file that both name is in a directory of ours.
+        The ready file that both name is in a directory of the test.
         """
         (container,) = spec["containers"]
         (*words, probed) = container["readinessProbe"]["exec"]["command"]
@@ -183,6 +183,6 @@ def ready(machine: Machine) -> None:
     until(machine.ready.exists, 30, what="the machine is ready")
 
 
-def said(machine: Machine) -> list[str]:
+def log_lines(machine: Machine) -> list[str]:
     """The log's lines, without their times."""
     return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]

@@ -28,7 +28,7 @@ COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").ite
 INCLUDED = ("network-policy", "shared-state")
 """Components that the GKE overlays have already."""
 OPTIONAL = tuple(name for name in COMPONENTS if name not in INCLUDED)
-"""Those that a site adds."""
+"""Components that a site adds."""
 MONITORS = ("pod-monitoring", "service-monitor")
 OVERLAYS = ("base", *sorted(f"overlays/{place.name}" for place in (KUSTOMIZE / "overlays").iterdir()))
 
@@ -44,7 +44,7 @@ BUILDS: Sequence[Build] = (
     (GKE, OPTIONAL),
     ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
 )
-"""Every overlay, every component, and all that go together: what is not here nobody has tried."""
+"""Every overlay, every component, and all that go together; other combinations are untested."""
 
 
 CONFIGURED: Sequence[Build] = (
@@ -61,7 +61,7 @@ def name_of(build: Build) -> str:
 
 
 def built(overlay: str, *components: str) -> list[Manifest]:
-    """What would be applied."""
+    """Return the manifests that an overlay of the repository builds."""
     return list(yaml.load_all(built_text(overlay, *components), yaml.CSafeLoader))
 
 
@@ -105,7 +105,7 @@ def of_a_site(overlay: str, **values: str) -> list[Manifest]:
 
 
 def built_there(directory: Path) -> list[Manifest]:
-    """What would be applied of an overlay anywhere."""
+    """Return the manifests that an overlay in any directory builds."""
     if shutil.which("go") is None:
         pytest.skip("needs Go, to build kustomize")
     return list(yaml.load_all(_built(kustomize(os.environ), directory), yaml.CSafeLoader))
@@ -142,13 +142,13 @@ def container(manifests: Sequence[Manifest], kind: str = "Deployment") -> Manife
 
 
 def entry_point() -> list[str]:
-    """What the image begins with."""
+    """Return the words of the image's entry point."""
     text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     return list(json.loads(re.findall(r"(?m)^ENTRYPOINT (.*)$", text)[-1]))
 
 
 def write_configuration(manifests: Sequence[Manifest], directory: Path) -> Path:
-    """What the pod finds in its configuration directory."""
+    """Write the files that the pod has in its configuration directory, and return the directory."""
     directory.mkdir(exist_ok=True)
     for name, content in only(manifests, "ConfigMap")["data"].items():
         (directory / name).write_text(content)
@@ -163,6 +163,6 @@ def schemas() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def mistakes(manifest: Manifest) -> list[str]:
-    """What our schema says against a manifest; raises KeyError where there is none for its kind."""
+    """Return the faults in a manifest by our schema. Raises KeyError if there is no schema for its kind."""
     checker = jsonschema.Draft202012Validator(schemas()[manifest["apiVersion"], manifest["kind"]])
     return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(manifest)]

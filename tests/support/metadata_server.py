@@ -15,7 +15,7 @@ from tests.support.network.beside import Beside
 class MetadataServer(Beside, ThreadingHTTPServer):
     """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``.
 
-    ``then``: what a value is once it was told. ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's
+    ``then``: the value after it was read once. ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's
     account is given.
     """
 
@@ -32,9 +32,9 @@ class MetadataServer(Beside, ThreadingHTTPServer):
         """Without them a question that waits for a change is answered at once."""
         self.asked: list[str] = []
         self.away: dict[str, int] = {}
-        """How many questions for a value or a secret are answered 503 yet."""
+        """Number of further requests for each value or secret that are answered 503."""
         self.waiting = threading.Event()
-        """Somebody waits for a change."""
+        """Set while a client waits for a change."""
         self.changed = threading.Condition()
 
     @property
@@ -42,7 +42,7 @@ class MetadataServer(Beside, ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_address[1]}"
 
     def change(self, path: str, value: str) -> None:
-        """Another value, told to whoever waits."""
+        """Change a value, and send it to the clients that wait."""
         with self.changed:
             self.values[path] = value
             self.changed.notify_all()
@@ -92,10 +92,10 @@ class _Answer(BaseHTTPRequestHandler):
                 self.server.changed.wait_for(
                     lambda: _etag(self.server.values[path]) != before, float(asked["timeout_sec"][0])
                 )
-        told = self.server.values[path]
+        value = self.server.values[path]
         if path in self.server.then:
             self.server.values[path] = self.server.then.pop(path)
-        self._tell(told.encode())
+        self._tell(value.encode())
 
     def _away(self, name: str) -> bool:
         if not self.server.away.get(name):

@@ -24,7 +24,7 @@ def loopback_up() -> None:
 
 
 def answer(query: bytes, names: dict[str, str]) -> bytes:
-    """What the server says; only addresses of version 4 are known."""
+    """Return the server's answer; it has only addresses of version 4."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode())

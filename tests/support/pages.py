@@ -1,4 +1,4 @@
-"""The commands that README and docs tell people to type.
+"""The commands that README and docs contain.
 
 A command stands in a block: fenced as ``sh`` (``bash``, ``shell``), after ``$`` in one fenced as ``console`` or not at
 all, or indented or unmarked where its first word is one of ours; or in backticks within a sentence, where its first
@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"(?:provisioner|make|hf_scripts/\w+\.sh|deploy/[\w/-]+\.sh)(?= |$)")
 FENCE = re.compile(r"^\s*```(\w*)")
 HERE = re.compile(r"<<'(\w+)'$")
-"""What stands before the lines of a file, and the word that ends them."""
+"""Mark before the lines of a file, with the word that ends them."""
 SYNTAX = re.compile(r"[\[\]…<]|(?<! )\||\|(?! )")
-"""What only a description of a command has: optional parts, choices. A pipe has a space on either side."""
+"""Marks that only a command's description has: optional parts, choices. A pipe has a space on either side."""
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]{2,}|N)\b")
 
 
@@ -96,7 +96,7 @@ def of(page: str, text: str) -> Iterator[Command]:
 
 
 def _of_prose(page: str, prose: str) -> Iterator[Command]:
-    """What stands in backticks, also across the end of a line."""
+    """Yield the commands in backticks, also across the end of a line."""
     for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", prose):
         inline = " ".join(found.group(1).split())
         if OURS.match(inline) and " " in inline:

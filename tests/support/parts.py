@@ -45,9 +45,9 @@ PLACES = {
 """The part and the field of each fact that is not a field of the value itself."""
 
 
-def alter(value: Any, **facts: Any) -> Any:
+def alter(value: Any, **changes: Any) -> Any:
     """Return the slot, the memory or the limits with other facts."""
-    for name, fact in facts.items():
+    for name, fact in changes.items():
         part, field = PLACES[type(value)].get(name, ("", name))
         value = _with(value, part, _with(getattr(value, part), field, fact)) if part else _with(value, field, fact)
     return value
@@ -58,7 +58,7 @@ def _with(value: Any, field: str, fact: Any) -> Any:
     return change(**{field: fact})
 
 
-def make_slot(name: str, pool: str, verdict: Verdict, opened: float = 0.0, **facts: Any) -> Slot:
+def make_slot(name: str, pool: str, verdict: Verdict, opened: float = 0.0, **changes: Any) -> Slot:
     """Return a slot with these facts."""
-    slot: Slot = alter(Slot(name, pool, verdict, opened), **facts)
+    slot: Slot = alter(Slot(name, pool, verdict, opened), **changes)
     return slot

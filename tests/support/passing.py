@@ -1,4 +1,4 @@
-"""Whether a pod is what its file says: made by the real backend, and compared with what the server then holds."""
+"""Check that a pod has the content of its file, after the real backend made it and the server stored it."""
 
 from __future__ import annotations
 

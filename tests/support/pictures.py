@@ -34,7 +34,7 @@ BOARDS = ROOT / "deploy" / "grafana"
 IMAGES = ROOT / "docs" / "images"
 PICTURED = ("fleet", "provisioner", "pool", "edge", "cost")
 SECONDS = 190.0
-"""How long the demonstration is played, again and again: costs are summed once a minute."""
+"""Seconds for which the demonstration is repeated, because costs are summed once a minute."""
 
 LONGEST = 30
 """Letters of a line's name that are shown."""
@@ -46,10 +46,10 @@ WIDTH, ROW, TITLE = 14.0, 0.36, 0.42
 """Inches: of a picture, of a row of a board's grid, of a panel's title."""
 
 LEGEND = 0.34
-"""Of a panel's height: its lines are named below it, where they cover nothing."""
+"""Share of a panel's height for its legend, which is below the plot so that it covers no line."""
 
 UNITS = {"s": " s", "percentunit": "", "currencyUSD": " USD"}
-"""What stands after a value of a panel's unit."""
+"""Text after a value, by the panel's unit."""
 
 COLORS = 64
 """Enough for lines; a picture takes a third of the bytes."""
@@ -83,7 +83,7 @@ def set_prices(file: Path) -> None:
 
 
 def draw(board: Mapping[str, Any], address: str, begin: float, end: float) -> Path:
-    """One board as a PNG; the file."""
+    """Draw a board as a PNG, and return the file."""
     lowest = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
     figure = plt.figure(figsize=(WIDTH, lowest * ROW + 0.9), facecolor=BACKGROUND)
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), board["title"], size=15, weight="bold", color=TEXT, va="center")

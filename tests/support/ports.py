@@ -1,4 +1,4 @@
-"""Ports for programs that have to be told theirs."""
+"""Ports for programs that need a given port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL = 32_768
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports that nobody has now.
+    """Return free ports.
 
     The system gives them to no connection or listener by itself, so they stay free until the program listens, and
     while it is started again.

@@ -1,4 +1,4 @@
-"""What a process has used, as Linux counts it."""
+"""The resources that a process has used, as Linux counts them."""
 
 from __future__ import annotations
 

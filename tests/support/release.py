@@ -1,7 +1,8 @@
-"""What the last release can read of a state directory: its schema version, and the fields of all that it stores.
+"""The content of a state directory that the last release can read: its schema version, and the fields of all it stores.
 
-``python -m tests.support.release > tests/golden/release.json`` when a release is made, and only then: from then on
-whatever is written has to be readable by it, or has to have a higher schema version, by which it refuses.
+``python -m tests.support.release > tests/golden/release.json`` is run when a release is made, and only then. From then
+on the last release has to be able to read all that is written, or the schema version has to be higher, so that the last
+release refuses it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def names(kind: Any) -> list[str]:
 
 
 def readable() -> dict[str, Any]:
-    """What this version can read."""
+    """Return the schema version and the fields that this version can read."""
     return {"schema": SCHEMA, "fields": {kind.__name__: names(kind) for kind in STORED}}
 
 

@@ -53,7 +53,10 @@ class ScratchHost:
         return Path(f"/proc/{self._space.pid}/root{inside}")
 
     def run(self, lines: str, *who: str, directory: str = "/") -> str:
-        """What lines of a shell print; they have to end well. ``who``: words before the shell, such as runuser's."""
+        """Run lines of a shell, which have to end with 0, and return their output.
+
+        ``who``: words before the shell, such as runuser's.
+        """
         assert self._space is not None
         command = ["nsenter", f"--target={self._space.pid}", "--mount", *who]
         done = subprocess.run(

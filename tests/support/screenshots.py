@@ -78,7 +78,7 @@ def until(holds: Callable[[], bool], seconds: float = 90.0) -> None:
 
 
 def take(driver: Chrome, url: str, size: tuple[int, int], scheme: str, file: Path) -> None:
-    """One picture."""
+    """Save one picture."""
     resize(driver, size)
     colours(driver, scheme)
     driver.get(f"{url}?still")

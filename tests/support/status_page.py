@@ -1,4 +1,4 @@
-"""A status page over a state directory as a loop leaves it, also with names that nobody should believe."""
+"""A status page over a state directory as a loop leaves it, also with hostile names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOSTILE = {
     "emoji": "🦊👩‍👩‍👧‍👦\x00\x1b[2J\ud800",
     "a path": "../../etc/passwd?x=1#y&amp;",
 }
-"""What a name or a sentence could be that comes from somebody else's hands."""
+"""Values that a name or sentence from an untrusted source could have."""
 
 TIDY = "gke-main"
 
@@ -72,7 +72,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         ),
         RequestRecord("bbbbbbbbbb", word, 1, BEFORE, BEFORE + 3600, {}, ended=RequestStatus.COMPLETE, ended_at=NOW),
     ]
-    held = Memory(
+    memory = Memory(
         "demoinst",
         generation=1,
         written=Moment(NOW, time.time()),
@@ -95,36 +95,36 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         orphans={word: [word]},
         limits=replace(allowed, budget=Budget(per_hour=0.5, currency=word)),
     )
-    return held, pool_status
+    return memory, pool_status
 
 
-def leave(state: StateDir, held: Memory, pool_status: PoolStatus) -> None:
-    """What the loop leaves; the words that no file can hold stay in memory alone."""
+def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
+    """Write the files of a loop; text that no file can store stays in memory alone."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
     state.heartbeat.touch()
 
 
-def hours(held: Memory, count: int = 120) -> Samples:
+def hours(memory: Memory, count: int = 120) -> Samples:
     """Samples of the last minutes."""
     samples = Samples()
-    key = next(iter(held.windows), ("", ""))
+    key = next(iter(memory.windows), ("", ""))
     for number in range(count):
         deferred = {(*key, PendingReason.BACKOFF): number % 17}
-        samples.add(replace(held), deferred, time.time() - SAMPLE_SECONDS * (count - number))
+        samples.add(replace(memory), deferred, time.time() - SAMPLE_SECONDS * (count - number))
     return samples
 
 
-def page(directory: Path, held: Memory, pool_status: PoolStatus) -> StatusPage:
+def page(directory: Path, memory: Memory, pool_status: PoolStatus) -> StatusPage:
     """The page of a loop that remembers this."""
     state = StateDir(directory)
-    leave(state, held, pool_status)
-    return StatusPage(state, lambda: held, hours(held))
+    leave(state, memory, pool_status)
+    return StatusPage(state, lambda: memory, hours(memory))
 
 
 @contextmanager
 def served(shown: StatusPage, files: Readers = NO_AUTHENTICATION, listen: str = "127.0.0.1:0") -> Iterator[str]:
-    """Where the page is answered."""
+    """Serve the status page, and yield its address."""
     health = Health(True, True, "fine, says gke-main")
     server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)
     server.start()

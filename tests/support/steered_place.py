@@ -15,11 +15,11 @@ class SteeredPlace(FakePlace):
     creates = 0
     """Create calls that were answered or lost."""
     refusal: Failure | None = None
-    """Why every create is refused."""
+    """Failure of every create."""
     silence: Failure | None = None
-    """What every call meets instead of a response; it has no effect."""
+    """Failure of every call, which has no effect."""
     loss: Failure | None = None
-    """What every change meets instead of a response; it has its effect."""
+    """Failure of every change, which has its effect."""
 
     def entries(self) -> dict[str, Entry]:
         """All that exists, by name."""

@@ -23,7 +23,7 @@ def add(state: StateDir, template: str = "T1") -> str:
 
 
 def pauses() -> list[float]:
-    """Seconds between the looks at a file that may be served from a cache."""
+    """Seconds between two reads of a file that may be served from a cache."""
     return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 RELEASE = "bookworm"
 PYTHON = "3.11"
-"""That release's."""
+"""Version of Python in that release."""
 
 PACKAGES = (
     *("systemd-sysv", "dbus", "udev", "kmod", "procps", "linux-image-cloud-amd64", "qemu-guest-agent"),
@@ -49,7 +49,7 @@ TOOLS = ("qemu-system-x86_64", "debootstrap", "mke2fs")
 
 
 class BuildError(Exception):
-    """Why there is no guest; one line for people."""
+    """The reason why there is no guest, as one line for the operator."""
 
 
 class NoMirrorError(BuildError):
@@ -57,7 +57,7 @@ class NoMirrorError(BuildError):
 
 
 def lacking() -> str:
-    """What this machine lacks for a guest; empty when nothing."""
+    """Return the programs that this machine lacks for a guest; empty if it has all."""
     tools = [tool for tool in TOOLS if shutil.which(tool) is None]
     if os.geteuid() != 0:
         tools.insert(0, "root")
@@ -76,7 +76,7 @@ def disk(environment: Mapping[str, str]) -> Path:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where what is made of this file and these versions is kept."""
+    """Return the directory of disks that were made from this file and these versions."""
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parts = "\n".join([Path(__file__).read_text(), *constraints()])
     return cache / "hostfactory-provisioner" / f"vm-{RELEASE}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
@@ -129,7 +129,7 @@ def _python(root: Path, aside: Path) -> None:
 
 
 def _settle(root: Path) -> None:
-    """What the guest is from its first start on."""
+    """Configure the guest for its first start."""
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

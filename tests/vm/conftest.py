@@ -1,4 +1,4 @@
-"""One guest for all tests: a start in pure emulation takes half a minute."""
+"""A guest for all tests, because a start in pure emulation takes half a minute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEWER = "9.9.9"
 
 
 def without() -> str:
-    """What this machine lacks for these tests; empty when nothing."""
+    """Return the programs that this machine lacks for these tests; empty if it has all."""
     lacking = build.lacking()
     if not lacking and python_version() != build.PYTHON:
         lacking = f"{PYTHON} of version {build.PYTHON}, as the guest has it"

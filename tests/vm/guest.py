@@ -29,18 +29,19 @@ class GuestError(AssertionError):
 
 
 class Ended(NamedTuple):
-    """How a command in the guest ended."""
+    """The result of a command in the guest."""
 
     code: int
     text: str
-    """What it wrote, to both outputs."""
+    """Output of the command, on both streams."""
 
 
 class Guest:
-    """One guest, which forgets all it wrote when it ends. A context manager.
+    """A guest that forgets everything it wrote when it ends; a context manager.
 
-    ``disk``: of tests.vm.build. ``drive``: an ext4 image, which the guest has at /opt. The processor is an old one:
-    programs choose wide vector instructions where they are offered, and to emulate those costs a fifth more.
+    ``disk`` comes from tests.vm.build. ``drive`` is an ext4 image, which the guest has at /opt. The processor is an old
+    model, because programs choose wide vector instructions if they are available, and to emulate them costs a fifth
+    more.
     """
 
     def __init__(self, disk: Path, drive: Path, directory: Path) -> None:
@@ -101,7 +102,7 @@ class Guest:
         return Ended(ended.get("exitcode", -ended.get("signal", 0)), text)
 
     def run(self, script: str, *, user: str = "root", seconds: float = SECONDS) -> str:
-        """What a line of shell wrote. Raises GuestError unless it ended with 0, in time."""
+        """Run a line of shell, and return its output. Raises GuestError unless it ended with 0, in time."""
         ended = self.call(script, user=user, seconds=seconds)
         if ended.code:
             raise GuestError(f"{script}\nended with {ended.code}:\n{ended.text}\n{self.console()}")
@@ -117,11 +118,14 @@ class Guest:
 
     def console(self) -> str:
         """The end of what the guest said on its console."""
-        said = self._console.read_text(errors="replace") if self._console.exists() else ""
-        return "the guest's console:\n" + "\n".join(said.splitlines()[-40:])
+        text = self._console.read_text(errors="replace") if self._console.exists() else ""
+        return "the guest's console:\n" + "\n".join(text.splitlines()[-40:])
 
     def _ask(self, command: str, seconds: float, arguments: dict[str, Any] | None = None) -> Any:
-        """What the agent returns. Raises GuestError when it does not answer in time, or refuses."""
+        """Send a command to the agent, and return its result.
+
+        Raises GuestError if it does not answer in time, or refuses.
+        """
         request = {"execute": command, **({"arguments": arguments} if arguments else {})}
         self._agent.settimeout(seconds * PATIENCE)
         try:

@@ -1,4 +1,4 @@
-"""One directory of the guest's NFS server, mounted twice, as two hosts have it; and two hosts with a network each."""
+"""A directory of the guest's NFS server, mounted twice as on two hosts, and two hosts with separate networks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from tests.vm.guest import SECONDS, Guest
 
 EXPORT = "/srv/export"
 OPTIONS = "hard,lookupcache=none,actimeo=0"
-"""Those of docs/deploy-gke.md."""
+"""Mount options from docs/deploy-gke.md."""
 
 ONE, TWO = "/mnt/one", "/mnt/two"
 
 VERSIONS = {"3": ("3", "3"), "4": ("4.1", "4.2")}
-"""Of both mounts. To the server two mounts of one version 4.x are one client, which it lets keep old files."""
+"""NFS versions of both mounts, by major version.
+
+For the server two mounts of the same version 4.x are one client, which may keep old files.
+"""
 
 
 @contextmanager
@@ -27,7 +30,7 @@ def exported(guest: Guest, owner: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Asked of the kernel's list: one that has no directory any more is no mount point to who looks at it.
+        # From the kernel's list, because a mount whose directory is gone is no mount point for other tools.
         guest.run(f'for place in {ONE} {TWO}; do ! grep -q " $place nfs" /proc/mounts || umount $place || exit; done')
 
 
@@ -78,12 +81,12 @@ class Host:
 def machines_at(guest: Guest, port: int) -> set[str]:
     """The names of the machines that a simulated cloud holds. Asked by bash: Python takes seconds to start here."""
     ask = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
-    _, _, said = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
-    return {machine["name"] for machine in json.loads("{" + said)["machines"]}
+    _, _, document = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
+    return {machine["name"] for machine in json.loads("{" + document)["machines"]}
 
 
 def until_ended(guest: Guest, state: str, id_: str, seconds: float = SECONDS) -> None:
-    """Waits until the loop has published that a request has ended. Looks at the file: a script takes seconds."""
+    """Wait until the loop has published the end of a request, by the file, because a script takes seconds."""
 
     def ended() -> bool:
         published = guest.call(f"cat {state}/status.json")

@@ -24,12 +24,12 @@ TEMPLATE = template("T", maxNumber=50, pools=["gke-main"])
 
 
 def wanted(count: int) -> object:
-    """What HostFactory gives to requestMachines."""
+    """Return HostFactory's input of requestMachines."""
     return {"template": {"templateId": "T", "machineCount": count}}
 
 
 class Sides:
-    """One cloud, the five scripts, and loops."""
+    """A cloud, the five scripts, and loops."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
@@ -79,22 +79,22 @@ class Sides:
         """Gives a loop no chance to sign off or to let go of anything, and systemd none to start it again."""
         self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
 
-    def said(self, unit: str) -> str:
-        """What a loop has logged."""
+    def log(self, unit: str) -> str:
+        """Return the log of a loop."""
         return self.guest.run(f"journalctl --unit {unit} --output cat --no-pager")
 
-    def told(self, unit: str, *words: str, seconds: float = 120.0) -> None:
-        """Waits until a loop's log has said these, one after the other."""
+    def wait_for_log(self, unit: str, *words: str, seconds: float = 120.0) -> None:
+        """Wait until a loop's log has these words, one after the other."""
 
-        def told() -> bool:
-            rest = self.said(unit)
+        def has_logged() -> bool:
+            rest = self.log(unit)
             for each in words:
                 _, found, rest = rest.partition(each)
                 if not found:
                     return False
             return True
 
-        self.guest.until(told, seconds, what=f"{unit} says {words}")
+        self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
 
     def signed(self) -> dict[str, Any]:
         """Who is the loop, as it has signed on the server's disk."""
@@ -107,12 +107,12 @@ class Sides:
     # --- scripts --------------------------------------------------------------------------------------------------
 
     def call(self, name: str, document: object = None) -> tuple[int, str]:
-        """How a script ends that HostFactory calls, and what it prints."""
+        """Call a script as HostFactory does, and return its exit code and output."""
         ended = self.guest.call(self._line(name, document), user=HF_USER, seconds=200)
         return ended.code, ended.text
 
-    def call_beside(self, name: str, documents: Collection[object]) -> None:
-        """Calls of a script at the same time, which nobody waits for."""
+    def call_in_parallel(self, name: str, documents: Collection[object]) -> None:
+        """Start calls of a script in parallel, without waiting for their end."""
         lines = " ".join(
             f"({self._line(name, document)}; echo $? >code.{number}) >said.{number} 2>&1 &"
             for number, document in enumerate(documents)
@@ -121,16 +121,16 @@ class Sides:
         command = f"sh -c {shlex.quote(f'cd {DIRECTORY}; {lines} wait')}"
         self._unit("sides-calls", command, "--uid", HF_USER)
 
-    def heard_beside(self, count: int) -> list[Any]:
-        """What so many calls have printed, once each has ended well."""
+    def collect_parallel(self, count: int) -> list[Any]:
+        """Wait for this number of parallel calls, check that each succeeded, and return their documents."""
         number = f"find {DIRECTORY} -name 'code.*' -size +0 | wc -l"
         self.guest.until(lambda: self.guest.call(number).text.strip() == str(count), what=f"{count} calls end")
-        heard = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
-        assert all(text.endswith("\n0") for text in heard), heard
-        return [json.loads(text.removesuffix("\n0")) for text in heard]
+        outputs = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
+        assert all(text.endswith("\n0") for text in outputs), outputs
+        return [json.loads(text.removesuffix("\n0")) for text in outputs]
 
     def asked(self, name: str, document: object) -> Any:
-        """What HostFactory gets of a script."""
+        """Return the document that HostFactory gets from a script."""
         code, text = self.call(name, document)
         assert code == 0, text
         return json.loads(text)
@@ -157,7 +157,7 @@ class Sides:
         return machines_at(self.guest, PORT)
 
     def owners(self) -> set[str]:
-        """Of all files of the state directory, but for those being written: user, group, and what both may do."""
+        """Return user, group and permissions of all files of the state directory, except unfinished files."""
         files = f"find {EXPORT} -ignore_readdir_race -type f ! -name '*.new' -printf '%U:%g %m\\n'"
         return {*self.guest.run(files).splitlines()}
 

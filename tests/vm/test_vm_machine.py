@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as directory:
         print(line.decode(), end="", flush=True)
     sys.exit(script.wait())
 """
-"""As google_metadata_script_runner: a file that goes with it, a pipe read until nobody has it, no follow of SIGTERM."""
+"""Act as google_metadata_script_runner: a temporary file, a pipe read to its end, no reaction to SIGTERM."""
 STARTUP = """[Service]
 Type=oneshot
 ExecStart=/usr/local/bin/runner startup
@@ -123,7 +123,7 @@ def test_the_start_up_script_ends_once_it_has_joined_and_a_service_hears_of_the_
 
 
 def test_where_all_services_are_stopped_at_once_it_leaves_once(instance: Instance) -> None:
-    """As systemd does when the instance is told to end."""
+    """Act as systemd does at the end of an instance."""
     instance.boot()
     instance.guest.run("systemctl stop hf-machine google-startup-scripts google-shutdown-scripts")
 

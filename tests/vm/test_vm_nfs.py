@@ -25,8 +25,8 @@ def export(guest: Guest) -> Iterator[None]:
 
 @pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
 @pytest.mark.usefixtures("export")
-def test_what_holds_on_a_local_directory_holds_on_two_mounts(guest: Guest, versions: tuple[str, str]) -> None:
-    """What loops do on NFS 4 is shown in test_vm_outage.py."""
+def test_the_tests_of_a_local_directory_pass_on_two_mounts(guest: Guest, versions: tuple[str, str]) -> None:
+    """Loops on NFS 4 are tested in test_vm_outage.py."""
     chosen = "" if versions == VERSIONS["3"] else "-m 'not slow'"
     for place, version in zip((ONE, TWO), versions, strict=True):
         mount(guest, place, version)
@@ -70,6 +70,6 @@ def test_the_check_of_an_installation_names_each_mount(guest: Guest) -> None:
 
     for name, (_, _, words) in MOUNTS.items():
         place = places[name]
-        said = "\n".join(line for line in printed.splitlines() if f": {place}: " in line)
-        assert words.format(place, place) in said, name
-        assert f"fine: {place}: locks of one process are seen by another" in said, name
+        lines = "\n".join(line for line in printed.splitlines() if f": {place}: " in line)
+        assert words.format(place, place) in lines, name
+        assert f"fine: {place}: locks of one process are seen by another" in lines, name

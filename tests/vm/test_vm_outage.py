@@ -1,6 +1,6 @@
-"""What becomes of scripts and loops when their NFS server is away, forgets or is made anew, and a host is cut off.
+"""Scripts and loops while their NFS server is down, restarted or made anew, and while a host is cut off.
 
-In order, each test goes on from the one before: a loop takes long to start in emulation.
+The tests run in order, each from the state that the test before left, because a loop takes long to start in emulation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sides(guest: Guest, hosts: tuple[Host, Host]) -> Iterator[Sides]:
 def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
     """The first one, on the other host, in charge."""
     unit = sides.start(hosts[1])
-    sides.told(unit, "Provisioner started")
+    sides.wait_for_log(unit, "Provisioner started")
     return unit
 
 
@@ -57,7 +57,7 @@ def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
 def standby(sides: Sides, hosts: tuple[Host, Host], loop: str) -> str:
     """On HostFactory's host, started once the other test is over that has the loop alone."""
     unit = sides.start(hosts[0])
-    sides.told(unit, "Standing by")
+    sides.wait_for_log(unit, "Standing by")
     return unit
 
 
@@ -79,21 +79,21 @@ def test_nothing_is_lost_while_the_server_is_away_and_one_loop_stays_the_loop(
     sides: Sides, guest: Guest, standby: str
 ) -> None:
     names, signed = sides.cloud(), sides.signed()
-    back = names.pop()
+    returned_name = names.pop()
     guest.run("systemctl stop nfs-server")
-    sides.call_beside("requestMachines", [wanted(1)] * 2)
+    sides.call_in_parallel("requestMachines", [wanted(1)] * 2)
     waiting = "ps -eo stat,args | grep -c '^D.*[r]equestMachines'"
     guest.until(lambda: guest.call(waiting).text.strip() == "2", what="both wait for the server")
     guest.run("systemctl start nfs-server")
-    asked = {str(answer["requestId"]) for answer in sides.heard_beside(2)}
-    returned = sides.give_back(back)
+    asked = {str(answer["requestId"]) for answer in sides.collect_parallel(2)}
+    returned = sides.give_back(returned_name)
     made = {name for id_ in asked for name in sides.complete(id_)}
     sides.complete(returned)
 
     assert len(made) == 2
     sides.holds(names | made)
     assert sides.signed() == signed
-    assert "Waiting for the loop before" not in sides.said(standby)
+    assert "Waiting for the loop before" not in sides.log(standby)
     assert sides.owners() <= {f"{user}:{HF_USER} 660" for user in (guest.run(f"id -u {HF_USER}"), LOOP_USER)}
 
 
@@ -103,12 +103,12 @@ def test_the_lock_goes_to_another_host_from_one_that_is_cut_off_and_back_from_on
     names, epoch = sides.cloud(), sides.signed()["epoch"]
     hosts[1].cut_off()
     asked = sides.request(1)
-    sides.told(standby, "Waiting for the previous loop to end")
+    sides.wait_for_log(standby, "Waiting for the previous loop to end")
     cut_off_for = sides.signed()
     hosts[1].reconnect()
-    sides.told(loop, "This loop ends", "Standing by")
+    sides.wait_for_log(loop, "This loop ends", "Standing by")
     sides.kill(standby)
-    sides.told(loop, "Standing by", "Waiting for the previous loop to end")
+    sides.wait_for_log(loop, "Standing by", "Waiting for the previous loop to end")
     made = sides.complete(asked)
 
     sides.holds(names | made)
@@ -124,11 +124,11 @@ def test_of_an_export_that_was_made_anew_all_say_so_until_it_is_mounted_anew(
     guest.run(f"systemctl kill --signal STOP {loop}")
     guest.run(f"mv {EXPORT} {EXPORT}.old && cp -a {EXPORT}.old {EXPORT} && rm -rf {EXPORT}.old && exportfs -f")
     guest.run(f"systemctl kill --signal CONT {loop}")
-    refused, said = sides.call("requestMachines", wanted(1))
+    refused, output = sides.call("requestMachines", wanted(1))
     assert refused == 1
-    assert STALE in said
+    assert STALE in output
     assert STALE in sides.call("check_install")[1]
-    sides.told(loop, STALE)
+    sides.wait_for_log(loop, STALE)
     sides.stop(loop)
     for host in hosts:
         host.unmount()

@@ -70,7 +70,7 @@ class Host:
         return self.guest.run(f"/opt/{bundle}/install.sh {command} --python /usr/bin/python3")
 
     def script(self, name: str, document: Mapping[str, Any] | None = None) -> str:
-        """What a script prints, called as HostFactory calls it."""
+        """Return a script's output, called as HostFactory calls it."""
         given = "" if document is None else shlex.quote(json.dumps(document))
         return self.guest.run(f"{self.variables} {PREFIX}/hf_scripts/{name}.sh {given}", user="egoadmin")
 
@@ -79,7 +79,7 @@ class Host:
         return str(json.loads(self.script("requestMachines", {"template": template}))["requestId"])
 
     def answer(self, id_: str) -> str:
-        """What getRequestStatus prints."""
+        """Return the output of getRequestStatus."""
         return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
 
     def complete(self, id_: str) -> list[str]:
@@ -109,8 +109,8 @@ class Host:
     def journal(self) -> str:
         return self.guest.run("journalctl --unit provisioner --output cat --no-pager")
 
-    def told(self, words: str, times: int = 1) -> None:
-        """Waits until the service's journal has said it so often."""
+    def wait_for_journal(self, words: str, times: int = 1) -> None:
+        """Wait until the service's journal has the words at least this often."""
         self.guest.until(lambda: self.journal().count(words) >= times, what=f"the journal says {words!r} {times} times")
 
 
@@ -165,7 +165,7 @@ def test_the_service_rents_machines_for_the_user_of_hostfactory(host: Host) -> N
 def test_the_running_service_is_confined(host: Host) -> None:
     process = host.unit()["MainPID"]
     inside = f"nsenter --target {process} --mount --"
-    facts = dict(re.findall(r"(?m)^(\w+):\t(.*)$", host.guest.run(f"cat /proc/{process}/status")))
+    fields = dict(re.findall(r"(?m)^(\w+):\t(.*)$", host.guest.run(f"cat /proc/{process}/status")))
 
     for place in ("/etc/hostfactory", "/opt/provisioner", "/usr", "/var/log/hostfactory", "/srv"):
         assert "Read-only file system" in host.guest.call(f"{inside} touch {place}/mine").text, place
@@ -177,7 +177,12 @@ def test_the_running_service_is_confined(host: Host) -> None:
     host.guest.run(f"{inside} {user} env HOME={home} {PLUGIN}")
     assert host.guest.run(f"stat --format %U {cache}").strip() == "hostfactory", "a kubeconfig's plug-in has a home"
     assert "egoadmin" not in host.guest.call(f"{inside} ls -A /home").text
-    assert (facts["CapEff"], facts["CapBnd"], facts["NoNewPrivs"], facts["Seccomp"]) == ("0" * 16, "0" * 16, "1", "2")
+    assert (fields["CapEff"], fields["CapBnd"], fields["NoNewPrivs"], fields["Seccomp"]) == (
+        "0" * 16,
+        "0" * 16,
+        "1",
+        "2",
+    )
 
 
 def test_a_killed_loop_is_started_again_and_goes_on(host: Host) -> None:
@@ -195,7 +200,7 @@ def test_a_reload_takes_the_new_configuration_without_another_start(host: Host) 
     before = host.unit()
     host.guest.write(f"{CONF}/gcpinstprov_templates.json", json.dumps([TEMPLATE | {"maxNumber": 60}]))
     host.guest.run("systemctl reload provisioner")
-    host.told("New configuration applied")
+    host.wait_for_journal("New configuration applied")
 
     assert host.unit() == before
 
@@ -210,11 +215,11 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
 
     assert re.fullmatch(r"gcpinst-provider\.\w+\.log-\d+\.gz", rotated)
     assert "requestMachines" in host.guest.run(f"zcat {LOG}/{rotated}")
-    (begun,) = set(host.guest.run(f"ls {LOG}").split()) - {rotated}
-    assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{begun}")
+    (current,) = set(host.guest.run(f"ls {LOG}").split()) - {rotated}
+    assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{current}")
 
 
-def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
+def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) -> None:
     """By the pages' own lines; a password of characters that a unit's ``Environment=``, or the shell, would spoil."""
     lines = block("deploy-banks.md", "touch /etc/default/provisioner")
     (sourced,) = re.findall(r"(?m)^set -a; .*; set \+a$", (ROOT / "docs" / "first-machine.md").read_text())
@@ -233,9 +238,9 @@ def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(ho
         assert host.guest.call(f"cat {file}", user="nobody").code != 0
     assert host.guest.run(f"{sourced}\nprintenv HTTPS_PROXY", user="egoadmin") == address
     assert host.guest.run(f"{sourced}\necho goes on", user="nobody") == "goes on"
-    said = host.guest.call(f"{sourced}\n{host.variables} {PREFIX}/bin/provisioner check --live", user="egoadmin")
-    assert "cannot be used" not in said.text
-    assert said.code in (0, 1), said.text
+    checked = host.guest.call(f"{sourced}\n{host.variables} {PREFIX}/bin/provisioner check --live", user="egoadmin")
+    assert "cannot be used" not in checked.text
+    assert checked.code in (0, 1), checked.text
     host.guest.run("rm /etc/default/provisioner; systemctl restart provisioner")
 
 
@@ -293,13 +298,13 @@ def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
     """By the page's own lines."""
     id_ = host.request(1)
     host.complete(id_)
-    told, had = host.answer(id_), host.cloud()
+    wait_for_journal, had = host.answer(id_), host.cloud()
     host.guest.run("systemctl start provisioner-backup; systemctl stop provisioner; rm -r " + STATE)
     newest = host.guest.run("ls /var/backups/hostfactory").split()[-1]
     host.guest.run(block("backup.md", "systemctl stop provisioner ").replace("FILE", newest))
     host.guest.run("systemctl start provisioner provisioner-backup.timer")
 
-    assert host.answer(id_) == told
+    assert host.answer(id_) == wait_for_journal
     recover = f"{host.variables} {PREFIX}/bin/provisioner recover"
     host.guest.until(
         lambda: host.guest.call(f"{recover} --release-brake", user="egoadmin").code == 0, what="the brake is released"
@@ -336,15 +341,15 @@ def test_an_upgrade_leaves_state_and_machines_alone(host: Host) -> None:
     """A rollback is an upgrade to systemd; what else both do is shown in tests/integration/test_install_life.py."""
     id_ = host.request(1)
     host.complete(id_)
-    told, had = host.answer(id_), host.cloud()
+    wait_for_journal, had = host.answer(id_), host.cloud()
     assert f"Version {NEWER} runs from now on" in host.install("new", "upgrade")
     assert host.unit()["NeedDaemonReload"] == "no"
     started = host.journal().count('"Provisioner started"')
     host.guest.run("systemctl restart provisioner")
-    host.told('"Provisioner started"', started + 1)
+    host.wait_for_journal('"Provisioner started"', started + 1)
     process = host.unit()["MainPID"]
     assert f"/versions/{NEWER}/" in host.guest.run(f"grep -m 1 {PREFIX} /proc/{process}/maps")
-    assert host.answer(id_) == told
+    assert host.answer(id_) == wait_for_journal
     more = host.complete(host.request(1))
 
     assert host.cloud() == had | set(more)

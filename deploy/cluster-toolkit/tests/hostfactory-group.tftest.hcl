@@ -34,7 +34,7 @@ run "a_group_does_nothing_by_itself" {
 
   assert {
     condition     = google_compute_instance_group_manager.this.instance_lifecycle_policy[0].default_action_on_failure == "DO_NOTHING" && google_compute_instance_group_manager.this.update_policy[0].type == "OPPORTUNISTIC"
-    error_message = "It repairs nothing and updates nothing."
+    error_message = "The group repairs nothing and updates nothing."
   }
 
   assert {
@@ -49,7 +49,7 @@ run "a_group_does_nothing_by_itself" {
 
   assert {
     condition     = length(google_compute_instance_template.this.network_interface[0].access_config) == 0
-    error_message = "An instance has no address of the internet."
+    error_message = "An instance has no public address."
   }
 }
 

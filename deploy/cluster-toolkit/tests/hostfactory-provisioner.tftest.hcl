@@ -39,7 +39,7 @@ run "an_instance_has_groups_alone" {
 
   assert {
     condition     = toset(keys(google_project_iam_custom_role.this)) == toset(["machines", "events"]) && keys(google_project_iam_member.this) == ["machines"]
-    error_message = "The account gets the role for groups in the project, and that for events nowhere but at the subscription."
+    error_message = "The account gets the role for groups in the project, and the role for events at the subscription alone."
   }
 
   assert {
@@ -171,7 +171,7 @@ run "the_dns_endpoint_needs_a_role_and_no_authority" {
 
   assert {
     condition     = !contains([for runner in output.master_runners : basename(runner.destination)], "cluster-ca.crt")
-    error_message = "Every system knows that authority."
+    error_message = "Every system trusts the authority of the endpoint."
   }
 }
 

@@ -33,7 +33,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Board:
-    """One dashboard: questions under headings."""
+    """A dashboard: questions under headings."""
 
     name: str
     """The name of the file, and with a prefix the id of the dashboard in Grafana."""

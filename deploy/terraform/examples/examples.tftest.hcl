@@ -34,7 +34,7 @@ run "a_loop_on_hostfactory_s_host_needs_neither_share_nor_kubeconfig" {
 
   assert {
     condition     = contains([for range in google_container_cluster.this[0].master_authorized_networks_config[0].cidr_blocks : range.cidr_block], "198.51.100.0/28")
-    error_message = "The cluster's API answers those whom the example names."
+    error_message = "The cluster's API accepts the addresses of the example."
   }
 
   assert {

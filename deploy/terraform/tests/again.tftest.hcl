@@ -1,4 +1,4 @@
-# terraform test: what is there when something is added later. No account, no network.
+# terraform test: existing resources stay if something is added later. No account, no network.
 
 mock_provider "google" {}
 

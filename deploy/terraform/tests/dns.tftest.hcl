@@ -34,7 +34,7 @@ run "the_dns_endpoint_is_opened_and_the_loop_may_use_it" {
 
   assert {
     condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://gke-0123456789abcdef.us-central1.gke.goog" && !contains(keys(output.files), "cluster-ca.crt")
-    error_message = "provisioner.yaml names it, and needs no file for it."
+    error_message = "provisioner.yaml names the endpoint, and needs no file for it."
   }
 
   assert {

@@ -70,7 +70,7 @@ run "makes_all_of_a_grid" {
 
   assert {
     condition     = !google_container_cluster.this[0].deletion_protection && google_filestore_instance.state[0].deletion_protection_enabled != true
-    error_message = "Nothing refuses to be destroyed unless somebody said so."
+    error_message = "By default, everything can be destroyed."
   }
 
   assert {
@@ -85,7 +85,7 @@ run "makes_all_of_a_grid" {
 
   assert {
     condition     = google_compute_instance_template.this["zonal"].scheduling[0].provisioning_model == "STANDARD" && !google_compute_instance_template.this["zonal"].scheduling[0].preemptible
-    error_message = "Other groups make others."
+    error_message = "Other groups make instances on demand."
   }
 
   assert {
@@ -158,7 +158,7 @@ run "the_private_address_has_the_same_authority" {
 
   assert {
     condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://10.60.0.2" && output.files["cluster-ca.crt"] == "of the cluster"
-    error_message = "The address is the one within the network."
+    error_message = "The endpoint is the address within the network."
   }
 }
 
@@ -171,7 +171,7 @@ run "a_loop_in_a_pod_has_the_account_of_its_pod" {
 
   assert {
     condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.endpoint) && !contains(keys(output.files), "cluster-ca.crt")
-    error_message = "Within the cluster nothing has to be named."
+    error_message = "A loop in the cluster needs no endpoint."
   }
 }
 
@@ -190,7 +190,7 @@ run "no_secret_unless_one_is_named" {
 
   assert {
     condition     = length(google_container_cluster.this[0].secret_manager_config) == 0 && !contains(keys(google_project_service.this), "secretmanager.googleapis.com") && !contains(keys(output.overlay_values), "nfsServer")
-    error_message = "What is not used is not switched on."
+    error_message = "An API that is not used is not enabled."
   }
 }
 
@@ -206,7 +206,7 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
 
   assert {
     condition     = google_filestore_instance.state[0].deletion_protection_enabled != true
-    error_message = "A share of a basic tier cannot be made with it."
+    error_message = "A share of a basic tier has no deletion protection, which would be refused."
   }
 
   assert {
@@ -216,17 +216,17 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
 
   assert {
     condition     = google_container_cluster.this[0].secret_manager_config[0].enabled && contains(keys(google_project_service.this), "secretmanager.googleapis.com")
-    error_message = "The cluster has the add-on that mounts them."
+    error_message = "The cluster has the add-on that mounts secrets."
   }
 
   assert {
     condition     = alltrue([for name in var.secrets : google_secret_manager_secret_iam_member.loop[name].role == "roles/secretmanager.secretAccessor" && google_secret_manager_secret_iam_member.loop[name].secret_id == name && google_secret_manager_secret_iam_member.loop[name].member == google_service_account.loop.member])
-    error_message = "The loop's account may read each of them."
+    error_message = "The loop's account may read each secret."
   }
 
   assert {
     condition     = google_container_cluster.this[0].deletion_protection && alltrue([for name in var.secrets : google_secret_manager_secret.this[name].deletion_protection])
-    error_message = "What holds something refuses to be destroyed when somebody said so."
+    error_message = "With protection, resources with content refuse to be destroyed."
   }
 }
 
@@ -240,7 +240,7 @@ run "a_share_that_can_be_protected_is" {
 
   assert {
     condition     = google_filestore_instance.state[0].deletion_protection_enabled
-    error_message = "It refuses to be destroyed."
+    error_message = "The share refuses to be destroyed."
   }
 }
 
@@ -278,7 +278,7 @@ run "autopilot_makes_its_own_nodes" {
 
   assert {
     condition     = google_container_cluster.this[0].secret_manager_config[0].enabled
-    error_message = "Autopilot has the add-on where it is asked for, too."
+    error_message = "Autopilot has the add-on if there are secrets, too."
   }
 
   assert {
@@ -308,7 +308,7 @@ run "groups_alone_need_no_cluster" {
 
   assert {
     condition     = length(google_container_cluster.this) == 0 && length(google_artifact_registry_repository.images) == 0 && !contains(keys(google_project_service.this), "container.googleapis.com") && output.cluster == null
-    error_message = "Without a cluster nothing of one is made."
+    error_message = "Without a cluster no part of a cluster is made."
   }
 
   assert {
@@ -346,7 +346,7 @@ run "a_group_s_metadata_reaches_its_instances" {
 
   assert {
     condition     = google_compute_instance_template.this["zonal"].metadata["hf-ego-master"] == "master1" && google_compute_instance_template.this["zonal"].metadata["enable-oslogin"] == "TRUE"
-    error_message = "What startup.sh and shutdown.sh read is there, beside what every instance has."
+    error_message = "Metadata has the attributes that startup.sh and shutdown.sh read, and those of every instance."
   }
 }
 
@@ -360,7 +360,7 @@ run "a_group_s_files_reach_its_instances" {
 
   assert {
     condition     = google_compute_instance_template.this["zonal"].metadata["startup-script"] == file("sink-filter.txt")
-    error_message = "metadata_from_file gives what the files say."
+    error_message = "metadata_from_file gives the content of the files."
   }
 }
 
@@ -401,7 +401,7 @@ run "an_existing_network_is_used" {
 
   assert {
     condition     = length(google_compute_network.this) == 0 && google_container_cluster.this[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s"
-    error_message = "No network is made where one is given."
+    error_message = "No network is made if a network is given."
   }
 }
 
@@ -468,7 +468,7 @@ run "a_second_deployment_has_a_loop_s_account_of_its_own" {
 
   assert {
     condition     = google_service_account.loop.account_id == "b-loop" && google_service_account.nodes[0].account_id == "b-nodes"
-    error_message = "What is called by the prefix never belongs to another deployment."
+    error_message = "No resource with the prefix in its name belongs to another deployment."
   }
 }
 

@@ -1,8 +1,8 @@
-"""What tests add to every process of ours, their own and those that they start: a witness of a simulated Compute API's
-responses, the switches that are in force, and one who sees what our clients call.
+"""Add checks to every process of ours, the tests' own and those that they start.
 
-A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only once it
-imports the simulator or a client: this module imports nothing else.
+The checks are a witness of a simulated Compute API's responses, the switches in effect, and a recorder of our clients'
+calls. A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only
+once it imports the simulator or a client, because this module imports nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ADDED: dict[str, Callable[[Any], None]] = {
     KUBERNETES: _see_kubernetes,
     **dict.fromkeys(PUBSUB, _see_pubsub),
 }
-"""What to do after the import of each module."""
+"""Actions after the import of each module."""
 
 
 class Arrival:

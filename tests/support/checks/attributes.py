@@ -1,4 +1,4 @@
-"""Which attributes of an instance a machine's scripts read."""
+"""The attributes of an instance that a machine's scripts read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONAL = {
     "hf-ego-password-file",
     "hf-ego-password-secret",
 }
-"""Those that an instance does without."""
+"""Attributes that an instance may lack."""
 
 
 def attributes_read(*scripts: Path) -> set[str]:

@@ -23,14 +23,14 @@ SPOILT = {
     "dockerfile": ("loop/Dockerfile", "USER 10001:10001", "USER root", "CKV_DOCKER_8"),
     "terraform": ("cluster.tf", "auto_repair  = true", "auto_repair = false", "CKV_GCP_9"),
 }
-"""Of each kind of file a fault that checkov has to find: the file, what is replaced, by what, and the check."""
+"""Faults that checkov has to find, one per kind of file: the file, the replaced text, the new text, and the check."""
 
 Failures = set[tuple[str, str]]
 """The checks that fail, each with its words and its resource."""
 
 
 def failures(program: str, framework: str, directory: Path) -> Failures:
-    """What fails in a directory. A run that checked nothing is a failure of the tool."""
+    """Return the failed checks of a directory. A run that checked nothing is a failure of the tool."""
     command = [program, "--directory", str(directory), "--framework", framework, "--skip-download", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     result: dict[str, Any] = json.loads(done.stdout).get("results", {})
@@ -40,7 +40,7 @@ def failures(program: str, framework: str, directory: Path) -> Failures:
 
 
 def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
-    """What is read: the parts of the reasons that count for it, its kind, and where it was put."""
+    """Yield each directory to check, after the accepted reasons that apply to it and its framework."""
     for overlay in OVERLAYS:
         parts = ("manifests",) if overlay in POLICIES else ("manifests", "manifests without network policy")
         components = OPTIONAL if overlay == GKE else ()

@@ -12,7 +12,7 @@ from typing import Any
 import googleapiclient
 
 INVENTED = re.compile(r"SOME_NEW_[A-Z]+|someNew[A-Za-z]+")
-"""What the simulator's fault ``unknown_words`` says: words that Google may add to its schema any day."""
+"""Invented words of the simulator's fault ``unknown_words``, like words that Google may add to its schema any day."""
 
 
 RECORDED = {("InstanceGroupManagerStatusStateful", "isStateful"), ("InstanceGroupManagerUpdatePolicy", "minReadySec")}
@@ -38,8 +38,10 @@ def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
-    """Why the official schema does not allow a call, by its method, its query's names and its response; empty where it
-    does. ``path`` starts at ``projects/``; an error may answer a method that does not exist.
+    """Return the reasons why the official schema does not allow a call; empty if it does.
+
+    The call is judged by its method, its query's names and its response. ``path`` starts at ``projects/``; an error may
+    answer a method that does not exist.
     """
     method = _method_of(verb, path)
     if status >= 400:

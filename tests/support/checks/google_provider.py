@@ -1,7 +1,8 @@
-"""What Terraform's Google provider takes, of the resources that ``deploy/terraform`` uses: ``google_provider.json``.
+"""The arguments that Terraform's Google provider accepts for the resources of ``deploy/terraform``.
 
-``python -m tests.support.checks.google_provider WHEEL`` makes the file again, from the wheel of the distribution
-``cdktf-cdktf-provider-google`` (``pip download --no-deps``): its 16.12.1 describes provider 6.50.0.
+They are in ``google_provider.json``. ``python -m tests.support.checks.google_provider WHEEL`` makes the file again,
+from the wheel of the distribution ``cdktf-cdktf-provider-google`` (``pip download --no-deps``): its 16.12.1 describes
+provider 6.50.0.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Description:
         words = name.replace("data.google", "data_google").removeprefix("google_").split("_")
         kind = "".join(word.capitalize() for word in words)
         base = f"@cdktf/provider-google.{kind[0].lower()}{kind[1:]}.{kind}"
-        return {"arguments": self._said(base) | self._arguments(f"{base}Config")}
+        return {"arguments": self._computed(base) | self._arguments(f"{base}Config")}
 
     def _arguments(self, type_: str) -> dict[str, Any]:
         properties = sorted(self._types[type_].get("properties", ()), key=lambda one: str(one["name"]))
@@ -87,14 +88,14 @@ class Description:
         argument: dict[str, Any] = {"required": not described.get("optional", False)}
         inner = [name for name in _named(described["type"]) if name.startswith("@cdktf/")]
         if inner and described["docs"].get("summary", "").endswith(" block."):
-            argument["block"] = self._said(f"{inner[0]}OutputReference") | self._arguments(inner[0])
+            argument["block"] = self._computed(f"{inner[0]}OutputReference") | self._arguments(inner[0])
             argument["single"] = '"array"' not in json.dumps(described["type"])
         else:
             argument["type"] = terraform_type(described["type"])
         return argument
 
-    def _said(self, type_: str) -> dict[str, Any]:
-        """The attributes that nobody gives and Google sets, of a resource or a block."""
+    def _computed(self, type_: str) -> dict[str, Any]:
+        """Return the attributes of a resource or a block that only Google sets."""
         properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
         return {
             snake(name): {"required": False, "computed": True, "type": terraform_type(one["type"])}
@@ -105,8 +106,8 @@ class Description:
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
         """The name in Terraform, which the link to the registry ends in."""
-        said = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
-        return said[1] if said else snake(str(described["name"]))
+        found = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
+        return found[1] if found else snake(str(described["name"]))
 
 
 def snake(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Whether a flow is let through by network policies: what their documentation says, asked of manifests.
+"""Decide from manifests if network policies allow a flow, by the rules of their documentation.
 
-No network plug-in is asked, so nothing is said of one that departs from the documentation.
+No network plug-in is asked, so a plug-in that departs from the documentation may decide otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Host:
-    """What is not a pod of the cluster, by its address."""
+    """A host outside of the cluster, by its address."""
 
     address: str
 
@@ -41,7 +41,7 @@ class Policies:
     namespaces: Mapping[str, Labels]
 
     def allow(self, source: Pod | Host, target: Pod | Host, port: int, protocol: str = "TCP") -> bool:
-        """Whether a connection is let through: on its way out of one pod, and on its way into the other."""
+        """Return True if a connection is allowed on its way out of one pod, and on its way into the other."""
         return self._passes("egress", source, target, target, port, protocol) and self._passes(
             "ingress", target, source, target, port, protocol
         )
@@ -49,7 +49,7 @@ class Policies:
     def _passes(
         self, way: Direction, of: Pod | Host, peer: Pod | Host, target: Pod | Host, port: int, protocol: str
     ) -> bool:
-        """One direction: whoever no policy isolates is free; else one rule of one policy is enough."""
+        """Return True if one direction is allowed: no policy isolates the pod, or one rule of one policy matches."""
         if isinstance(of, Host):
             return True
         isolating = [one for one in self.policies if way in _types(one["spec"]) and self._selects(one, of)]
@@ -79,7 +79,7 @@ class Policies:
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Labels) -> bool:
-    """Whether a label selector takes these labels; an empty one takes all."""
+    """Return True if a label selector matches these labels; an empty selector matches all."""
     given = selector or {}
     return dict(given.get("matchLabels") or {}).items() <= dict(labels).items() and all(
         _holds(one["operator"], labels.get(one["key"]), one.get("values") or ())
@@ -98,7 +98,7 @@ def _holds(operator: str, value: str | None, values: Iterable[str]) -> bool:
 
 
 def in_block(block: Manifest, address: str) -> bool:
-    """Whether an address is in a block, and in none that it excepts."""
+    """Return True if an address is in a block, and in none of the block's exceptions."""
     excepted = any(ip_address(address) in ip_network(each) for each in block.get("except", ()))
     return ip_address(address) in ip_network(block["cidr"]) and not excepted
 

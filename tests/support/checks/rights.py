@@ -1,7 +1,8 @@
-"""Which right each call of ours needs, and which rights ``deploy/`` gives: roles of Google Cloud, RBAC of Kubernetes.
+"""The right that each call of ours needs, and the rights that ``deploy/`` gives.
 
-A call is one line: ``instanceGroupManagers.get`` of Compute, ``POST /api/v1/…`` as verb and resource of Kubernetes, the
-path of a Pub/Sub method. Imports no cloud client: processes of every test use it.
+The rights are roles of Google Cloud and RBAC of Kubernetes. A call is one line: ``instanceGroupManagers.get`` of
+Compute, ``POST /api/v1/…`` as verb and resource of Kubernetes, the path of a Pub/Sub method. Imports no cloud client,
+because processes of every test use it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ CONNECT = "container.clusters.connect"
 DNS_ENDPOINT = re.compile(r"https://[^/:]+\.gke\.goog(?![\w.-])")
 
 EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create anywhere"})
-"""What Kubernetes lets every account do (ClusterRole system:basic-user)."""
+"""Rights that Kubernetes gives to every account (ClusterRole system:basic-user)."""
 
 ANYWHERE = "anywhere"
 """The verbs of a right that reaches beyond one namespace."""

@@ -1,4 +1,4 @@
-"""What shellcheck says of shell, in files or in texts."""
+"""The findings of shellcheck in files or texts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 
 def faults(*arguments: str | Path) -> str:
-    """Of files, by their paths in the tree."""
-    return _said(*arguments, text=None)
+    """Return the findings in files, by their paths in the tree."""
+    return _findings(*arguments, text=None)
 
 
 def faults_of(text: str) -> str:
-    """Of a text that ``sh`` runs."""
-    return _said("--shell=sh", "-", text=text)
+    """Return the findings in a text that ``sh`` runs."""
+    return _findings("--shell=sh", "-", text=text)
 
 
-def _said(*arguments: str | Path, text: str | None) -> str:
+def _findings(*arguments: str | Path, text: str | None) -> str:
     command = [SHELLCHECK, "-x", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, input=text, capture_output=True, text=True, check=False, timeout=60 * PATIENCE

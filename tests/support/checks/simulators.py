@@ -1,4 +1,4 @@
-"""What the processes of a run have to say of the responses that their simulated Compute APIs gave.
+"""Collect the faults in responses of the simulated Compute APIs from all processes of a run.
 
 ``python -m tests.support.checks.simulators COMMAND …`` runs a command so that each response is checked, as `make test`
 does by itself.
@@ -18,26 +18,29 @@ NOTES = "SIMULATOR_NOTES"
 """Names the directory in which every process notes what its simulated Compute API answers; ``witness.py`` says how."""
 
 PLACES = (Path(__file__).parents[2] / "every_process", Path(__file__).parents[3])
-"""Where a process that is started finds ``sitecustomize`` and these tests."""
+"""Directories from which a started process imports ``sitecustomize`` and these tests."""
 
 
 def surroundings(notes: Path) -> dict[str, str]:
-    """What the environment of processes has to say for them to be attended."""
+    """Return the environment variables with which processes are attended."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places = dict.fromkeys([*map(str, PLACES), *filter(None, paths)])
     return {NOTES: str(notes), "PYTHONPATH": os.pathsep.join(places)}
 
 
 class Notes:
-    """What the processes of a run have noted: of their responses a file each, one line a response; in another what
-    their clients called and may not (``callers.py``)."""
+    """Notes of the processes of a run.
+
+    Each process has a file for its responses, one line each, and one for calls of its clients without a right
+    (``callers.py``).
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._read: Counter[Path] = Counter()
 
-    def take(self) -> list[str]:
-        """What was wrong with the responses that nobody has taken yet."""
+    def take_faults(self) -> list[str]:
+        """Return the faults in responses that were noted since the last call."""
         notes: set[str] = set()
         for file in self.directory.iterdir():
             if file.stat().st_size > self._read[file]:
@@ -47,7 +50,7 @@ class Notes:
         return sorted(notes - {""})
 
     def responses(self) -> Mapping[int, int]:
-        """How many responses each process has ever noted, by its id."""
+        """Return the number of responses that each process has ever noted, by its id."""
         files = [file for file in self.directory.iterdir() if not file.suffix]
         return {int(file.name): file.read_bytes().count(b"\n") for file in files}
 
@@ -57,7 +60,7 @@ def run(command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         notes = Notes(Path(directory))
         code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode
-        problems, responses = notes.take(), sum(notes.responses().values())
+        problems, responses = notes.take_faults(), sum(notes.responses().values())
     print(*problems, f"Answers of the simulated Compute API that were checked: {responses}", sep="\n")
     return 1 if problems or not responses else code
 

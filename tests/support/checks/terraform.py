@@ -1,5 +1,6 @@
-"""What is wrong with a Terraform module, without Terraform and its providers: arguments and blocks that the Google
-provider does not know or misses, and names that lead nowhere.
+"""Find faults in a Terraform module without Terraform and its providers.
+
+A fault is an argument or block that the Google provider does not have, a missing argument, or a reference to nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import hcl2
 from tests.support.checks.google_provider import load
 
 META = frozenset({"count", "depends_on", "for_each", "lifecycle", "provider", "timeouts", "provisioner", "connection"})
-"""What Terraform itself takes in every resource."""
+"""Arguments and blocks that Terraform itself accepts in every resource."""
 
 OWN = re.compile(r"__\w+__")
-"""What the parser adds to a block."""
+"""Keys that the parser adds to a block."""
 
 _REFERENCE = re.compile(r"(?<![\w.\"/-])(?:(data)\.)?(google_\w+)\.(\w+)(?:\[[^]]*\])?(?:\.(\w+))?")
 _NAME = re.compile(r"(?<![\w.])(var|local|module)\.(\w+)(?:\.(\w+))?")
@@ -30,7 +31,7 @@ Block = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of a module."""
+    """A variable of a module."""
 
     name: str
     required: bool
@@ -149,7 +150,7 @@ class Module:
 
 
 def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]:
-    """What is wrong with the variables that a module is given."""
+    """Yield the faults in the variables that a module is given."""
     for name in sorted(given - set(called.variables)):
         yield f"{where}: {name}: the module has no such variable"
     for variable in called.variables.values():
@@ -168,7 +169,7 @@ def plain(text: Any) -> str:
 
 
 def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozenset[str]) -> Iterator[str]:
-    """What is wrong with one block, whose blocks may be made by ``dynamic``."""
+    """Yield the faults in one block, whose blocks may be made by ``dynamic``."""
     given = {name: value for name, value in body.items() if not OWN.fullmatch(name) and name not in meta}
     dynamic = {plain(name): made["content"] for one in given.pop("dynamic", ()) for name, made in one.items()}
     for name in sorted(given.keys() | dynamic.keys()):

@@ -1,4 +1,4 @@
-"""Three clients of the Compute API that nobody here wrote, each behind the same few words."""
+"""Three clients of the Compute API by other authors, each behind the same few methods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = "not found"
 
 
 class Client(Protocol):
-    """What is asked of one managed instance group."""
+    """The calls of a client about one managed instance group."""
 
     def create(self, name: str) -> str:
         """Create an instance by name and wait for the operation; the error, empty when it was accepted."""
@@ -37,7 +37,7 @@ class Client(Protocol):
         """Action and status of each managed instance."""
 
     def target_size(self, group: str = "") -> int | str:
-        """Of this group, or of another in its place; ``ABSENT`` when there is none."""
+        """Return the target size of this group or of another group; ``ABSENT`` if there is none."""
 
     def errors(self) -> list[str]:
         """Codes of listErrors."""

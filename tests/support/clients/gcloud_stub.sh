@@ -1,8 +1,8 @@
 #!/bin/bash
-# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, with what a file of flags says in the place of
-# its name, and remembers in $THINGS what was made.
-# Where $FAILING names a command, that one says so and fails, as with a login that has expired. Where $ASKING is set, each asks
-# whether to enable an API, unless it was told to ask nothing.
+# Stands in for gcloud: records each call in $CALLS, one line of quoted words, with the content of a file of flags instead of
+# its name, and the resources that were made in $THINGS.
+# The command that $FAILING names fails, as with an expired login. If $ASKING is set, each command asks to enable an API, unless
+# prompts are disabled.
 for word; do
     [[ $word != --flags-file=* ]] || word=--flags-file=$(<"${word#*=}")
     printf '%q ' "$word" >>"$CALLS"

@@ -22,7 +22,7 @@ from tests.support.checks.google_provider import VERSION, load
 SOURCE = "registry.terraform.io/hashicorp/google"
 HANDSHAKE = "1|5|tcp|127.0.0.1:{}|grpc"
 LIST = 2
-"""How blocks are nested."""
+"""The nesting mode of blocks in a list."""
 
 
 def install(mirror: Path) -> None:
@@ -38,7 +38,7 @@ def install(mirror: Path) -> None:
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
-    """One field of a protocol buffer."""
+    """Return one field of a protocol buffer."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value

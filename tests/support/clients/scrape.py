@@ -1,4 +1,4 @@
-"""What Prometheus is told: the metrics of a loop, scraped over HTTP and read by the official parser."""
+"""The metrics of a loop as Prometheus reads them: scraped over HTTP and parsed by the official parser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Series = Mapping[str, str]
 
 
 class Scrape:
-    """A loop's metrics; remembers of which families a test was told what it expects."""
+    """A loop's metrics; records the families whose expected values a test has seen."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         """``url``: where the loop answers now."""

@@ -22,7 +22,7 @@ SETTINGS = TERRAFORM / "modules" / "settings"
 EXAMPLE = TERRAFORM / "examples" / "grid.tfvars"
 RENDERED = TERRAFORM / "examples" / "grid"
 ENDPOINT = "https://203.0.113.7"
-"""What Google could have given the example's cluster for a public address."""
+"""An address that Google could have assigned to the example's cluster as its public endpoint."""
 
 
 def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -> subprocess.CompletedProcess[str]:

@@ -42,7 +42,7 @@ ASKS_GOOGLE = (
 )
 """The validators of gcluster that ask Google."""
 NO_ACCELERATORS = json.dumps({"gpus": {}, "tpus": {}, "cpus": {}})
-"""What gcluster takes for Google's answer about a machine type: its own tests set the same."""
+"""Text that gcluster accepts as Google's answer about a machine type; its own tests set the same."""
 NOTHING_MADE = 'mock_provider "google" {}\nrun "made" {\n  command = apply\n}\n'
 
 
@@ -105,7 +105,7 @@ def deployment(blueprint: Path, out: Path) -> Path:
 
 
 def outputs(module: Path, variables: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """What a module puts out for these variables, with a provider that makes nothing."""
+    """Return the outputs of a module for these variables, with a provider that makes nothing."""
     copy, settings = whole(directory, module)
     (copy / "made.tftest.hcl").write_text(NOTHING_MADE)
     (copy / "given.json").write_text(json.dumps(variables))

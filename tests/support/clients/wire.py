@@ -29,7 +29,7 @@ class Wire:
         self._threads: list[threading.Thread] = []
 
     def connections(self) -> int:
-        """How many stand now."""
+        """Return the number of connections that are open now."""
         with self._lock:
             return len(self._open) // 2
 

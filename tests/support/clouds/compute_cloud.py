@@ -68,7 +68,7 @@ class ComputeCloud:
 
     @property
     def url(self) -> str:
-        """What clients take as their endpoint."""
+        """Return the endpoint for clients."""
         return f"{self.host}/compute/v1/"
 
     def do(self, act: Callable[[], T]) -> T:

@@ -34,10 +34,10 @@ from provisioner.names import name_pattern
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """What becomes of one call on its way to the place, instead of being done and answered."""
+    """A fault of one call on its way to the place, instead of its action and answer."""
 
     failure: Failure | None
-    """What the loop hears. None: the call is not even started."""
+    """The failure that the loop gets; None if the call is not even started."""
     applied_after: float | None = None
     """Seconds after which the place does it all the same; None: never."""
 
@@ -47,7 +47,7 @@ class Line:
     """The line between the loop and one place. By itself nothing goes wrong on it."""
 
     blind: Failure | None = None
-    """Why every observation fails: an error, a missing page, a part of the place that is unreachable."""
+    """The reason why every observation fails: an error, a missing page, an unreachable part of the place."""
     lag: float = 0.0
     """Lists show the place as it was so many seconds ago. Only a MIG's lists can lag."""
     mishaps: deque[Mishap] = field(default_factory=deque)
@@ -55,7 +55,7 @@ class Line:
 
 
 class Direct(ABC):
-    """One pool. Implements ``provisioner.backends.Backend``; actions are done one after the other, at once."""
+    """A pool that implements ``provisioner.backends.Backend``; actions are done one after the other, at once."""
 
     def __init__(self, pool: str, world: World, *, lag: float, line: Line | None = None) -> None:
         self.pool = pool
@@ -66,7 +66,7 @@ class Direct(ABC):
         self._hears = True
 
     def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
-        """Nobody wakes the loop in virtual time: the driver decides when it looks."""
+        """Ignored, because in virtual time the driver decides when the loop observes."""
 
     def close(self) -> None:  # noqa: B027 - nothing to do is meant
         """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""What the tests of the embedded Kubernetes API share: names, short timings, and a few ways to ask."""
+"""Names, short timings and queries that the tests of the embedded Kubernetes API share."""
 
 from __future__ import annotations
 

@@ -90,11 +90,11 @@ class Bench:
         until(lambda: not self.observe().machines and not self.cloud.state(), 20, every=0.05, what="an empty group")
 
     def calls(self, method: str) -> int:
-        """How many requests the API got whose path ends so."""
+        """Return the number of requests to the API whose path ends with this method."""
         return sum(path.endswith(method) for _, path in self.cloud.requests)
 
     def operations(self, method: str) -> int:
-        """How many operations of this kind the API began."""
+        """Return the number of operations of this kind that the API began."""
         operations = self.cloud.do(lambda: self.cloud.groups.operations.documents_of(PROJECT, self.spec.scope))
         return sum(operation["operationType"].endswith(method) for operation in operations.values())
 

@@ -1,4 +1,4 @@
-"""One MIG without HTTP, in a world whose time the test passes and in which nothing is left to chance."""
+"""A MIG without HTTP, in a deterministic world whose time the test advances."""
 
 from __future__ import annotations
 

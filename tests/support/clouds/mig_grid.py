@@ -109,7 +109,7 @@ class Grid:
         return self.cloud.world.wall()
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
     def cycle(self) -> None:
         """Look at every pool, then one pass of the loop."""
@@ -146,7 +146,7 @@ class Grid:
         return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """What getRequestStatus prints of it; a request that no cycle has read is running."""
+        """Return the output of getRequestStatus for a request; a request that no cycle has read is running."""
         with suppress(StateMissing):
             if (answer := self.state.status.read_answers([id_]).get(id_)) is not None:
                 body: dict[str, Any] = json.loads(answer.text)

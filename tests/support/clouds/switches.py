@@ -1,8 +1,10 @@
-"""The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with some flipped.
+"""The simulated Compute Engine with every undocumented behaviour at its hardest, and with some flipped.
 
 ``FLIPPED`` flips each behaviour alone. ``COMBINATIONS`` flips several at once, so that any two values of two switches
-meet. A test in which such a behaviour can make a difference uses the fixture ``switches``, or a place ``mig-zonal`` of
-the contract suite: `make test` runs it unflipped, and the stage `flips` (marker ``flips``) with each flip and each
+meet.
+
+A test in which such a behaviour can make a difference uses the fixture ``switches``, or a place ``mig-zonal`` of the
+contract suite: `make test` runs it unflipped, and the stage `flips` (marker ``flips``) with each flip and each
 combination. A test that takes long is parametrized with ``FLIPS``, two combinations that flip every behaviour.
 
 A flip changes the defaults of all that is simulated meanwhile, in every process. A switch that a test sets itself keeps
@@ -69,7 +71,7 @@ COMBINATIONS = {f"combination {number}": Switches(*row) for number, row in enume
 """With ``PESSIMISTIC`` they hold every pair of values; the two outcomes of a taken name exclude each other."""
 
 ASSUMED = FLIPPED | COMBINATIONS
-"""What the fixture ``switches`` may be asked for by name."""
+"""Names that the fixture ``switches`` may be asked for."""
 
 
 def _params(names: Iterable[str]) -> list[ParameterSet]:

@@ -29,7 +29,7 @@ HOST = "compute.virtual"
 ENDPOINT = f"http://{HOST}{PATH}"
 
 STEP = 0.05
-"""World seconds between two looks at a call that waits for nothing that the world knows of."""
+"""World seconds between two polls of a call that waits for no event of the world."""
 
 
 class VirtualWire:

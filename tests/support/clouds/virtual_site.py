@@ -1,4 +1,4 @@
-"""One provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
+"""A provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class VirtualSite:
         self._directory = directory
         self._pace = pace
         self.groups = {spec.name: spec.name for spec in self.specs}
-        """What the configuration says of each pool, as the next start reads it."""
+        """The group of each pool in the configuration, as the next start reads it."""
         self._numbers = itertools.count(1)
         self._wire = VirtualWire(self.cloud.groups)
         self._notices = Notices()
@@ -148,7 +148,7 @@ class VirtualSite:
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return no uptime, so that across a restart the wall clock counts."""
 
     def restart(self) -> None:
         """Start a process that knows nothing but the files."""
@@ -180,7 +180,7 @@ class VirtualSite:
         return self.reports[-1]
 
     def observe(self, pool: str, sought: Mapping[str, str] | None = None) -> Observation:
-        """One look at a pool."""
+        """Observe a pool once."""
         began = self.now()
         try:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))

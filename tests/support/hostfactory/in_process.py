@@ -35,7 +35,7 @@ def call_here(name: str, arguments: Sequence[str], environment: Mapping[str, str
 
 
 class InProcess(HostFactory):
-    """One provider instance whose scripts run in this process, unless ``as_processes`` is set."""
+    """A provider instance whose scripts run in this process, unless ``as_processes`` is set."""
 
     as_processes = False
 
@@ -48,7 +48,10 @@ class InProcess(HostFactory):
 
 
 class Here(HostFactory):
-    """One provider instance whose scripts run in this process. ``capture`` has to take file descriptors, as capfd."""
+    """A provider instance whose scripts run in this process.
+
+    ``capture`` has to capture file descriptors, as capfd does.
+    """
 
     def __init__(self, directory: Path, capture: pytest.CaptureFixture[str]) -> None:
         super().__init__(directory)

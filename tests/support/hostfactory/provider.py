@@ -40,7 +40,7 @@ TEMPLATES: dict[str, Any] = {
 
 
 class Called(NamedTuple):
-    """How a script ended."""
+    """The result of a script."""
 
     code: int
     out: str
@@ -66,7 +66,7 @@ class Called(NamedTuple):
 
 
 class HostFactory:
-    """One provider instance below ``directory``."""
+    """A provider instance below ``directory``."""
 
     def __init__(self, directory: Path, *, templates: object = TEMPLATES, instance: str = INSTANCE) -> None:
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))

@@ -121,7 +121,7 @@ def parsed(text: str) -> Any:
 
 
 def mistakes(name: str, document: object) -> list[str]:
-    """What is wrong with a document by the schema ``name``, each as ``path: reason``."""
+    """Return the faults in a document by the schema ``name``, each as ``path: reason``."""
     schema = {"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}
     errors = Draft202012Validator(schema).iter_errors(document)
     return [f"{error.json_path}: {error.message}" for error in errors]

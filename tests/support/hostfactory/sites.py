@@ -54,7 +54,7 @@ class Site:
 
 
 def small_site(directory: Path) -> Site:
-    """One GKE pool, one MIG, one template that names both."""
+    """Return a site of one GKE pool, one MIG, and one template that names both."""
     (directory / "spec.yaml").write_text(SPEC)
     pools = {
         "gke-main": {"kind": "gke", "namespace": "grid", "pod_spec": "spec.yaml"},

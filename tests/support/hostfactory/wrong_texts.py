@@ -29,7 +29,7 @@ BYTES = {
     "a merge of itself": b"&a {<<: *a}",
     "a NUL": b"id: a\0b",
     "a NUL in a name of a file": b'pools: {p: {kind: gke, pod_spec: "a\\0b", kubeconfig: "c\\0d"}}',
-    "the home of nobody": b"pools: {p: {kind: gke, pod_spec: ~no-such-user/x, kubeconfig: ~no-such-user/y}}",
+    "the home of an unknown user": b"pools: {p: {kind: gke, pod_spec: ~no-such-user/x, kubeconfig: ~no-such-user/y}}",
     "a whole number of ten thousand digits": b"orphan_cap_per_hour: " + b"1" * 10_000,
     "a whole number of ten thousand hexadecimal digits": b"orphan_cap_per_hour: 0x" + b"f" * 10_000,
     "a key that is such a number": b"0x" + b"f" * 10_000 + b": 1",

@@ -25,12 +25,12 @@ class Authority:
         basic = x509.BasicConstraints(ca=True, path_length=None)
         self._ends = datetime.now(UTC) + timedelta(days=days)
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-        certificate = self._begun(self._name, self._key.public_key()).add_extension(basic, critical=True)
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(basic, critical=True)
         signed = certificate.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
         self.file = directory / f"{name.replace(' ', '-')}.pem"
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def _begun(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -49,7 +49,7 @@ class Authority:
         except ValueError:
             name = x509.DNSName(host)
         names = x509.SubjectAlternativeName([name])
-        built = self._begun(_named(host), key.public_key()).add_extension(names, critical=False)
+        built = self._builder(_named(host), key.public_key()).add_extension(names, critical=False)
         certificate = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         kind = serialization.PrivateFormat.PKCS8
         return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()), certificate

@@ -16,7 +16,7 @@ from tests.support.network.beside import Beside
 
 Address = tuple[str, int]
 Target = tuple[Address, ssl.SSLContext | None]
-"""Where a name leads, and the context of a server that speaks no TLS itself."""
+"""The address that a name leads to, and the TLS context of a server without TLS of its own."""
 
 BEARER = re.compile(rb"(?im)^authorization: bearer (\S+)\r$")
 
@@ -63,12 +63,12 @@ class _Connection(socketserver.StreamRequestHandler):
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             host = target.rpartition(":")[0]
             address, context = self.server.targets[host]
-            heard = b""
+            seen = b""
 
             def hear(block: bytes) -> None:
-                nonlocal heard
-                heard = heard[-65_536:] + block
-                self.server.bearers[host].update(token.decode() for token in BEARER.findall(heard))
+                nonlocal seen
+                seen = seen[-65_536:] + block
+                self.server.bearers[host].update(token.decode() for token in BEARER.findall(seen))
 
             with suppress(OSError):
                 ours = context.wrap_socket(self.connection, server_side=True) if context else self.connection
@@ -96,5 +96,5 @@ def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], objec
 
 def _with_bytes(*ends: socket.socket) -> list[socket.socket]:
     """Who can be read from without waiting; a TLS connection may hold bytes that select does not know of."""
-    held = [end for end in ends if isinstance(end, ssl.SSLSocket) and end.pending()]
-    return held or select.select(ends, (), ())[0]
+    pending = [end for end in ends if isinstance(end, ssl.SSLSocket) and end.pending()]
+    return pending or select.select(ends, (), ())[0]

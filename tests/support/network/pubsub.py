@@ -1,4 +1,4 @@
-"""One subscription of Pub/Sub over real gRPC, as far as our own client asks for it."""
+"""A subscription of Pub/Sub over real gRPC, with the methods that our own client calls."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class YardPool(FakePool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same."""
+        """Return the key by which two pools are the same place."""
         return (self.kind, self.yard)
 
 
@@ -46,7 +46,7 @@ class Yard(Kind[YardPool]):
         return {"yard": around.environment.get("YARD")}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """A mistake for the one yard that nobody may use."""
+        """Return an error for the one yard that must not be used."""
         return [Problem("", "yard", "is closed")] if body.get("yard") == "junk" else []
 
     def warnings(self, pool: YardPool) -> list[str]:

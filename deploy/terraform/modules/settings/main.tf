@@ -1,6 +1,6 @@
 locals {
   ca_file = "cluster-ca.crt" # beside provisioner.yaml
-  # Where a kubeconfig names the cluster, or an endpoint is used by no pool, nobody reads it.
+  # It is not read if a kubeconfig names the cluster, or no pool uses the endpoint.
   ca_certificate = var.endpoint == null || var.kubeconfig != null || length(var.pods) == 0 ? null : var.ca_certificate
 
   credentials = var.credentials == null ? {} : { credentials = var.credentials }
@@ -32,7 +32,7 @@ locals {
       local.credentials,
     )
   }
-  # Values of one type each, so that an object of any pool may stand beside another.
+  # Values of one type each, because Terraform requires it of all objects in a map.
   provisioner = merge(
     {
       id          = var.provider_name
@@ -69,7 +69,7 @@ locals {
         hostAliases = [for address, names in pool.host_aliases : { ip = address, hostnames = names }]
         }, {
         restartPolicy                 = "Never"
-        terminationGracePeriodSeconds = pool.spot ? 15 : 30 # a Spot node leaves pods 15 seconds
+        terminationGracePeriodSeconds = pool.spot ? 15 : 30 # a Spot node gives pods 15 seconds
         automountServiceAccountToken  = false
         nodeSelector = merge(
           var.autopilot ? {} : { (local.machines_key) = "true" },

@@ -37,7 +37,7 @@ run "renders_what_was_given" {
 
   assert {
     condition     = toset(keys(output.files)) == toset(["provisioner.yaml", "gcpinstprov_config.json", "gcpinstprov_templates.json", "pod-specs/pods.yaml"])
-    error_message = "The files have the names that HostFactory and provisioner.yaml know."
+    error_message = "The files have the names that HostFactory and provisioner.yaml expect."
   }
 
   assert {
@@ -79,7 +79,7 @@ run "the_dns_endpoint_needs_no_file" {
 
   assert {
     condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.ca_file) && !contains(keys(output.files), "cluster-ca.crt")
-    error_message = "Every system knows its authority."
+    error_message = "Every system trusts the authority of the endpoint."
   }
 }
 
@@ -108,7 +108,7 @@ run "a_federation_s_configuration_is_named_by_all_who_ask_google" {
 
   assert {
     condition     = alltrue([for pool in values(yamldecode(output.provisioner_yaml).pools) : pool.credentials == "/etc/hostfactory/federation.json"])
-    error_message = "Each pool names it: pods by their endpoint, and groups."
+    error_message = "Each pool names the credentials: pools of pods with an endpoint, and groups."
   }
 }
 
@@ -136,7 +136,7 @@ run "a_kubeconfig_logs_in_by_itself" {
 
   assert {
     condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.credentials) && yamldecode(output.provisioner_yaml).pools.zonal.credentials == "/etc/hostfactory/federation.json"
-    error_message = "A pool with a kubeconfig takes no credentials beside it."
+    error_message = "A pool with a kubeconfig has no credentials of its own."
   }
 }
 
@@ -162,7 +162,7 @@ run "groups_alone_need_no_authority" {
 
   assert {
     condition     = !contains(keys(output.files), "cluster-ca.crt")
-    error_message = "What no pool names is not written."
+    error_message = "A file that no pool names is not written."
   }
 }
 

@@ -29,13 +29,13 @@ variable "name_prefix" {
 }
 
 variable "autopilot" {
-  description = "Whether the cluster is an Autopilot one, which has no node pools to choose."
+  description = "True if the cluster is an Autopilot cluster, which has no node pools to choose."
   type        = bool
   default     = false
 }
 
 variable "endpoint" {
-  description = "Address of the cluster's API server, which Google credentials open; null: a kubeconfig, or the service account of the loop's pod."
+  description = "Address of the cluster's API server, which accepts Google credentials. If null, a kubeconfig or the service account of the loop's pod is used."
   type        = string
   default     = null
 
@@ -46,25 +46,25 @@ variable "endpoint" {
 }
 
 variable "ca_certificate" {
-  description = "Certificate authority of the endpoint (PEM); null: one that every system knows, as that of the DNS endpoint."
+  description = "Certificate authority of the endpoint (PEM). If null, the system has to trust the authority, as for the DNS endpoint."
   type        = string
   default     = null
 }
 
 variable "kubeconfig" {
-  description = "Path of a kubeconfig on the host of the loop, in the place of the endpoint; null: none."
+  description = "Path of a kubeconfig on the host of the loop, instead of the endpoint; null for none."
   type        = string
   default     = null
 }
 
 variable "credentials" {
-  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which all pools log in to Google; null: as the machine's own account."
+  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which all pools log in to Google. If null, they log in as the machine's own account."
   type        = string
   default     = null
 
   validation {
     condition     = var.credentials == null || can(regex("^[^{]", trimspace(var.credentials)))
-    error_message = "credentials is the path of a file, such as /etc/hostfactory/federation.json, and never what is in it."
+    error_message = "credentials is the path of a file, such as /etc/hostfactory/federation.json, and not its content."
   }
 }
 
@@ -88,7 +88,7 @@ variable "pods" {
 
   validation {
     condition     = alltrue([for pool in values(var.pods) : try(trimspace(pool.env["HF_EGO_MASTER"]), "") != ""])
-    error_message = "env of pods names HF_EGO_MASTER, EGO's management host: without it a pod joins nothing and is never ready."
+    error_message = "env of pods names HF_EGO_MASTER, EGO's management host, because a pod without it never joins EGO and is never ready."
   }
 
   validation {
@@ -103,7 +103,7 @@ variable "pods" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by the names of their pools; name is the group's own, by default name_prefix and the pool's."
+  description = "Managed instance groups, by the names of their pools. name is the name of the group, by default name_prefix followed by the name of the pool."
   type = map(object({
     name         = optional(string)
     zone         = optional(string)
@@ -118,7 +118,7 @@ variable "groups" {
 
   validation {
     condition     = alltrue([for group in values(var.groups) : group.max_machines > 0 && group.max_machines <= (group.zone == null ? 4000 : 1000)])
-    error_message = "max_machines of groups is at most 1000 of a zonal one, and 4000 of a regional one, of which Google gives 2000 unasked: add another group to the template's pools."
+    error_message = "max_machines of groups is at most 1000 for a zonal group, and 4000 for a regional group, of which Google allows 2000 by default: add another group to the template's pools."
   }
 
   validation {
@@ -128,7 +128,7 @@ variable "groups" {
 
   validation {
     condition     = length(setintersection(keys(var.pods), keys(var.groups))) == 0
-    error_message = "pods and groups have no name in common: templates could not tell them apart."
+    error_message = "pods and groups have no name in common, because a template names its pools."
   }
 }
 
@@ -144,7 +144,7 @@ variable "templates" {
 
   validation {
     condition     = length(var.templates) > 0
-    error_message = "templates names at least one template: without any, HostFactory can ask for nothing."
+    error_message = "templates names at least one template, because HostFactory requests machines by template."
   }
 
   validation {
@@ -157,7 +157,7 @@ variable "templates" {
 }
 
 variable "subscription" {
-  description = "The subscription that carries events; null: none."
+  description = "The subscription that carries events; null for none."
   type        = string
   default     = null
 }

@@ -1,4 +1,4 @@
-# No provider: what this module makes can be made and tested without an account.
+# No provider, so that this module can be used and tested without an account.
 terraform {
   required_version = ">= 1.9"
 }

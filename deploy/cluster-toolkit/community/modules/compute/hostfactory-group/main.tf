@@ -49,9 +49,9 @@ resource "google_compute_instance_template" "this" {
   scheduling {
     provisioning_model          = var.spot ? "SPOT" : "STANDARD"
     preemptible                 = var.spot
-    automatic_restart           = false # a machine that was lost is replaced by another
+    automatic_restart           = false # the loop replaces a lost machine by a new one
     on_host_maintenance         = var.spot ? "TERMINATE" : "MIGRATE"
-    instance_termination_action = var.spot ? "STOP" : null # it stays to be seen, and the loop deletes it
+    instance_termination_action = var.spot ? "STOP" : null # so that the loop observes the preempted instance; the loop deletes it
   }
 
   service_account {

@@ -35,7 +35,7 @@ variable "labels" {
 }
 
 variable "name" {
-  description = "Name of the group, as the module hostfactory-provisioner puts it out (group_names)."
+  description = "Name of the group, from the output group_names of the module hostfactory-provisioner."
   type        = string
 
   validation {
@@ -61,7 +61,7 @@ variable "instance_image" {
 }
 
 variable "disk_size_gb" {
-  description = "Size of the boot disk in GB; null: that of the image."
+  description = "Size of the boot disk in GB; if null, the size of the image."
   type        = number
   default     = null
 }
@@ -73,12 +73,12 @@ variable "disk_type" {
 }
 
 variable "subnetwork_self_link" {
-  description = "Subnetwork of the instances, which get no address of the internet."
+  description = "Subnetwork of the instances, which get no public address."
   type        = string
 }
 
 variable "spot" {
-  description = "Whether the instances are Spot VMs."
+  description = "True if the instances are Spot VMs."
   type        = bool
   default     = false
 }
@@ -95,12 +95,12 @@ variable "service_account_scopes" {
 }
 
 variable "startup_script" {
-  description = "Start-up script of the instances: that of the module startup-script, with machine_runners of the module hostfactory-provisioner."
+  description = "Start-up script of the instances, from the module startup-script with machine_runners of the module hostfactory-provisioner."
   type        = string
 }
 
 variable "metadata" {
-  description = "Metadata of the instances: machine_metadata of the module hostfactory-provisioner, perhaps merged with more."
+  description = "Metadata of the instances: machine_metadata of the module hostfactory-provisioner, merged with your own if you have any."
   type        = map(string)
 
   validation {

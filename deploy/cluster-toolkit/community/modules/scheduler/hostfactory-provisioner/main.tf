@@ -27,7 +27,7 @@ locals {
   role_prefix = "${replace(var.deployment_name, "-", "_")}_provisioner"
   events_name = "${var.name_prefix}-events"
 
-  # The rights stand in files that a test compares with every call of the provisioner.
+  # The rights are in files that a test compares with every call of the provisioner.
   roles = { for name in ["machines", "events", "cluster"] : name => yamldecode(file("${path.module}/files/roles/${name}.yaml")) }
   rbac  = { for document in split("\n---\n", file("${path.module}/files/rbac.yaml")) : yamldecode(document).kind => yamldecode(document) }
 
@@ -123,7 +123,7 @@ resource "google_pubsub_subscription" "events" {
   topic                      = google_pubsub_topic.events[0].id
   labels                     = local.labels
   ack_deadline_seconds       = 10
-  message_retention_duration = "600s" # a hint that is older says nothing
+  message_retention_duration = "600s" # an older hint is useless
 
   expiration_policy {
     ttl = "" # never
@@ -139,14 +139,14 @@ resource "google_pubsub_subscription_iam_member" "loop" {
   member       = local.member
 }
 
-# --- what the runners bring along -------------------------------------------------------------------------------------
+# --- the files of the runners -----------------------------------------------------------------------------------------
 
 locals {
-  # One directory without any below it: the toolkit's startup-script makes no more.
+  # One directory without subdirectories, because the toolkit's startup-script makes none.
   directory = "/opt/hostfactory-settings"
   made      = yamldecode(module.settings.provisioner_yaml)
 
-  # A spec lies beside provisioner.yaml, whatever its pool is called.
+  # A pod spec is in the directory of provisioner.yaml, whatever the name of its pool.
   pools = {
     for name, pool in local.made.pools : name => merge(pool, pool.kind != "gke" ? {} : { pod_spec = "pod-spec-${name}.yaml" })
   }

@@ -15,7 +15,7 @@
  */
 
 output "packer_runners" {
-  description = "Runners that install the provisioner: for the image of the master, after Symphony's own."
+  description = "Runners that install the provisioner in the image of the master, after the runners that install Symphony."
   value = [{
     type        = "shell"
     destination = "hostfactory-install.sh"
@@ -25,7 +25,7 @@ output "packer_runners" {
 }
 
 output "master_runners" {
-  description = "Runners that register the instance at HostFactory and start the loop: on the master, after HostFactory's own configuration and before EGO starts."
+  description = "Runners that register the instance at HostFactory and start the loop, on the master, after HostFactory's own configuration and before EGO starts."
   value = concat(
     [for name, text in merge(local.files, { "settings.yml" = local.settings }) : {
       type        = "data"
@@ -42,7 +42,7 @@ output "master_runners" {
 }
 
 output "machine_runners" {
-  description = "Runners that let an instance of a group join EGO."
+  description = "Runners by which an instance of a group joins EGO."
   value = [
     {
       type        = "data"
@@ -59,7 +59,7 @@ output "machine_runners" {
 }
 
 output "machine_metadata" {
-  description = "Metadata of a group's instances: what machine_runners read, and the script by which an instance leaves EGO."
+  description = "Metadata of a group's instances: the settings that machine_runners read, and the script by which an instance leaves EGO."
   value = merge(
     { for name, value in local.ego_environment : replace(lower(name), "_", "-") => value },
     { shutdown-script = file("${path.module}/files/shutdown.sh") },
@@ -72,7 +72,7 @@ output "group_names" {
 }
 
 output "apply_manifests" {
-  description = "Manifests for the module kubectl-apply: the namespaces of the pods, and in each all that the loop may do there."
+  description = "Manifests for the module kubectl-apply: the namespaces of the pods, and the loop's rights in each."
   value = [for namespace in local.namespaces : {
     name = "hostfactory-${namespace}"
     content = join("---\n", [
@@ -89,7 +89,7 @@ output "apply_manifests" {
 }
 
 output "instructions" {
-  description = "How the machines go before the deployment does."
+  description = "Commands that return all machines, to run before the deployment is destroyed."
   value       = <<-EOT
     Before `gcluster destroy`, give all machines back. On the master, as ${var.ego_user}, with
     HF_PROVIDER_CONFDIR=/etc/hostfactory and HF_PROVIDER_WORKDIR=/var/lib/hostfactory:

@@ -35,7 +35,7 @@ variable "region" {
 }
 
 variable "zone" {
-  description = "Zone of the groups that name none."
+  description = "Zone of the groups without a zone of their own."
   type        = string
 }
 
@@ -45,7 +45,7 @@ variable "labels" {
 }
 
 variable "service_account_email" {
-  description = "Service account of the master, as which the loop calls Google: it gets the roles."
+  description = "Service account of the master. The loop calls Google as this account, and the module gives it the roles."
   type        = string
 
   validation {
@@ -55,7 +55,7 @@ variable "service_account_email" {
 }
 
 variable "bundle" {
-  description = "The provisioner's bundle, as `make dist` makes it: its address, gs:// or https://, and the sha256 of the archive."
+  description = "The provisioner's bundle from `make dist`: its address (gs:// or https://) and the sha256 of the archive."
   type = object({
     uri    = string
     sha256 = string
@@ -84,7 +84,7 @@ variable "python_package" {
 }
 
 variable "symphony_install_dir" {
-  description = "EGO_TOP: the directory of the master in which Symphony is installed."
+  description = "Directory of the master in which Symphony is installed (EGO_TOP)."
   type        = string
   default     = "/opt/ibm/spectrumcomputing"
 
@@ -106,7 +106,7 @@ variable "ego_user" {
 }
 
 variable "ego_master" {
-  description = "Symphony's master, as machines join it: the name that EGO knows; the address, where that name does not resolve on machines; and the resource attributes that a machine joins with."
+  description = "Symphony's master that machines join: its name in EGO; its address, if that name does not resolve on machines; and the resource attributes of a machine that joins."
   type = object({
     name       = string
     address    = optional(string)
@@ -136,13 +136,13 @@ variable "instance" {
 }
 
 variable "name_prefix" {
-  description = "First part of the names of machines, groups, topic and subscription: another one for each deployment of a project."
+  description = "First part of the names of machines, groups, topic and subscription. Each deployment in a project needs a different one."
   type        = string
   default     = "hf"
 }
 
 variable "requestors" {
-  description = "Requestors of HostFactory that may ask this instance, with their mode; `enabled = true` also enables a requestor that Symphony ships disabled, and `providers` is the whole list of instances that it may ask (default: this one besides those that it has)."
+  description = "Requestors of HostFactory that may call this instance, with their mode. `enabled = true` also enables a requestor that Symphony ships disabled. `providers` is the whole list of instances that the requestor may call; by default this instance is added to its list."
   type = map(object({
     mode      = string
     enabled   = optional(bool)
@@ -160,7 +160,7 @@ variable "requestors" {
 }
 
 variable "pods" {
-  description = "Pools of pods, by name: the namespace, and how many pods there may be. image, cpus and memory_mb make a pod spec, with more environment in env; pod_spec is the text of one of your own. A node pool for pods has the label and the taint `hostfactory/machines=true`."
+  description = "Pools of pods, by name: the namespace, and the largest number of pods. image, cpus and memory_mb make a pod spec, with more environment in env; or pod_spec is the text of your own pod spec. A node pool for pods has the label and the taint `hostfactory/machines=true`."
   type = map(object({
     namespace    = optional(string)
     image        = optional(string)
@@ -190,7 +190,7 @@ variable "pods" {
 }
 
 variable "cluster_endpoint" {
-  description = "Address or DNS name of the cluster's API server, as the module gke-cluster puts it out."
+  description = "Address or DNS name of the cluster's API server, from the output of the module gke-cluster."
   type        = string
   default     = null
 
@@ -201,7 +201,7 @@ variable "cluster_endpoint" {
 }
 
 variable "cluster_ca_certificate" {
-  description = "Certificate authority of cluster_endpoint, base64 encoded, as the module gke-cluster puts it out; a DNS name needs none."
+  description = "Certificate authority of cluster_endpoint, base64 encoded, from the output of the module gke-cluster; not needed for a DNS name."
   type        = string
   default     = null
 
@@ -212,7 +212,7 @@ variable "cluster_ca_certificate" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by the names of their pools: the zone, the group's name, and how many instances there may be. The module hostfactory-group makes a group."
+  description = "Managed instance groups, by the names of their pools: the zone, the group's name, and the largest number of instances. The module hostfactory-group makes a group."
   type = map(object({
     zone         = optional(string)
     name         = optional(string)
@@ -227,7 +227,7 @@ variable "groups" {
 }
 
 variable "templates" {
-  description = "HostFactory's templates, by id: what a machine has, and the pools (of pods and groups) that can make it, in order of preference."
+  description = "HostFactory's templates, by id: the cores and memory of a machine, and the pools (of pods and groups) that can make it, in order of preference."
   type = map(object({
     pools      = list(string)
     ncpus      = number
@@ -238,13 +238,13 @@ variable "templates" {
 }
 
 variable "events" {
-  description = "Makes a log sink, a topic and a subscription, so that the loop hears of preemptions seconds earlier. Without groups none is made."
+  description = "True to make a log sink, a topic and a subscription, which announce preemptions to the loop seconds earlier. They are made only if there are groups."
   type        = bool
   default     = false
 }
 
 variable "dry_run" {
-  description = "Shows in the log of the master's start-up script what would change in HostFactory's files, changes none, and starts no loop."
+  description = "True to show in the log of the master's start-up script the changes of HostFactory's files, without a change of any file and without starting the loop."
   type        = bool
   default     = false
 }
