@@ -64,7 +64,7 @@ def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
 
 
 def _line(wall: float, event: str, **fields: object) -> Line:
-    return {"time": stamp(wall), "cycle": 1, "event": event, **fields}
+    return {"time": format_time(wall), "cycle": 1, "event": event, **fields}
 
 
 def fill(state: StateDir, machines: int) -> None:

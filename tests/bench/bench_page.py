@@ -57,7 +57,7 @@ def fill(state: StateDir, memory: Memory, journal: str) -> None:
 def refused(names: Sequence[str], wall: float) -> list[Line]:
     """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
     fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
-    return [{"time": stamp(wall), "cycle": 1, "machine": name, **fields} for name in names]
+    return [{"time": format_time(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:

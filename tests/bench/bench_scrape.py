@@ -79,7 +79,7 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
 
 def _machines(memory: Memory, pool: str) -> dict[str, Machine]:
     slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == pool]
-    return {slot.name: Machine(slot.name, Phase.RUNNING if slot.ran is not None else Phase.PENDING) for slot in slots}
+    return {slot.name: Machine(slot.name, Phase.RUNNING if slot.ran_at is not None else Phase.PENDING) for slot in slots}
 
 
 def _least(metrics: Metrics) -> float:

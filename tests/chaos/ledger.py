@@ -196,7 +196,7 @@ class Ledger:
         if len(succeeded) > count or (entry["status"] == "complete" and len(succeeded) != count):
             self.breaks(Law.PROVEN, f"{id_} of {count} is {entry['status']} with {len(succeeded)}")
         for name in succeeded:
-            if request_of(PREFIX, name) != id_:
+            if get_request_id(PREFIX, name) != id_:
                 self.breaks(Law.NAMED_ONCE, f"{name} is reported as a machine of {id_}")
             self.known_since.setdefault(name, time.time())
 
@@ -304,7 +304,7 @@ class Ledger:
 
     def _may_stay(self, name: str) -> bool:
         """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
-        id_ = request_of(PREFIX, name)
+        id_ = get_request_id(PREFIX, name)
         perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
         return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
 

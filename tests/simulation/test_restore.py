@@ -124,7 +124,7 @@ def test_answers_reported_since_the_dump_stay_where_the_directory_is_still_there
 
 
 def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dumped) -> None:
-    site.dump = unpack("dump", take(site.sim.hf)[1])
+    site.dump = unpack("dump", take_dump(site.sim.hf)[1])
     assert site.saved().usage.days, "one has gone"
     site.sim.run(600.0, 10)
     site.loses_all()
@@ -134,7 +134,7 @@ def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dum
         site.saved().usage.since_wall,
     )
 
-    kept = [slot for record in rebuilt.requests.values() for slot in record.slots.values() if not slot.deletion.gone]
+    kept = [slot for record in rebuilt.requests.values() for slot in record.slots.values() if not slot.deletion.is_gone]
     site.sim.run(3600.0, 60)
     grown = sum(hours(site.memory()).values()) - sum(hours(rebuilt).values())
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)
