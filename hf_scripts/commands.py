@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hf_scripts import hosts, input_documents, log
+from hf_scripts import host_lists, input_documents, log
 from hf_scripts.input_documents import Document, Refused
 from provisioner.hostfactory import Recorded, templates
-from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, format_printable, short_name
 from provisioner.state.directory import StateDir
@@ -71,7 +71,7 @@ class ScriptCall(NamedTuple):
 
 
 def get_available_templates(call: ScriptCall) -> str:
-    """Answer with the valid templates of the file that HF asks for."""
+    """Return the document with the valid templates that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
@@ -190,7 +190,7 @@ def _empty(name: str, status: str, message: str) -> str:
 
 def request_return_machines(call: ScriptCall) -> str:
     """Record durably the machines that HF returns, known or unknown, then answer with the return's id."""
-    sent = hosts.returned(call.document)
+    sent = host_lists.returned(call.document)
     names = list(dict.fromkeys(sent.machines))
     if not names:
         raise call.document.refused("machines", "the list is empty")
@@ -208,8 +208,8 @@ def request_return_machines(call: ScriptCall) -> str:
 
 def get_return_requests(call: ScriptCall) -> str:
     """Answer with the hosts of HF's list that are lost and not yet returned."""
-    listed = hosts.listed(call.document)
-    sent = hosts.Hosts([], []) if listed is None else listed
+    listed = host_lists.listed(call.document)
+    sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
     state = call.state()
     losses = state.lost(sent.machines)

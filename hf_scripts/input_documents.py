@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from provisioner.files.safe_open import read_regular
-from provisioner.hostfactory.instance import format_value
+from provisioner.hostfactory.provider_config import format_value
 from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, format_printable
 

@@ -19,10 +19,10 @@ from hf_scripts.host_checks import CheckResult, fine, fix
 from provisioner.files.ownership import group_name, user_name
 from provisioner.files.safe_open import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError, TemplatesError
 from provisioner.state.atomic import FILE_MODE
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours_message, advice_message
+from provisioner.state.errors import STALE, StateError, advice_message, is_denied, is_stale, not_ours_message
 from provisioner.state.marker_files import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))

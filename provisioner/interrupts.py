@@ -1,7 +1,7 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-The end waits for no thread. Code that creates another process or a temporary directory runs inside ``interruptible``, or
-inside ``ends_process`` if a thread waits for the process, so that neither outlives this process.
+The end waits for no thread. Code that creates another process or a temporary directory runs inside
+``interruptible``, or inside ``ends_process`` if a thread waits for the process, so that neither outlives this process.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import limit_responses, read_body
-from provisioner.backends.network import failed_call, signature
+from provisioner.backends.client_connections import limit_responses, read_body
+from provisioner.backends.proxies_and_authorities import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner.backends import Backend, BackendError
 from provisioner.backends.kind import Kind
-from provisioner.backends.network import prepare
+from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.model import ErrorClass
 from provisioner.optional_packages import require_packages
 from provisioner.schema.pool import Pool, Site

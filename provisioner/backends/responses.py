@@ -11,7 +11,7 @@ from typing import Any
 from google.auth.exceptions import GoogleAuthError
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import LargeBody
+from provisioner.backends.client_connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024

@@ -23,18 +23,18 @@ from provisioner.backends import (
     Timed,
     place_clock,
 )
-from provisioner.backends.network import ending_authorities
+from provisioner.backends.proxies_and_authorities import ending_authorities
 from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import Directories, DirectoryError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import ObservationFailed
 from provisioner.names import NO_TEMPLATE
 from provisioner.optional_packages import extra, require_packages
 from provisioner.settings.definitions import Settings
-from provisioner.settings.warnings import find_warnings, find_size_warnings
+from provisioner.settings.warnings import find_size_warnings, find_warnings
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import ReadContent, Side

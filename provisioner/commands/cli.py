@@ -19,7 +19,7 @@ from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.shared_options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
-from provisioner.hostfactory.instance import DirectoryError, TemplatesError
+from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
 from provisioner.state.errors import StateError
@@ -62,7 +62,7 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = (
-    CommandEntry("run", "Run the loop: hold pressure until SIGTERM."),
+    CommandEntry("run", "Run the loop until SIGTERM."),
     CommandEntry(
         "demo", "Play HostFactory against the embedded cloud, and judge each step.", extra="demo", is_in_lab=True
     ),
@@ -70,11 +70,11 @@ COMMANDS = (
     CommandEntry(
         "simulate",
         "Play the loop in virtual time: thousands of machines, days of faults, in seconds. Touches no cloud and no "
-        "state; prints how fast machines are there, at what price, and whether a law was broken.",
+        "state; prints the time until machines run, their cost, and broken laws.",
         extra="simulate",
         is_in_lab=True,
     ),
-    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "state_files"),
+    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "init_and_trim"),
     CommandEntry("status", "Show what the state files hold."),
     CommandEntry(
         "explain",
@@ -98,7 +98,7 @@ COMMANDS = (
     CommandEntry(
         "events",
         "Print the messages of the Pub/Sub subscription and the use of each. A printed message is consumed: a running "
-        "loop does not receive it, and finds out about its machine by observation.",
+        "loop does not receive it, and detects the end of that machine by observation.",
         extra="events",
     ),
     CommandEntry("check", "Check the configuration; report every mistake at once."),
@@ -112,13 +112,15 @@ COMMANDS = (
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print the code with which a shell completes commands, options and files."),
     CommandEntry(
-        "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="state_files"
+        "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="init_and_trim"
     ),
-    CommandEntry("dump", "Save the state directory in one file, while scripts and loop continue.", home="backup"),
+    CommandEntry(
+        "dump", "Save the state directory in one file, while scripts and loop continue.", home="dump_and_restore"
+    ),
     CommandEntry(
         "restore",
         "Put a dump back after the state directory was lost. The next loop begins with the brake latched.",
-        home="backup",
+        home="dump_and_restore",
     ),
     CommandEntry(
         "recover",

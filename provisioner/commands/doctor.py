@@ -30,12 +30,12 @@ from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_rem
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
-from provisioner.hostfactory.instance import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
+from provisioner.hostfactory.provider_config import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
-from provisioner.schema.problems import Section
+from provisioner.schema.validation import Section
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import is_denied, advice_message
+from provisioner.state.errors import advice_message, is_denied
 
 SECONDS = 300.0
 """Most seconds of a part; a live check waits for the slowest cloud."""
@@ -171,7 +171,7 @@ def doctor_lines(document: Document) -> Iterator[str]:
         if one["fine"]:
             yield f"fine  {one['part']}"
             continue
-        yield f"LOOK  {one['part']} ({one['command']}):"
+        yield f"PROBLEM  {one['part']} ({one['command']}):"
         yield from (f"        {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"

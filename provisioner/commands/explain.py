@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from provisioner.commands.prospects import Sources, prospects
+from provisioner.commands.next_steps import Sources, prospects
 from provisioner.commands.shared_options import Document, add_shared, show, state_directory
 from provisioner.model import format_utc
 from provisioner.names import get_prefix, get_request_id, short_name
 from provisioner.state.journal import Excerpt
 from provisioner.state.protocols import State
 from provisioner.telemetry.pool_windows import format_local_time
-from provisioner.telemetry.timeline import Kind, Subject, machine_documents, get_machine_names, search_texts, timeline
+from provisioner.telemetry.timeline import Kind, Subject, get_machine_names, machine_documents, search_texts, timeline
 
 NEAR = 5
 """Most ids that are suggested if the given id is unknown."""
@@ -43,8 +43,8 @@ def explain(state: State, id_: str) -> dict[str, Any]:
 
     ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
     ``event`` and ``text``. ``now``: sentences about its state and the next steps. ``machines``: the machines of a
-    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: known ids with similar spelling,
-    if this id is unknown.
+    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: known ids with similar
+    spelling, if this id is unknown.
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)

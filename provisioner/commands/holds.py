@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.ownership import user_name
-from provisioner.hostfactory.instance import DirectoryError
+from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
-from provisioner.schema.problems import ConfigError, suggestion
+from provisioner.schema.validation import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.holds import without_holds, with_hold
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
@@ -70,7 +70,7 @@ TEXTS = {
     ),
     HoldKind.STOP_ALL: (
         "Everything is stopped",
-        "No machine is made or deleted until `provisioner start-all`; the scripts answer on.",
+        "No machine is made or deleted until `provisioner start-all`; the scripts still answer.",
     ),
 }
 """The state of the target and the effect of a new hold, by kind of hold; the cancel of a machine is separate."""

@@ -31,7 +31,7 @@ from provisioner.telemetry.server import Server
 from provisioner.telemetry.timed_backend import TimedBackend
 
 if TYPE_CHECKING:
-    from provisioner.backends.events import Judged
+    from provisioner.backends.pubsub_events import Judged
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Service:
         if (events := self._settings.events) is None:
             return None
         with require_packages(extra("events")):
-            from provisioner.backends.events import EventStream, Worth
+            from provisioner.backends.pubsub_events import EventStream, Worth
 
         counters = EventMetrics(self.registry, Worth)
 

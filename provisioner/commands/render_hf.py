@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from provisioner.interrupts import interruptible
 
 

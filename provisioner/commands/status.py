@@ -15,9 +15,9 @@ from provisioner.commands.status_text import printed
 from provisioner.interrupts import interruptible
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrow_status
 
 WATCH_SECONDS = 2.0
 """Default seconds between two readings of ``--watch``."""

@@ -17,7 +17,7 @@ from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import format_printable
 from provisioner.planning.allocate.budget import get_cost, get_hourly_cost, get_month_cost, has_prices
-from provisioner.planning.core.usage import Cell, Usage, get_month, find_present_spans, get_usage, wall_day
+from provisioner.planning.core.usage import Cell, Usage, find_present_spans, get_month, get_usage, wall_day
 from provisioner.state.protocols import State
 from provisioner.telemetry.cost import format_limit
 from provisioner.telemetry.pool_status import read_pool_status
@@ -171,6 +171,7 @@ def _remarks(document: Document) -> Iterator[str]:
     if now["per_hour"] is None:
         return
     yield (
-        f"Now {now['machines']} machines: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} per hour; "
+        f"Now {now['machines']} machines: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} "
+        "per hour; "
         f"{now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from provisioner.files.config_error import Problem
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.hostfactory.instance import (
+from provisioner.hostfactory.provider_config import (
     TEMPLATE_ID,
     ConfigFile,
     Digests,
@@ -21,9 +21,9 @@ from provisioner.hostfactory.instance import (
     as_number,
     digest_of,
     format_expected,
+    format_value,
     load_config,
     read_json,
-    format_value,
 )
 
 UNLIMITED = -1

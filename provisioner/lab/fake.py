@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from provisioner.backends import Backend, BackendError, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.model import (
     Create,
@@ -35,7 +35,7 @@ from provisioner.model import (
 )
 from provisioner.optional_packages import extra
 from provisioner.schema.pool import DurationOrZero, Pool, Site
-from provisioner.schema.problems import Expects, Problem
+from provisioner.schema.validation import Expects, Problem
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 

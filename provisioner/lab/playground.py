@@ -19,8 +19,8 @@ from typing import Any, Self
 
 import requests
 
-from provisioner.backends.network import prepare
-from provisioner.hostfactory.instance import SCRIPTS
+from provisioner.backends.proxies_and_authorities import prepare
+from provisioner.hostfactory.provider_config import SCRIPTS
 from provisioner.interrupts import deferred_interrupts, interruptible
 
 CLONE = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from provisioner.backends import Backend
 from provisioner.interrupts import Latch
-from provisioner.loop.actors import ThreadedActors, record_ends
 from provisioner.loop.announced_ends import Notices
+from provisioner.loop.batch_threads import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn

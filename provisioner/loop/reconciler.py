@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provisioner.loop.actors import Actors, Results, batches
+from provisioner.loop.batch_threads import Actors, Results, batches
+from provisioner.loop.cached_state import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.loop.clock import CYCLE, Clock
-from provisioner.loop.cycle import Changes, CycleReport, Mandate
+from provisioner.loop.cycle_report import Changes, CycleReport, Mandate
 from provisioner.loop.hf_activity import HfActivityReader
-from provisioner.loop.history import History
 from provisioner.loop.holds import CurrentHolds
+from provisioner.loop.journal_lines import History
 from provisioner.loop.publisher import Publisher
-from provisioner.loop.startup import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.model import (
     LONG_AGO,
     Brake,
@@ -35,7 +35,7 @@ from provisioner.model import (
 from provisioner.planning.collect.orphans import release_brake
 from provisioner.planning.finish.returns import find_names_to_query
 from provisioner.planning.observe.call_outcomes import apply_outcomes
-from provisioner.planning.plan import World, decide, is_fresh, make_plan, make_trim, apply_inputs
+from provisioner.planning.plan import World, apply_inputs, decide, is_fresh, make_plan, make_trim
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.protocols import State
 

@@ -34,8 +34,8 @@ class PoolLimits:
     lag_seconds: float = 0.0
     """Least seconds between the begins of two snapshots that prove an absence."""
     mass_loss_seconds: float = 60.0
-    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag_seconds``, as for
-    a few machines."""
+    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag_seconds``,
+    as for a few machines."""
     stale_after_seconds: float = 60.0
     """Seconds of age above which a snapshot is no longer acted upon."""
     is_paused: bool = False

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import interleave_templates, order_requests
-from provisioner.planning.allocate.scheduling import request_machines
+from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.collect.cleanup import delete_closed
-from provisioner.planning.collect.orphans import open_unrecorded_slots, find_orphans, find_unlisted
+from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.collect.records import ingest, trim
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.usage import count_usage

@@ -14,9 +14,9 @@ from provisioner.backends import registry
 from provisioner.backends.kind import Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TemplatesError
+from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
+from provisioner.schema.validation import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from provisioner.backends.network import signature
+from provisioner.backends.proxies_and_authorities import signature
 from provisioner.model import Limits, Memory
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings.definitions import Settings
 from provisioner.settings.loader import load
 from provisioner.state.directory import STATE_FILES

@@ -17,17 +17,17 @@ from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
-    from provisioner.hostfactory.instance import Digests
+    from provisioner.hostfactory.provider_config import Digests
     from provisioner.model import Holds
-    from provisioner.state.hf_activity import Announced, Inventory, ReportedAnswers, Seen
     from provisioner.state.holds import Change, HoldStore
-    from provisioner.state.intent import IntentStore
+    from provisioner.state.intent_file import IntentStore
     from provisioner.state.journal import Excerpt, Journal
     from provisioner.state.loop_lock import LoopLock
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
-    from provisioner.state.memory import MemoryStore
+    from provisioner.state.memory_file import MemoryStore
+    from provisioner.state.poll_markers import Announced, Inventory, ReportedAnswers, Seen
     from provisioner.state.protocols import ScriptState, State
-    from provisioner.state.status import PoolStatusFile, StatusStore
+    from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
@@ -71,14 +71,14 @@ class StateFiles:
     Raises StateMissing.
     """
 
-    intent: IntentStore = _part("intent", "IntentStore")
-    memory: MemoryStore = _part("memory", "MemoryStore")
-    status: StatusStore = _part("status", "StatusStore")
-    pool_status: PoolStatusFile = _part("status", "PoolStatusFile", POOL_STATUS_FILE)
-    seen: Seen = _part("hf_activity", "Seen", "seen")
-    terminal_answers: ReportedAnswers = _part("hf_activity", "ReportedAnswers", "seen")
-    inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
-    announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
+    intent: IntentStore = _part("intent_file", "IntentStore")
+    memory: MemoryStore = _part("memory_file", "MemoryStore")
+    status: StatusStore = _part("status_file", "StatusStore")
+    pool_status: PoolStatusFile = _part("status_file", "PoolStatusFile", POOL_STATUS_FILE)
+    seen: Seen = _part("poll_markers", "Seen", "seen")
+    terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
+    inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
+    announced: Announced = _part("poll_markers", "Announced", ANNOUNCED_FILE)
     heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")

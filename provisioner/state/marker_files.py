@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.atomic import discard, facts_of, open_shared, remove, write_all
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
 
@@ -152,7 +152,7 @@ MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """A content that one side has read, and the time of the last read in ns by the file system's clock."""
+    """Digests of the files that one side has read, and the last read in ns by the file system's clock."""
 
     at: int
     digests: Digests

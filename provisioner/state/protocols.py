@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Holds, Intent, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt

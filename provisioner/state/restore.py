@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import get_higher
-from provisioner.state.archive import ADVICE, Dump
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, sync_directory
 from provisioner.state.codec import RecordError, decode_intent
 from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
+from provisioner.state.dump_format import ADVICE, Dump
 from provisioner.state.errors import (
     LockTimeout,
     StateError,
@@ -33,10 +33,10 @@ from provisioner.state.errors import (
     StateUnreadable,
     writing,
 )
-from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import make_shared_directory
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.memory_file import MemoryCodec
+from provisioner.state.poll_markers import numbers_in
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 

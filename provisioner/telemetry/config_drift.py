@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import Difference
 from provisioner.state.protocols import State

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     LONG_AGO,
     Brake,
@@ -88,7 +88,7 @@ class CycleLog:
         )
 
     def _log_distrust(self, report: CycleReport) -> None:
-        """Log once that a pool is distrusted, and once that its distrust ended, which no failed observation does."""
+        """Log the begin and the end of a pool's distrust, each once. A failed observation does not end the distrust."""
         failed = {
             pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
         }

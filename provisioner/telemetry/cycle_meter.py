@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     DESIRED,
     LONG_AGO,
@@ -26,7 +26,7 @@ from provisioner.model import (
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.allocate.budget import get_hourly_cost, get_month_cost, has_prices
 from provisioner.planning.core.holds import count_holds
-from provisioner.planning.core.usage import by_pool, find_span, find_present_spans
+from provisioner.planning.core.usage import by_pool, find_present_spans, find_span
 from provisioner.planning.report.answers import find_unlisted
 from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import Metrics

@@ -22,14 +22,14 @@ from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printab
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import get_loop_time
-from provisioner.telemetry.connections import Response
 from provisioner.telemetry.cost import spending_lines
+from provisioner.telemetry.http_connections import Response
+from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
-from provisioner.telemetry.samples import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_inputs import StatusInputs, read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrow_status
 from provisioner.telemetry.timeline import Kind, Subject, search_texts, timeline
 from provisioner.telemetry.unmet import unmet_lines
 

@@ -26,7 +26,7 @@ from provisioner.state.marker_files import UNSEEN
 from provisioner.state.protocols import State
 
 if TYPE_CHECKING:
-    from provisioner.loop.cycle import CycleReport
+    from provisioner.loop.cycle_report import CycleReport
 
 log = logging.getLogger(__name__)
 

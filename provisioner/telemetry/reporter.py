@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Memory
 from provisioner.settings.reload import Configuration
 from provisioner.state.marker_files import SILENT_SECONDS
@@ -14,9 +14,9 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.config_drift import ConfigDrift
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
 from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
+from provisioner.telemetry.machine_plots import Samples
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.pool_status import PoolStatusWriter
-from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.model import Intent, Memory, format_utc
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, advice_message
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import ScriptCalls

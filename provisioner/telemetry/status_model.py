@@ -25,13 +25,13 @@ from provisioner.model import (
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.state.marker_files import UNSEEN
-from provisioner.telemetry.brake_release import release_fields, get_loop_time
+from provisioner.telemetry.brake_release import get_loop_time, release_fields
 from provisioner.telemetry.config_drift import format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
-from provisioner.telemetry.pool_windows import Document, last_error, format_local_time, pool_failures, window_documents
+from provisioner.telemetry.pool_windows import Document, format_local_time, last_error, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
 from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
 
@@ -263,4 +263,4 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
     for one in status.stuck:
         why = one["text"] or "its place gives no reason; see its node, or its group"
-        yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"
+        yield f"STUCK {one['machine']} in pool {one['pool']}, which should be gone by now: {why}"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from provisioner.files.yaml_text import join
-from provisioner.hostfactory.instance import TemplatesError, format_expected, read_json
-from provisioner.schema.problems import ConfigError, Problem
+from provisioner.hostfactory.provider_config import TemplatesError, format_expected, read_json
+from provisioner.schema.validation import ConfigError, Problem
 from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from provisioner.files.yaml_text import join
-from provisioner.hostfactory.instance import TEMPLATE_ID, format_expected
-from provisioner.schema.problems import ConfigError, Expects, Problem, Section, read_mapping, validate
+from provisioner.hostfactory.provider_config import TEMPLATE_ID, format_expected
+from provisioner.schema.validation import ConfigError, Expects, Problem, Section, read_mapping, validate
 
 HfName = Annotated[str, StringConstraints(pattern=rf"^{TEMPLATE_ID}$"), Expects("1 to 64 letters, digits, '_' or '-'")]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]

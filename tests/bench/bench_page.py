@@ -25,8 +25,8 @@ from provisioner.model import Memory
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, format_time
+from provisioner.telemetry.machine_plots import SAMPLE_SECONDS, Samples, points
 from provisioner.telemetry.page import StatusPage
-from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples, points
 from tests.bench.bench_explain import REFUSED, Line, life, size_of
 from tests.bench.bench_status import REQUESTS, grid, leave
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.loop import relax_collector, without_collector
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (

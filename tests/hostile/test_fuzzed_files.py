@@ -18,15 +18,15 @@ from hypothesis import given
 from hf_scripts.commands import COMMANDS
 from provisioner.commands.status_text import printed
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TemplatesError
+from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.settings import loader
 from provisioner.settings.warnings import find_warnings
 from provisioner.state import atomic
-from provisioner.state.archive import pack, unpack
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import pack, unpack
 from provisioner.state.errors import StateError
-from provisioner.state.recovery import read_files, plan_recovery, summary_message
+from provisioner.state.file_recovery import plan_recovery, read_files, summary_message
 from provisioner.state.restore import restore_dump
 from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import status_model

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.events import Worth
 from provisioner.backends.mig import api
+from provisioner.backends.pubsub_events import Worth
 from provisioner.lab.cloud.compute.member_life import PROTECTED
 from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.lab.cloud.world import Fault

@@ -354,7 +354,7 @@ def left(machine: Machine, **environment: str) -> None:
     """A pod has joined, and left at SIGTERM as it should."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     ready(machine)
-    until(lambda: f"joined master1 as {NAME}" in logged(machine), 30, what="it says that it has joined")
+    until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it says that it has joined")
     pod.send_signal(signal.SIGTERM)
     assert pod.wait(timeout=30 * PATIENCE) == 0
     assert machine.calls[-1] == "egosh ego shutdown -f"

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.loop.loop import Loop, Pace, Setup
 from provisioner.model import Limits, Memory, PoolLimits, Slot, TemplateLimits, Verdict
 from provisioner.state.directory import StateDir

@@ -19,7 +19,7 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import Duplicate, Switches
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.actors import Batch, ThreadedActors
+from provisioner.loop.batch_threads import Batch, ThreadedActors
 from provisioner.model import (
     Delete,
     DeleteReason,

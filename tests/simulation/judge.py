@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.hostfactory import Answer
 from provisioner.lab.cloud.kubernetes import pod_status
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     NO_HOLDS,
     Create,

@@ -22,15 +22,15 @@ from hf_scripts.commands import ScriptCall
 from hf_scripts.input_documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.hostfactory import Answer
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Timings
 from provisioner.lab.cloud.kubernetes.errors import ApiError
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import Fault, World
-from provisioner.loop.actors import Batch, Results, carry_out
 from provisioner.loop.announced_ends import Notices
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.batch_threads import Batch, Results, carry_out
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
@@ -51,12 +51,12 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.state import batched_writes, recovery
-from provisioner.state import intent as intent_file
+from provisioner.state import batched_writes, file_recovery
+from provisioner.state import intent_file as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
-from provisioner.state.hf_activity import ReportedAnswers
-from provisioner.state.holds import without_holds, with_hold
+from provisioner.state.holds import with_hold, without_holds
+from provisioner.state.poll_markers import ReportedAnswers
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
@@ -67,8 +67,10 @@ PREFIX = "hf"
 RAM = "/dev/shm"
 
 POOLS = (
-    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline_seconds=300.0, spill_after_seconds=90.0),
-    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline_seconds=400.0, spill_after_seconds=120.0,
+    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline_seconds=300.0,
+               spill_after_seconds=90.0),
+    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline_seconds=400.0,
+               spill_after_seconds=120.0,
                lag_seconds=30.0, stale_after_seconds=90.0),
     PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline_seconds=300.0, spill_after_seconds=90.0),
 )  # fmt: skip
@@ -515,7 +517,7 @@ class Simulation:
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
         try:
-            files = recovery.read_files(self.hf)
+            files = file_recovery.read_files(self.hf)
         except StateMissing:  # no state is left: `provisioner init`
             self.hf.intent.create(PROVISIONER)
             return
@@ -527,8 +529,8 @@ class Simulation:
                 if isinstance(observation, Snapshot)
                 for name in observation.machines
             ]
-            plan = recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
-            recovery.apply_recovery(self.hf, plan)
+            plan = file_recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
+            file_recovery.apply_recovery(self.hf, plan)
             if plan.releases(applied=True):
                 self.hf.ask_recovery()
             self.judge.too_many = False

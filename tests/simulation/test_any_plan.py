@@ -34,7 +34,7 @@ from provisioner.model import (
 from provisioner.names import split_name
 from provisioner.planning.core.draft import TRANSITIONS
 from provisioner.planning.core.holds import in_force
-from provisioner.planning.plan import World, make_plan, apply_inputs
+from provisioner.planning.plan import World, apply_inputs, make_plan
 from provisioner.planning.report.answers import find_losses, request_answer
 from tests.unit.core import (
     BEFORE,

@@ -11,7 +11,7 @@ import pytest
 from provisioner.lab.cloud.world import Fault
 from provisioner.lab.virtual.run import Provisioner, Stage
 from provisioner.lab.virtual.scenario_file import scenarios
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Backoff, ErrorClass, Failure, Window
 from tests.simulation.watched import Watched
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded

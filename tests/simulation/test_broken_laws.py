@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from provisioner.hostfactory import Loss
-from provisioner.loop import reconciler, startup
+from provisioner.loop import cached_state, reconciler
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
@@ -237,7 +237,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
-    rebuild = startup.rebuild_memory
+    rebuild = cached_state.rebuild_memory
 
     def forgetful(*arguments: Any) -> Memory:
         memory = rebuild(*arguments)
@@ -246,7 +246,7 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(startup, "rebuild", forgetful)
+    return patch.object(cached_state, "rebuild", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:

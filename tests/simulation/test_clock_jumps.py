@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import RequestRecord, Slot, Verdict
 from provisioner.state.errors import StateMissing

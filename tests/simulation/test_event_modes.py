@@ -15,7 +15,7 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.backends.events import Hint, Sieve
+from provisioner.backends.pubsub_events import Hint, Sieve
 from provisioner.lab.cloud.compute.settings import Switches, Timings
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits

@@ -12,9 +12,9 @@ import pytest
 
 from provisioner.model import BrakeReason, Memory
 from provisioner.planning.core.usage import by_pool, get_usage
-from provisioner.state.archive import Dump, unpack
 from provisioner.state.dump import take_dump
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.dump_format import Dump, unpack
+from provisioner.state.memory_file import MemoryCodec
 from provisioner.state.restore import restore_dump
 from tests.simulation.simulation import LIMITS, PROVISIONER
 from tests.simulation.site import Site, three_requests

@@ -10,7 +10,7 @@ import pytest
 from provisioner.lab.virtual.run import Provisioner, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import scenarios
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
 from provisioner.planning.allocate.budget import get_cost
 from provisioner.planning.core.usage import by_pool, get_usage

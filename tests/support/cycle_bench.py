@@ -10,7 +10,7 @@ from pathlib import Path
 
 from provisioner.backends import MayStart
 from provisioner.lab.fake import Entry, FakeBackend, FakePool
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Create,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.model import Hold, HoldKind
 from provisioner.state.directory import StateDir
-from provisioner.state.holds import without_holds, with_hold
+from provisioner.state.holds import with_hold, without_holds
 
 STOP = Hold(HoldKind.STOP_ALL, "", "ann", 1.5, "cloud is down")
 PAUSE = Hold(HoldKind.PAUSE, "a", "bob", 2.0)

@@ -38,7 +38,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import order_requests
-from provisioner.planning.allocate.scheduling import request_machines
+from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from provisioner.backends import BackendError, Ended, Finding, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes

@@ -17,8 +17,8 @@ from typing import Any
 import kubernetes.client
 
 from provisioner.backends import BackendError
+from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.concurrency import MOST
-from provisioner.backends.connections import limit_responses
 from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, Way, words
 from provisioner.backends.gke.credentials import (
     MALFORMED,
@@ -29,7 +29,7 @@ from provisioner.backends.gke.credentials import (
     read_credentials,
 )
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.network import get_ca_bundle, proxy_login, signature
+from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)

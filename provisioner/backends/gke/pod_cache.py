@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
-from provisioner.backends.connections import MOST_PAGES
+from provisioner.backends.client_connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pod_status import Pod

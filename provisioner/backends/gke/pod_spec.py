@@ -23,10 +23,10 @@ from typing import Any
 import yaml
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import signature
-from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, format_read_error, format_syntax_error
+from provisioner.backends.proxies_and_authorities import signature
+from provisioner.files.yaml_text import TOO_DEEP, format_read_error, format_syntax_error, parse, read_text
 from provisioner.model import Create, ErrorClass
-from provisioner.schema.problems import expected
+from provisioner.schema.validation import expected
 
 CONTAINERS = "hf-provisioner/containers"
 """Annotation of a pod with its pod spec's containers, because others (a service mesh) may add containers."""

@@ -21,7 +21,7 @@ from typing import Any
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
+from provisioner.backends.client_connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered_error, words
 from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pods import Identity

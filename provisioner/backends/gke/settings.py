@@ -17,7 +17,7 @@ from provisioner.schema.pool import (
     Pool,
     Switch,
 )
-from provisioner.schema.problems import Expects, expected, words_of
+from provisioner.schema.validation import Expects, expected, words_of
 
 Namespace = Annotated[
     str,

@@ -32,7 +32,7 @@ class SpotNodes:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """True for a Spot node, False for another, None for a node not read yet, by name in the order of first use."""
+        """By node name, in the order of first use: True for Spot, False for any other, None if not read yet."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeVar
 
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.live_check import GroupInspection

@@ -152,7 +152,7 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping instance, which may hang. The end is the same in all observations."""
+    """Return the expected end of a stopping instance, as first observed; None if the cause is unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

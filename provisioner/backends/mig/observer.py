@@ -26,7 +26,7 @@ from provisioner.backends.mig.entries import (
 )
 from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
-from provisioner.backends.mig.preemptions import Preemptions
+from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import ListResult, Project, SharedList
 from provisioner.backends.responses import translated_errors

@@ -11,7 +11,7 @@ from provisioner.lab.virtual.backend import VirtualActors, VirtualBackend
 from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.clock import gap
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Uptime
 from provisioner.settings.definitions import Settings

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.driver import VirtualLoop
-from provisioner.lab.virtual.grid import Grid
-from provisioner.lab.virtual.ledger import MINUTE, Ledger, Sample
+from provisioner.lab.virtual.hostfactory import Grid
 from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.scenario import Act, Event, Scenario
 from provisioner.lab.virtual.state import VirtualState
-from provisioner.loop.cycle import CycleReport
+from provisioner.lab.virtual.true_events import MINUTE, Ledger, Sample
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import HOUR, ErrorClass, Hold, HoldKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
@@ -62,7 +62,7 @@ class Controller(Protocol):
         """Check the laws that hold at every moment."""
 
     def end(self) -> Mapping[str, float | None]:
-        """Return the numbers that only this controller has."""
+        """End the run. Return the measures that only this controller has, by name."""
 
     def reasons(self) -> tuple[str, ...]:
         """Return the classes of failures that were reported as reasons for missing machines."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, Intent, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
-from provisioner.state.holds import without_holds, with_hold
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
 

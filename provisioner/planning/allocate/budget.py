@@ -14,7 +14,7 @@ from functools import cached_property
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import HOUR, Limits, Memory
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.usage import Cell, get_month, find_present_spans
+from provisioner.planning.core.usage import Cell, find_present_spans, get_month
 
 TOLERANCE = 1e-6
 """Tolerance in machines. Prices have rounding errors, and ten machines at 0.1 have to fit into a budget of 1."""

@@ -11,7 +11,7 @@ from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.allocate.budget import BudgetLeft
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import lacks_room
 
@@ -122,7 +122,7 @@ class Capacity:
             not limits.is_paused
             and pool in self._draft.snapshots
             and pool not in self.busy
-            and not window.is_blocked(current, self._draft.now)
+            and not create_window.is_blocked(current, self._draft.now)
         )
 
     def admit(self, slot: Slot, template: str) -> bool:
@@ -143,11 +143,11 @@ class Capacity:
         return True
 
     def is_pausing(self, slot: Slot, template: str) -> bool:
-        """Return whether an unsent create waits because its pool takes no creates just now, until ``spill_after_seconds`` has
-        passed."""
+        """Return True if an unsent create waits for its pool, which takes no creates now and may for
+        ``spill_after_seconds``."""
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
-        if window.is_pausing(current) and self._draft.now < spill_at:
+        if create_window.is_pausing(current) and self._draft.now < spill_at:
             self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
@@ -161,7 +161,7 @@ class Capacity:
             return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
-        if window.is_blocked(current, draft.now):
+        if create_window.is_blocked(current, draft.now):
             draft.wake_at(current.retry_at)
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
@@ -171,7 +171,7 @@ class Capacity:
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
-        free = min(window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        free = min(create_window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if (affordable := self._budget_left.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:
@@ -186,7 +186,7 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return whether machines wait for a closed window: for ``spill_after_seconds`` at most, and not after early losses."""
+        """Return True if machines wait for a closed window, up to ``spill_after_seconds``; False after early losses."""
         current = self._draft.window(*key)
         if current.early_loss is not None:
             return False

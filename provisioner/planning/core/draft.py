@@ -36,7 +36,7 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.holds import in_force
 from provisioner.planning.core.slots import find_slot
 
@@ -199,7 +199,9 @@ class Draft:
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return window.update(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
+        return create_window.update(
+            self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
+        )
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
         """Record the window of a template in a pool."""
@@ -210,7 +212,9 @@ class Draft:
         """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
         have been applied."""
         key = slot.pool, self.requests[slot.request].template
-        changed = window.after_failure(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
+        changed = create_window.after_failure(
+            self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True
+        )
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:

@@ -19,7 +19,7 @@ from provisioner.model import (
     ReturnRecord,
     Verdict,
 )
-from provisioner.planning.allocate.scheduling import fail_missing
+from provisioner.planning.allocate.machine_requests import fail_missing
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.holds import format_hold
 from provisioner.planning.core.slots import (

@@ -18,7 +18,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import get_boot_deadline, count_missing, down_slots, find_machine, pending_slots
+from provisioner.planning.core.slots import count_missing, down_slots, find_machine, get_boot_deadline, pending_slots
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 

@@ -19,7 +19,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
@@ -54,7 +54,7 @@ def apply_outcomes(
 def _note_created(draft: Draft, create: Create, slot: Slot) -> None:
     draft.put(create.request, slot.with_observed(is_accepted=True))
     key = create.pool, create.template
-    draft.set_window(*key, window.after_create(draft.window(*key), slot.asked_at))
+    draft.set_window(*key, create_window.after_create(draft.window(*key), slot.asked_at))
 
 
 def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
@@ -65,11 +65,11 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
     before = draft.window(create.pool, create.template)
     if throttled and wait is not None:
-        changed = window.back_off_for(before, failure, wait, draft.now)
+        changed = create_window.back_off_for(before, failure, wait, draft.now)
     elif throttled or failure.error.is_ambiguous:
-        changed = window.back_off(before, failure, draft.now, draft.limits)
+        changed = create_window.back_off(before, failure, draft.now, draft.limits)
     else:
-        changed = window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
+        changed = create_window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
     draft.set_window(create.pool, create.template, changed)
 
 

@@ -22,7 +22,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
@@ -72,7 +72,7 @@ def reconcile(draft: Draft) -> None:
         note_absent(draft, record, slot, news.early)
     for key, submissions in news.began.items():
         newest, limits = max(submissions), draft.pool(key[0])
-        changed = window.after_runs(
+        changed = create_window.after_runs(
             draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions)
         )
         draft.set_window(*key, changed)

@@ -47,8 +47,8 @@ def find_new_refusals(
 ) -> Iterator[Refusal]:
     """Yield the machines that were refused since the last cycle.
 
-    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. A slot whose machine was
-    refused may be open, failed or withdrawn. It counts once for each error class.
+    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. A slot whose
+    machine was refused may be open, failed or withdrawn. It counts once for each error class.
     """
     for name, refusal in waiting_now.items():
         if not _is_same(waited_before.get(name), refusal):

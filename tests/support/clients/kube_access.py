@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import urllib3
 
-from provisioner.backends.connections import limit_responses
+from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.gke.api import Way
 
 

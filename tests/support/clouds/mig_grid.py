@@ -22,7 +22,7 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Observation, ObservationFailed, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir

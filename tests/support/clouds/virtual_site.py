@@ -22,7 +22,7 @@ from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.announced_ends import Notices
-from provisioner.loop.cycle import CycleReport, Mandate
+from provisioner.loop.cycle_report import CycleReport, Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
@@ -45,7 +45,7 @@ from tests.support.inline_actors import InlineActors
 from tests.support.stores import add_request, add_return
 
 if TYPE_CHECKING:
-    from provisioner.backends.events import Worth
+    from provisioner.backends.pubsub_events import Worth
 
 PREFIX = "hf"
 SPEC = advised(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
@@ -190,7 +190,7 @@ class VirtualSite:
 
     def listen(self) -> Counter[Worth]:
         """From now on the loop hears the audit log; what its entries were worth."""
-        from provisioner.backends.events import Sieve  # Google's library of Pub/Sub takes a second to import
+        from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
         worths: Counter[Worth] = Counter()

@@ -20,7 +20,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.marker_files import UNSEEN
-from provisioner.state.memory import MemoryStore
+from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk

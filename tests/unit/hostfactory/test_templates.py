@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import SHOWN_CHARACTERS, ProviderConfig, TemplatesError, format_value
+from provisioner.hostfactory.provider_config import SHOWN_CHARACTERS, ProviderConfig, TemplatesError, format_value
 from provisioner.hostfactory.templates import Provider
 from tests.support.hostfactory.schemas import check_output
 

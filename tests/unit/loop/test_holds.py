@@ -110,8 +110,8 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
     assert logged_lines(current_holds, caplog) == []
     pull(state, DRAIN, CANCEL)
     assert logged_lines(current_holds, caplog) == [
-        ("Hold pulled", "drain", "bob", "zone is sick"),
-        ("Hold pulled", "cancel", "eve", "wrong job"),
+        ("Hold set", "drain", "bob", "zone is sick"),
+        ("Hold set", "cancel", "eve", "wrong job"),
     ]
     assert logged_lines(current_holds, caplog) == []
     release(state, HoldKind.DRAIN)
@@ -122,7 +122,7 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
 
 def test_a_start_logs_the_holds_in_force(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert logged_lines(CurrentHolds(state), caplog) == [("Hold held", "stop-all", "ann", "cloud is down")]
+    assert logged_lines(CurrentHolds(state), caplog) == [("Hold in force", "stop-all", "ann", "cloud is down")]
 
 
 def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:

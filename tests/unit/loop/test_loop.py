@@ -23,7 +23,7 @@ from provisioner.backends.registry import built_in_kinds
 from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
 from provisioner.loop import standby
-from provisioner.loop.cycle import CycleReport, SupersededError
+from provisioner.loop.cycle_report import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
@@ -41,7 +41,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.holds import without_holds, with_hold
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
 from tests.support.stores import add_request, forgotten

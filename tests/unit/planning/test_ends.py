@@ -107,7 +107,8 @@ def learned(known: Memory) -> Window:
         pytest.param(SUCCEEDED, [at(20, replace(STOPS, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))], False,
                      id="it was dead after its preemption was announced"),
         pytest.param(slot(0, Verdict.RETURNED, ran_at=BEFORE), [at(30, machine(**DEAD))], False, id="HF gave it back"),
-        pytest.param(slot(0, Verdict.CANCELLED, ran_at=BEFORE), [at(30, machine(**DEAD))], False, id="it was cancelled"),
+        pytest.param(slot(0, Verdict.CANCELLED, ran_at=BEFORE), [at(30, machine(**DEAD))], False,
+                     id="it was cancelled"),
         pytest.param(SUCCEEDED, [at(30, machine())], False, id="it lives"),
         # Loop time goes on over a restart: when in the pause the machine ended is unknown.
         pytest.param(SUCCEEDED, [at(0.5, machine()), at(600, machine(**DEAD))], False, id="it ended in a pause"),

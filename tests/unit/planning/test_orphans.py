@@ -22,8 +22,8 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import SLOT_NUMBERS
-from provisioner.planning.allocate.scheduling import NO_NUMBERS
-from provisioner.planning.collect.orphans import open_unrecorded_slots, find_orphans, find_unlisted
+from provisioner.planning.allocate.machine_requests import NO_NUMBERS
+from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
@@ -150,8 +150,8 @@ def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembere
         pytest.param(memory(giving_back(ORPHAN)), machine(0, request=OTHER), {}, [], id="of an open return: no"),
         pytest.param(memory(giving_back(ORPHAN, ended=RequestStatus.COMPLETE_WITH_ERROR)), machine(0, request=OTHER),
                      {}, [ORPHAN], id="of an ended return: yes"),
-        pytest.param(memory(orphans=noted(1, BEFORE)), machine(0, request=OTHER), {"listed": {ORPHAN: NOW - 3600}}, [],
-                     id="HF lists it, whatever our files say: no"),
+        pytest.param(memory(orphans=noted(1, BEFORE)), machine(0, request=OTHER),
+                     {"listed_at": {ORPHAN: NOW - 3600}}, [], id="HF lists it, whatever our files say: no"),
     ],
 )  # fmt: skip
 def test_what_is_an_orphan(remembered: Memory, seen: Machine, activity: dict[str, Any], orphans: list[str]) -> None:
@@ -215,7 +215,8 @@ def test_a_new_memory_beside_machines_of_ours(
         pytest.param(6, {}, memory(generation=7), BrakeReason.INTENT_OLDER, id="intent is older than one seen before"),
         pytest.param(7, {}, memory(record(slot()), generation=7), BrakeReason.REQUEST_LOST,
                      id="intent lacks a request that memory knows"),
-        pytest.param(7, {}, memory(record(slot(0, Verdict.FAILED, is_gone=True), is_trimmed=True, ended=DONE), generation=7),
+        pytest.param(7, {}, memory(record(slot(0, Verdict.FAILED, is_gone=True), is_trimmed=True, ended=DONE),
+                     generation=7),
                      None, id="intent lacks a request that was trimmed"),
         pytest.param(8, {}, memory(generation=7), None, id="intent is newer"),
     ],
@@ -327,7 +328,10 @@ def used(*slots: Slot, **changes: object) -> Memory:
 def lists(last: float = NOW, **changes: object) -> HfActivity:
     """Return the activity of an HF that has listed hosts for days, last at ``last``, and none of ours."""
     return HfActivity(
-        **({"since": NOW - 90 * HOUR, "started_at": NOW - 90 * HOUR, "last_call_at": NOW, "last_list_at": last} | changes)
+        **(
+            {"since": NOW - 90 * HOUR, "started_at": NOW - 90 * HOUR, "last_call_at": NOW, "last_list_at": last}
+            | changes
+        )
     )  # type: ignore[arg-type]
 
 
@@ -358,8 +362,10 @@ def test_each_plan_notes_what_no_list_names() -> None:
                      id="not for an hour: noted since then"),
         pytest.param(used(GIVEN), lists(listed_at={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
                      id="no list came either: no"),
-        pytest.param(used(GIVEN), lists(started_at=NOW - 60, since=NOW - 60), None, id="after a restart: not yet known"),
-        pytest.param(NAMED, lists(started_at=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
+        pytest.param(used(GIVEN), lists(started_at=NOW - 60, since=NOW - 60), None,
+                     id="after a restart: not yet known"),
+        pytest.param(NAMED, lists(started_at=NOW - 60, since=NOW - 60), NOW - 30 * HOUR,
+                     id="a note survives a restart"),
         pytest.param(NAMED, lists(listed_at={name(0): NOW}), None, id="named again: taken back"),
         pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
         pytest.param(NAMED, HfActivity(), NOW - 30 * HOUR, id="HF does not call: the note stays"),

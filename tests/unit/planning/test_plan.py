@@ -35,7 +35,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.bench import bench_plan
@@ -186,7 +186,7 @@ def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitt
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
     known_window = made.memory.windows["a", TEMPLATE]
     assert (known_window.level, known_window.failure) == (1, NO_IMAGE)
-    assert window.after_create(known_window, NOW) is known_window
+    assert create_window.after_create(known_window, NOW) is known_window
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -195,14 +195,15 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
+    assert create_window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 
 @pytest.mark.parametrize(
     ("one", "observation", "known_window", "failure"),
     [
-        pytest.param(slot(failure=BROKEN, was_seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
+        pytest.param(slot(failure=BROKEN, was_seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None,
+                     BROKEN,
                      id="the machine's own reason"),
         pytest.param(slot(failure=BROKEN), unobserved(), None, BROKEN, id="its last known reason, also when blind"),
         pytest.param(slot(), unobserved(), None,
@@ -268,7 +269,8 @@ def test_the_next_plan_is_due_at_the_next_deadline(remembered: Memory, due: floa
         pytest.param([running(0), slot(1, Verdict.FAILED, is_gone=True)], 2, None, id="one failed: replaced, running"),
         pytest.param([running(0), slot(1, Verdict.FAILED, is_gone=True), running(2)], 2, DONE,
                      id="one failed, its replacement runs: complete"),
-        pytest.param([running(0), slot(1, is_set_aside=True)], 2, WITH_ERROR, id="one is set aside: it holds nothing up"),
+        pytest.param([running(0), slot(1, is_set_aside=True)], 2, WITH_ERROR,
+                     id="one is set aside: it holds nothing up"),
     ],
 )  # fmt: skip
 def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus | None) -> None:

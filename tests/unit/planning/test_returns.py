@@ -21,7 +21,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.finish.returns import settle_returns, find_names_to_query
+from provisioner.planning.finish.returns import find_names_to_query, settle_returns
 from tests.unit.core import (
     BEFORE,
     NOW,

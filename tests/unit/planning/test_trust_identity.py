@@ -49,7 +49,7 @@ def test_new_machines_without_a_request_in_two_observations_latch_the_brake() ->
     ("age", "new"), [(FIRST_SECONDS, False), (FIRST_SECONDS + 1, True)], ids=["begins", "has begun"]
 )
 def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
-    last = planned(memory(), [0], started_at=NOW - age)
+    last = planned(memory(), [0], started=NOW - age)
     assert bool(last.memory.orphans.appeared) is new
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.lab.fake import Entry
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.loop.reconciler import _identity
 from provisioner.model import (
     DeleteReason,

@@ -18,14 +18,14 @@ from provisioner.planning.core.usage import (
     EARLIER,
     LONGEST,
     Span,
-    split_by_day,
     by_pool,
     count_usage,
-    get_month,
     find_span,
+    get_month,
     get_usage,
+    split_by_day,
 )
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.memory_file import MemoryCodec
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,

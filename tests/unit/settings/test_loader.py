@@ -18,7 +18,7 @@ from provisioner.commands import cli
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
-from provisioner.schema.problems import NAMES_SHOWN
+from provisioner.schema.validation import NAMES_SHOWN
 from provisioner.settings import loader
 from provisioner.settings.definitions import Backoff, Loop
 from provisioner.settings.warnings import find_warnings

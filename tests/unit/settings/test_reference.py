@@ -16,7 +16,7 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.commands import cli
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings import loader, reference
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Limits, Memory, RequestRecord, Verdict
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.holds import with_hold

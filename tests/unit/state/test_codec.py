@@ -46,7 +46,7 @@ from provisioner.model import (
 from provisioner.names import SLOT_BLOCK
 from provisioner.state.codec import ROWS, RecordError, decode
 from provisioner.state.directory import Loss, StateDir
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.memory_file import MemoryCodec
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.parts import alter

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import unpack
 from provisioner.state.errors import LockTimeout, StateError, StateLinked, StateMissing, StateUnreadable
 from provisioner.state.locks import DataLock
 from tests.support.stores import contents

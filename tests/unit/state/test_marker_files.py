@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
 from provisioner.state.marker_files import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
-from provisioner.state.status import PoolStatusFile
+from provisioner.state.status_file import PoolStatusFile
 from provisioner.telemetry.config_drift import format_difference
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Hold, HoldKind, Memory
-from provisioner.state.archive import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
 from provisioner.state.holds import with_hold
 from provisioner.state.locks import DataLock

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Action,
     Brake,

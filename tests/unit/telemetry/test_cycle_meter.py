@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Brake,
     BrakeReason,

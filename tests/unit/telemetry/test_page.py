@@ -17,8 +17,8 @@ from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import format_time
 from provisioner.telemetry import page as pages
+from provisioner.telemetry.machine_plots import Samples
 from provisioner.telemetry.page import StatusPage, clip
-from provisioner.telemetry.samples import Samples
 from tests.support.parts import alter
 from tests.support.status_page import HOSTILE, TIDY, grid, hours, leave, page
 from tests.unit.core import NOW, REQUEST, memory, name, record, running, slot
@@ -247,7 +247,7 @@ def test_a_pool_a_request_and_a_machine_have_a_timeline(tmp_path: Path) -> None:
     status_page = StatusPage(state, lambda: remembered, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
         assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(status_page, path)
-    assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(status_page, f"/pool/{TIDY}")
+    assert "Drain in pool gke-main set by ann: &lt;i&gt;ill." in text_of(status_page, f"/pool/{TIDY}")
     assert "Timeline" not in text_of(status_page, "/") + text_of(status_page, f"/template/{TIDY}")
 
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import pytest
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Create,
     Delete,

@@ -12,14 +12,14 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.hostfactory.instance import Digests
-from provisioner.loop.cycle import CycleReport
+from provisioner.hostfactory.provider_config import Digests
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import PendingReason, Plan, Verdict
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
+from provisioner.telemetry.machine_plots import ALL
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
-from provisioner.telemetry.samples import ALL
 from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot, transitions
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from provisioner.model import Limits, RequestStatus, Verdict, Window
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrow_status
 from tests.support.desk import facts
 from tests.unit.core import (
     NOW,

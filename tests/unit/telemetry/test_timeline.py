@@ -24,7 +24,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
      "2 machines wait in pool a: the cap of 9"),
     ({"event": "deferred", "pool": "a", "reason": "budget", "count": 1}, "1 machine waits in pool a: the budget"),
     ({"event": "hold", "hold": "drain", "pool": "a", "result": "pulled", "who": "ann", "text": "it is ill"},
-     "Drain in pool a pulled by ann: it is ill."),
+     "Drain in pool a set by ann: it is ill."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "ok"}, f"Pool a took the create of {name(0)}."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "denied", "text": "no\nway"},
      f"Pool a refused 1 create of {name(0)}: denied: “no way”"),

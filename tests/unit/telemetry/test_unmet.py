@@ -26,7 +26,7 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.state.codec import encode
-from provisioner.telemetry.pool_windows import format_duration, format_local_time, pool_failures, format_pool_line
+from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line, pool_failures
 from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Budget, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
