@@ -101,9 +101,9 @@ class Pool(Section):
     earlier counts as a failed boot, and another machine is requested. Must be less than the lifetime that the place
     gives each machine."""
     down_seconds: DurationOrZero = 900.0
-    """Seconds that a machine reported to HF may not be ready (its container crashes repeatedly, or its readiness probe
-    fails) until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines
-    here, and more than one, are not ready at once, all are kept, because the cause is probably not in the machines."""
+    """Seconds that a machine reported to HF may not be ready (its container crashes, or its readiness probe fails)
+    until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
+    and more than one, are not ready at once, all are kept, because the machines are hardly the cause."""
     spill_after_seconds: Duration = 180.0
     """Seconds that a machine may wait here until the template's next pool makes the machine; default 180."""
     lag_seconds: DurationOrZero = 0.0
