@@ -225,7 +225,7 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     return {
         "hold": by.kind,
         "target": by.target,
-        "pulled": verb.sets,
+        "set": verb.sets,
         "changed": was_in_force is not verb.sets,
         "held_by": _setter(in_force) if in_force else None,
         "machine": known.is_machine(by),
@@ -241,7 +241,7 @@ def _setter(hold: Hold) -> dict[str, str]:
 
 def _lines(document: Document) -> Iterator[str]:
     """Yield the document as a line for a terminal."""
-    target, sets = document["target"], document["pulled"]
+    target, sets = document["target"], document["set"]
     subject = f"pool {target}" if target else "everything"
     state_text, effect_text = (
         words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]]

@@ -186,7 +186,7 @@ def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None
 
 def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
     if isinstance(record, ReturnRecord):
-        return {"event": "back", "return": record.id, "machines": list(record.names)}
+        return {"event": "return", "return": record.id, "machines": list(record.names)}
     line: Line = {"event": "asked", "request": record.id, "template": record.template, "count": record.count}
     return line | {"account": record.rc_account} if record.rc_account else line
 

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -91,6 +91,8 @@ def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
 def words_of(model: type[Section], setting: str) -> str:
     """Return the words of the ``Expects`` in the type of a setting of ``model``."""
     field = model.model_fields[setting]
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(repr(word) for word in get_args(field.annotation))
     notes = [*field.metadata, *_nested_notes(field.annotation)]
     return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
 

@@ -136,8 +136,8 @@ def _return_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None
     names = {*(record.names if record else ()), *_returned_names(subject, lines)}
     ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
     facts = read_facts(ends, names.__contains__)
-    if record and memory and not any(fact.event == "back" for fact in facts):
-        facts.append(Fact(memory.wall_of(record.read_at), "back", "", record.id, record.names, len(record.names)))
+    if record and memory and not any(fact.event == "return" for fact in facts):
+        facts.append(Fact(memory.wall_of(record.read_at), "return", "", record.id, record.names, len(record.names)))
     return facts + _acknowledgement(memory, record)
 
 

@@ -119,7 +119,7 @@ def _read_command(line: Line) -> dict[str, Any]:
 
 _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "asked": lambda line: {"about": format_order(line.get("template", "?"), line.get("account"))},
-    "back": lambda line: {"about": str(line.get("return", "?"))},
+    "return": lambda line: {"about": str(line.get("return", "?"))},
     "close": lambda line: {
         "about": line.get("cause") or line.get("error") or "",
         "event": line.get("verdict", "closed"),
@@ -187,7 +187,7 @@ _SENTENCES: Mapping[str, str] = {
     "heard": "HostFactory has read the end: {about}.",
     "lost": "{who} {were} lost{in_pool}{because}.",
     "reported lost": "The loop reports to HostFactory that {who} {about}.",
-    "back": "HostFactory returned {who} (return request {about}).",
+    "return": "HostFactory returned {who} (return request {about}).",
     "failed": "{who} failed{in_pool}{because}.",
     "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",
     "returned": "{who} {were} returned{in_pool}{because}.",

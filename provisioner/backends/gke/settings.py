@@ -30,7 +30,7 @@ class GkePool(Pool):
     """Pods in one namespace of one cluster, all from one pod spec."""
 
     kind: Literal["gke"] = "gke"
-    """``gke``."""
+    """Kind of the place."""
     namespace: Namespace = "gcp-symphony"
     """Namespace of the pods; default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
     pod_spec: File

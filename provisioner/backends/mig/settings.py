@@ -24,7 +24,7 @@ class MigPool(Pool):
     """Instances of one managed instance group."""
 
     kind: Literal["mig"] = "mig"
-    """``mig``."""
+    """Kind of the place."""
     project: PlaceName
     """Google Cloud project of the group; default ``GCP_PROJECT_ID`` of HF's provider config."""
     zone: Zone = None

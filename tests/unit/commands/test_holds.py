@@ -243,7 +243,7 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
     document = json.loads(called(capsys, "drain", "a", "--reason", "sick", "-o", "json")[1])
     assert document.pop("held_by")["reason"] == "sick"
     assert document == {
-        "hold": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
+        "hold": "drain", "target": "a", "set": True, "changed": True, "machine": False,
         "paused_by_settings": False, "loop_runs": True, "anew": "",
     }  # fmt: skip
 

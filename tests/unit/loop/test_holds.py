@@ -131,7 +131,7 @@ def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:
     pull(bench.state, STOP)
     bench.cycle()
     (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "hold"]
-    assert (line["result"], line["who"], "cycle" in line) == ("pulled", "ann", True)
+    assert (line["result"], line["who"], "cycle" in line) == ("set", "ann", True)
 
 
 def test_a_journal_that_cannot_be_written_stops_nothing_and_is_logged(

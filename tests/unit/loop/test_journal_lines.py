@@ -160,7 +160,7 @@ def test_a_request_is_asked_opened_running_reported_and_gone(diary: Diary) -> No
     closed = {"event": "close", "pool": "a", "template": TEMPLATE, "verdict": "returned"}
     assert diary.cycle(memory(ended, back)) == [
         *({**closed, "machine": name(n)} for n in (0, 1)),
-        {"event": "back", "return": back.id, "machines": [name(0), name(1)]},
+        {"event": "return", "return": back.id, "machines": [name(0), name(1)]},
         {"event": "gone", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]},
     ]
     assert diary.cycle(memory(ended, replace(back, ended=RequestStatus.COMPLETE))) == [
@@ -331,8 +331,8 @@ def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
     ids=["pool", "machine", "request", "all"],
 )
 def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: Hold, place: dict[str, str]) -> None:
-    said = {"event": "hold", "hold": hold.kind, "result": "pulled", "who": hold.who, "text": hold.reason}
-    assert diary.cycle(holds=[HoldChange("pulled", hold)]) == [said | place]
+    said = {"event": "hold", "hold": hold.kind, "result": "set", "who": hold.who, "text": hold.reason}
+    assert diary.cycle(holds=[HoldChange("set", hold)]) == [said | place]
 
 
 def test_what_is_not_published_is_not_recorded_as_reported(diary: Diary) -> None:
@@ -398,7 +398,7 @@ def test_the_real_cycle_writes_each_event(tmp_path: Path) -> None:
         "create": 2,
         "running": 1,
         "reported": 2,
-        "back": 1,
+        "return": 1,
         "close": 2,
         "delete": 2,
         "gone": 1,

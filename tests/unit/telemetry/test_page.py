@@ -242,7 +242,7 @@ def test_a_pool_a_request_and_a_machine_have_a_timeline(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
     leave(state, remembered, pool_status)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
-    hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
+    hold = {"event": "hold", "hold": "drain", "result": "set", "pool": TIDY, "who": "ann", "text": "<i>ill"}
     state.journal.append({"time": format_time(time.time()), "cycle": 1, **line} for line in (refused, hold))
     status_page = StatusPage(state, lambda: remembered, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):

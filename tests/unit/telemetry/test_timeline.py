@@ -23,7 +23,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
     ({"event": "deferred", "pool": "a", "reason": "cap", "bound": 9, "count": 2},
      "2 machines wait in pool a: the cap of 9"),
     ({"event": "deferred", "pool": "a", "reason": "budget", "count": 1}, "1 machine waits in pool a: the budget"),
-    ({"event": "hold", "hold": "drain", "pool": "a", "result": "pulled", "who": "ann", "text": "it is ill"},
+    ({"event": "hold", "hold": "drain", "pool": "a", "result": "set", "who": "ann", "text": "it is ill"},
      "Drain in pool a set by ann: it is ill."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "ok"}, f"Pool a took the create of {name(0)}."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "denied", "text": "no\nway"},
@@ -47,7 +47,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
      "was withdrawn in pool a: timeout"),
     ({"event": "close", "pool": "a", "verdict": "failed", "error": "other", "machines": [name(0), name(1)], "times": 2},
      f"{name(0)}, {name(1)} failed in pool a: other"),
-    ({"event": "back", "return": BACK, "machines": [name(0)]},
+    ({"event": "return", "return": BACK, "machines": [name(0)]},
      f"HostFactory returned {name(0)} (return request {BACK})"),
     ({"event": "delete", "machine": name(0), "pool": "a", "result": "ok", "reason": "returned"}, "took the delete of"),
     ({"event": "delete", "pool": "a", "result": "denied", "text": "no", "machines": [name(0)], "times": 50},
@@ -60,7 +60,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("line", "said"), EVENTS, ids=lambda value: value["event"] if isinstance(value, dict) else "")
 def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
-    if line["event"] not in ("back", "create", "close", "delete", "troubled"):
+    if line["event"] not in ("return", "create", "close", "delete", "troubled"):
         line = {"request": REQUEST} | line
     (sentence,) = timeline(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
     assert said in sentence.text
