@@ -576,7 +576,7 @@ class Judge:
         memory, now = self._sim.life.reconciler.memory, self._sim.life.clock.now()
         records: dict[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns} if memory else {}
         for record in records.values():
-            late = now - record.deadline
+            late = now - record.deadline_at
             assert record.ended or late < LATENESS, f"{Law.ENDS}: {record.id} is {late:.0f} s past its deadline"
 
     def check_end(self) -> None:

@@ -111,11 +111,11 @@ def a_failed_observation_is_an_empty_pool() -> Break:
         }
         return perceive(replace(world, observations=observations), memory, *rest)
 
-    return patch.object(reconciler, "perceive", trusting)
+    return patch.object(reconciler, "apply_inputs", trusting)
 
 
 def an_old_observation_is_as_good_as_a_new_one() -> Break:
-    return patch.object(plan, "fresh", lambda *_: True)
+    return patch.object(plan, "is_fresh", lambda *_: True)
 
 
 def any_machine_of_the_pool_is_deleted() -> Break:
@@ -233,7 +233,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
             draft.update(record.id, ended=RequestStatus.COMPLETE, ended_at=draft.now)
 
     conclude = plan.end_request
-    return patch.object(plan, "conclude", rash)
+    return patch.object(plan, "end_request", rash)
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
@@ -246,7 +246,7 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(cached_state, "rebuild", forgetful)
+    return patch.object(cached_state, "rebuild_memory", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:
@@ -265,7 +265,7 @@ def the_last_machines_of_a_request_get_no_time() -> Break:
         late = time_over(draft, record)
         return late or ("at once" if any(slot.ran_at is not None for slot in record.slots.values()) else "")
 
-    return patch.object(plan, "time_over", hasty)
+    return patch.object(plan, "format_time_over", hasty)
 
 
 def machines_are_old_from_the_beginning() -> Break:
@@ -278,7 +278,7 @@ def machines_are_old_from_the_beginning() -> Break:
         )
         offer_ending(draft)
 
-    return patch.object(plan, "offer_ending", hasty)
+    return patch.object(plan, "retire_machines", hasty)
 
 
 def holds_hold_nothing() -> Break:
@@ -298,7 +298,7 @@ def reclaimed_machines_are_reported_as_gone() -> Break:
         asked = asked_back(holds)
         return lambda slot: asked(slot) and Loss(0, LossCause.UNKNOWN)
 
-    return patch.object(answers, "asked_back", rash)
+    return patch.object(answers, "make_loss_finder", rash)
 
 
 def what_is_cancelled_is_deleted() -> Break:
