@@ -82,7 +82,7 @@ def fill(state: StateDir, machines: int) -> None:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file; none where there is none, as after a rotation."""
+    """Return bytes of a file; none where there is none, as after a rotation."""
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 

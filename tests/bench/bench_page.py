@@ -55,13 +55,13 @@ def fill(state: StateDir, memory: Memory, journal: str) -> None:
 
 
 def refused(names: Sequence[str], wall: float) -> list[Line]:
-    """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
+    """Return creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
     fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
     return [{"time": stamp(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:
-    """Seconds of CPU, at best."""
+    """Return seconds of CPU, at best."""
     taken = []
     for _ in range(REPEATS):
         began = time.process_time()

@@ -95,7 +95,7 @@ def an_hour(machines: int, *, churn: bool) -> Need:
 
 
 def stored(machines: int) -> tuple[int, float]:
-    """Bytes of a state directory whose machines all run, and seconds in which it is written once."""
+    """Return bytes of a state directory whose machines all run, and seconds in which it is written once."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]

@@ -84,18 +84,18 @@ class Meter:
         self.samples = [self.sample()]
 
     def sample(self) -> Sample:
-        """All until now."""
+        """Return all until now."""
         calls = self._cloud.calls()
         compute = sum(number for method, number in calls.items() if not KUBERNETES.match(method))
         return Sample(time.monotonic(), cpu_seconds(self.pid), compute, calls["pods.create"] + calls["pods.delete"])
 
     def note(self) -> Sample:
-        """All until now, kept."""
+        """Return all until now, kept."""
         self.samples.append(self.sample())
         return self.samples[-1]
 
     def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
-        """The most that a value grew within so many seconds, and what the samples put at their edge."""
+        """Return the most that a value grew within so many seconds, and what the samples put at their edge."""
         return max(
             value(later) - value(earlier)
             for earlier in self.samples
@@ -105,7 +105,7 @@ class Meter:
 
 
 def parts(machines: int) -> list[int]:
-    """Machines of each template: HF asks for at most 10,000 of one."""
+    """Return machines of each template: HF asks for at most 10,000 of one."""
     return [min(MAX_NUMBER, machines - begun) for begun in range(0, machines, MAX_NUMBER)]
 
 
@@ -138,7 +138,7 @@ def site(directory: Path, machines: int, lag: float) -> Site:
 
 @contextmanager
 def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
-    """The process id of a loop that has begun, and HostFactory beside it."""
+    """Yield the process id of a loop that has begun, and HostFactory beside it."""
     places = {name: directory / name.lower() for name in ("CONF", "WORK", "LOG")}
     environment = {"HF_PROVIDER_NAME": "t", "HF_PYTHON": sys.executable}
     for name, place in places.items():

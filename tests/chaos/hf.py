@@ -159,5 +159,5 @@ class HostFactory:
 
 
 def machines(names: list[str]) -> dict[str, Any]:
-    """The input that names machines."""
+    """Return the input that names machines."""
     return {"machines": [{"name": name, "machineId": name} for name in names]}

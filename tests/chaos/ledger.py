@@ -49,12 +49,12 @@ class Call:
 
     @property
     def asked(self) -> list[str]:
-        """Ids that it asks for."""
+        """Return ids that it asks for."""
         return [entry["requestId"] for entry in self.document.get("requests", ())]
 
     @property
     def names(self) -> list[str]:
-        """Machines that it names."""
+        """Return machines that it names."""
         return [entry["name"] for entry in self.document.get("machines", ())]
 
 
@@ -141,7 +141,7 @@ class Ledger:
                 self._record_output(call, document)
 
     def _well_formed(self, call: Call, called: Called) -> Any:
-        """The document that was printed; None for a refusal, or for what breaks the interface."""
+        """Return the document that was printed; None for a refusal, or for what breaks the interface."""
         try:
             if called.code:
                 assert called.refusal
@@ -229,7 +229,7 @@ class Ledger:
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def disturbed(self, name: str) -> bool:
-        """True when something other than the provisioner took this machine away or made it fail."""
+        """Return True if something other than the provisioner took this machine away or made it fail."""
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
@@ -269,7 +269,7 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """True when HF has had the machine and had not begun to return it, also before it forgot everything."""
+        """Return True if HF has had the machine and had not begun to return it, also before it forgot everything."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
@@ -309,7 +309,7 @@ class Ledger:
         return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
 
     def _cannot_go(self, name: str) -> bool:
-        """True when a fault keeps the cloud from ending the machine."""
+        """Return True if a fault keeps the cloud from ending the machine."""
         return "stuck_stopping" in self.struck.get(name, set())
 
     def wound_up(self) -> None:
@@ -330,10 +330,10 @@ def is_ours(name: str, labels: Mapping[str, str]) -> bool:
 
 
 def of_ours(machines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The cloud's machines that carry our identity and are in a pool."""
+    """Return the cloud's machines that carry our identity and are in a pool."""
     return [one for one in machines if one["pool"] and is_ours(one["name"], one["labels"])]
 
 
 def succeeded_of(entry: Mapping[str, Any]) -> list[str]:
-    """The machines of an answer that HF may use."""
+    """Return the machines of an answer that HF may use."""
     return [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]

@@ -101,7 +101,7 @@ class Run:
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 
     def broken(self) -> list[str]:
-        """The broken laws so far, and the errors of the harness."""
+        """Return the broken laws so far, and the errors of the harness."""
         return [*self.ledger.broken, *map(repr, [*self.errors, *self.hf.errors])]
 
     def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:

@@ -68,7 +68,7 @@ class Case:
 
     @property
     def place(self) -> str:
-        """The case's own namespace, and group."""
+        """Return the case's own namespace, and group."""
         return f"case-{self.number}"
 
 
@@ -86,7 +86,7 @@ class Cases(list[Case]):
         slow: bool = False,
         **settings: object,
     ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
-        """Makes the function a case."""
+        """Make the function a case."""
 
         def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
             self.append(Case(number, condition, play, loop, settings, pool or {}, processes, slow))
@@ -96,7 +96,7 @@ class Cases(list[Case]):
 
 
 def stage() -> Simulator:
-    """The cloud that all cases share: a namespace for each, a group for some."""
+    """Return the cloud that all cases share: a namespace for each, a group for some."""
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
         migs=[advised(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
@@ -151,7 +151,7 @@ class Instance(InProcess):
             until(lambda before=before: self.heartbeats() != before, SECONDS, what="the loop beats")  # type: ignore[misc]
 
     def heartbeats(self) -> int:
-        """A number that changes with each cycle."""
+        """Return a number that changes with each cycle."""
         path = self.work / "heartbeat"
         return path.stat().st_mtime_ns if path.exists() else 0
 
@@ -162,7 +162,7 @@ class Instance(InProcess):
         return self._service.server.url
 
     def metric(self, name: str) -> float:
-        """A metric's sum over its labels, as Prometheus scrapes it."""
+        """Return a metric's sum over its labels, as Prometheus scrapes it."""
         families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
@@ -178,12 +178,15 @@ class Instance(InProcess):
         self.simulator.impose(faults)
 
     def cloud(self, *phases: str) -> list[str]:
-        """Names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
+        """Return names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
         machines = [machine for machine in self.simulator.state()["machines"] if machine["pool"] == self.place]
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
     def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
-        """The cloud's machines once ``condition`` holds of them. A failure says what the cloud and `status` show."""
+        """Return the cloud's machines once ``condition`` holds of them.
+
+        A failure says what the cloud and `status` show.
+        """
         try:
             until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
         except AssertionError as error:
@@ -222,13 +225,13 @@ class Instance(InProcess):
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
-        """Names of so many new machines, all of which were reported to HF."""
+        """Return names of so many new machines, all of which were reported to HF."""
         entry = self.ended(self.request(template, machines))
         assert entry["status"] == "complete", entry
         return names(entry)
 
     def reclaimed(self, *machines: str) -> dict[str, int]:
-        """Hosts that HF, listing these, is asked to give back, with the seconds left."""
+        """Return hosts that HF, listing these, is asked to give back, with the seconds left."""
         hosts = {"machines": [{"name": name, "machineId": name} for name in machines]}
         answer = self.call("getReturnRequests", hosts)
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
@@ -239,7 +242,7 @@ class Instance(InProcess):
         until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
 
     def recorded(self) -> int:
-        """Requests and returns in intent."""
+        """Return requests and returns in intent."""
         if not self.state.intent.exists():
             return 0
         intent = self.state.intent.read()
@@ -307,10 +310,10 @@ def loop_time() -> Iterator[Ahead]:
 
 
 def names(entry: Mapping[str, Any], *results: str) -> list[str]:
-    """Machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
+    """Return machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
     return [machine["name"] for machine in entry["machines"] if not results or machine["result"] in results]
 
 
 def template(name: str, **fields: object) -> dict[str, object]:
-    """A template of the file: as the fixture's first, but for these fields."""
+    """Return a template of the file: as the fixture's first, but for these fields."""
     return TEMPLATES["templates"][0] | {"templateId": name} | fields

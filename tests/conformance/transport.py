@@ -197,7 +197,7 @@ def no_room(hf: Grid) -> None:
 
 
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
-    """The limit stands for the disk: no file may grow beyond it."""
+    """Run a script with a limit of file sizes, which stands for a full disk."""
     return subprocess.run(
         hf.command(name, INPUTS[name]),
         env=hf.environment,
@@ -209,7 +209,7 @@ def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[b
 
 
 def _plain_user(hf: Grid, name: str, _: int) -> subprocess.CompletedProcess[bytes]:
-    """A user for whom modes count: root without its privilege to override them."""
+    """Run a script as a user without root's privilege to override file modes."""
     drop = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     command = [*drop, *hf.command(name, INPUTS[name])]
     return subprocess.run(command, env=hf.environment, capture_output=True, check=False, timeout=30 * PATIENCE)

@@ -32,14 +32,14 @@ class Target:
 
     @contextmanager
     def closed(self, line: Line) -> Iterator[Line]:
-        """The connection, which is closed at the end without a word."""
+        """Yield the connection, which is closed at the end without a word."""
         try:
             yield line
         finally:
             line.writer.transport.abort()
 
     async def connect(self, *, plain: bool = False, receive: int = 0) -> Line:
-        """A connection; ``plain`` begins no TLS, ``receive`` is the size of its receive buffer."""
+        """Return a connection; ``plain`` begins no TLS, ``receive`` is the size of its receive buffer."""
         line = socket.socket()
         line.setblocking(False)
         if receive:

@@ -88,7 +88,7 @@ class Moved(Instance):
         }
 
     def positional(self, name: str, document: object) -> Any:
-        """The JSON itself is the argument, as their command line takes it."""
+        """Call a script with the JSON itself as the argument, as Google's command line does."""
         answer = self.run([str(SCRIPTS / f"{name}.sh"), json.dumps(document)]).document
         check_output(name, answer)
         return answer
@@ -259,5 +259,5 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
 
 
 def files(*directories: Path) -> dict[Path, bytes]:
-    """Every file below these, whole."""
+    """Return every file below these, whole."""
     return {file: file.read_bytes() for one in directories for file in one.rglob("*") if file.is_file()}

@@ -98,11 +98,11 @@ class ManagementHost(ScratchHost):
         return answer
 
     def request(self, count: int) -> str:
-        """The id of a request."""
+        """Return the id of a request."""
         return str(self.call("requestMachines", {"template": {"templateId": "T", "machineCount": count}})["requestId"])
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request or return, once it is complete."""
+        """Return the machines of a request or return, once it is complete."""
 
         def entry() -> dict[str, Any]:
             answer: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]

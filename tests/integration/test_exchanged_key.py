@@ -120,7 +120,7 @@ class Bank:
         self.log, self._stack = directory / "loop.log", stack
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The loop, until the bank closes."""
+        """Start the loop, which runs until the bank closes."""
         log = self._stack.enter_context(self.log.open("ab"))
         command = [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"]
         loop = self._stack.enter_context(subprocess.Popen(command, env=self._environment, stdout=log, stderr=log))
@@ -128,7 +128,7 @@ class Bank:
         return loop
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request or return once it is complete."""
+        """Return the machines of a request or return once it is complete."""
         until(lambda: self.hf.status(id_)["status"] == "complete", 90, what=f"{id_} is complete")
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 

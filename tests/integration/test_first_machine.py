@@ -152,7 +152,7 @@ KINDS = {"Large": "mig", "Small": "gke"}
 
 
 def sections() -> list[tuple[str, str]]:
-    """Title and text of every section of the page."""
+    """Return title and text of every section of the page."""
     return [(text.splitlines()[0], text) for text in re.split(r"(?m)^## ", PAGE)[1:]]
 
 
@@ -223,7 +223,7 @@ class Walk(ScratchHost):
         return self.run(typed, *(user if who == HF_USER else []), "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
-        """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
+        """Make the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
 
         The cluster has an address and an authority of its own, and a metadata server says who HostFactory's host is.
         """
@@ -293,13 +293,13 @@ class Walk(ScratchHost):
         return self.type(HF_USER, "provisioner status")
 
     def with_own_ids(self, lines: str) -> str:
-        """The lines with this site's ids in the place of the page's."""
+        """Return the lines with this site's ids in the place of the page's."""
         for documented in sorted(self.ids, key=len, reverse=True):
             lines = lines.replace(documented, self.ids[documented])
         return lines
 
     def stop_service(self) -> None:
-        """Ends the loop, as ``systemctl stop`` does."""
+        """End the loop, as ``systemctl stop`` does."""
         file = self.path("/var/service.pid")
         if file.exists():
             number = int(file.read_text())
@@ -401,7 +401,10 @@ def step(walk: Walk, who: str, lines: str) -> str:
 
 
 def without_lag(text: str) -> str:
-    """The settings, for groups whose lists do not lag: two observations a second apart prove that a machine is gone."""
+    """Return the settings, for groups whose lists do not lag.
+
+    Two observations a second apart prove that a machine is gone.
+    """
     settings = yaml.safe_load(text)
     groups = [pool for pool in settings["pools"].values() if pool["kind"] == "mig"]
     assert groups
@@ -411,13 +414,13 @@ def without_lag(text: str) -> str:
 
 
 def complete(output: str) -> Any:
-    """The request of an answer, once it is complete."""
+    """Return the request of an answer, once it is complete."""
     (request,) = json.loads(output)["requests"]
     return request if request["status"] == "complete" else None
 
 
 def ended(timeline: str) -> str:
-    """A machine's timeline, if it has ended."""
+    """Return a machine's timeline, if it has ended."""
     return timeline if "It is returned and gone." in timeline else ""
 
 

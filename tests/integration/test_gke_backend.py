@@ -74,7 +74,7 @@ class Bench:
     def backend(
         self, provisioner: str = "demo", *, watched: bool = True, namespaces: Namespaces | None = None, **settings: Any
     ) -> GkeBackend:
-        """A backend; pool settings may be given."""
+        """Return a backend; pool settings may be given."""
         fields: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
         pool = GkePool(**{**fields, "kubeconfig": self.directory / "kubeconfig", **settings})
         backend = GkeBackend(pool, provisioner=provisioner, times=self.times, namespaces=namespaces)
@@ -96,7 +96,7 @@ class Bench:
         self.simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
 
     def pods(self) -> dict[str, Pod]:
-        """Every pod's document, as the server knows it."""
+        """Return every pod's document, as the server knows it."""
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
@@ -148,7 +148,7 @@ def observe(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
 
 
 def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
-    """The machine, once it is in that phase."""
+    """Return the machine, once it is in that phase."""
 
     def matching() -> Machine | None:
         machine = observe(backend).get(name(number))
@@ -160,7 +160,7 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
 
 
 def refused(backend: GkeBackend) -> BackendError | None:
-    """The error of an observation; None when it is complete."""
+    """Return the error of an observation; None when it is complete."""
     try:
         observe(backend)
     except BackendError as error:

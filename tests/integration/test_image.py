@@ -30,7 +30,7 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions, continuation lines joined."""
+    """Return the Dockerfile's instructions, continuation lines joined."""
     text = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(name.upper(), " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in lines)]
@@ -200,7 +200,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Ite
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], registry: Registry) -> str:
-    """A base by its digest, in the registry and nowhere else."""
+    """Return a base by its digest, in the registry and nowhere else."""
     directory = tmp_path_factory.mktemp("base")
     debian(directory)
     container = run("buildah", "from", "scratch", **storage).stdout.strip()
@@ -215,7 +215,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], regi
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Index]:
-    """An index that holds what the locks name, and nothing else, as a site without an outside registry has one."""
+    """Yield an index of only the locked packages, as at a site without an outside registry."""
     directory = tmp_path_factory.mktemp("index")
     for name in ("build", "loop"):
         options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", directory)
@@ -235,7 +235,7 @@ def pushed(
     authority: Authority,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """The image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
+    """Return the image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
     directory = tmp_path_factory.mktemp("builder")
     (directory / "password").write_text(registry.PASSWORD)
     page = (ROOT / "docs" / "deploy-banks.md").read_text()
@@ -259,14 +259,14 @@ def pushed(
 
 @pytest.fixture(scope="module")
 def image(pushed: str) -> str:
-    """The same where it was built."""
+    """Return the same where it was built."""
     assert pushed
     return f"localhost/hostfactory-provisioner:{__version__}"
 
 
 @pytest.fixture(scope="module")
 def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The image's own command, ready, against an embedded cloud in the same pod."""
+    """Yield the image's own command, ready, against an embedded cloud in the same pod."""
     with Running(image, storage, tmp_path_factory.mktemp("pod")) as running:
         simulator = ("provisioner", "simulator", "--config", "/etc/hostfactory/provisioner.yaml", "--port", "8001")
         cloud = running.begin(

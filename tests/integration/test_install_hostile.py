@@ -42,7 +42,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def victim(root: Path) -> Path:
-    """A directory of the caller's with a file, which no command may touch."""
+    """Return a directory of the caller's with a file, which no command may touch."""
     made = root.parent / "victim"
     made.mkdir()
     (made / "precious").write_text("precious")
@@ -58,7 +58,7 @@ def linked(path: Path, target: Path | str, owner: int = CALLER) -> None:
 
 
 def refused(directory: Path, *arguments: str, root: Path | None) -> str:
-    """The last line of install.sh, which did not do it."""
+    """Run install.sh, which must refuse, and return its last line."""
     ended = install(directory, *arguments, root=root)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     return ended.stderr.splitlines()[-1]

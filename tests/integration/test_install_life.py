@@ -64,13 +64,13 @@ class Installed(HostFactory):
         self.stop()
 
     def words(self, *arguments: str) -> list[str]:
-        """A command line of the installed program, in the environment of a service."""
+        """Return a command line of the installed program, in the environment of a service."""
         variables = self.environment | {"KUBECONFIG": str(self.cloud.kubeconfig)}
         program = str(self.root / PREFIX / "bin" / "provisioner")
         return ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), program, *arguments]
 
     def provisioner(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command, once it has ended."""
+        """Run a command of the installed program."""
         return subprocess.run(
             self.words(*arguments), cwd="/", capture_output=True, text=True, check=False, timeout=120 * PATIENCE
         )
@@ -109,7 +109,7 @@ class Installed(HostFactory):
         return until(text, 60, every=0.2, what=f"{id_} is complete")
 
     def rent(self) -> tuple[str, str]:
-        """A request of one machine, and the machine."""
+        """Return a request of one machine, and the machine."""
         id_ = self.request("T", 1)
         (machine,) = json.loads(self.terminal_answer(id_))["requests"][0]["machines"]
         return id_, machine["name"]
@@ -127,7 +127,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def installed(bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path) -> Iterator[Installed]:
-    """The old version, with a loop that runs."""
+    """Yield the old version, with a loop that runs."""
     printed = done(bundles.old, root=root)
     assert f"Version {bundles.version} runs from now on: scriptPath of HostFactory's plug-in is /opt/provisioner/" in (
         printed
@@ -191,7 +191,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
 
 
 def another_format(root: Path) -> None:
-    """Lets the newer version store in a format of its own."""
+    """Let the newer version store in a format of its own."""
     (file,) = (root / PREFIX / "current").glob("lib/*/site-packages/provisioner/state/database.py")
     text = file.read_text()
     assert text.count(f"SCHEMA = {SCHEMA}\n") == 1

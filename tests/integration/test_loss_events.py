@@ -40,7 +40,7 @@ def api(cloud: Simulator) -> Iterator[CoreV1Api]:
 
 
 def grid(directory: Path, cloud: Simulator, number: int, **pool: Any) -> Grid:
-    """A loop with pods on Spot nodes."""
+    """Return a loop with pods on Spot nodes."""
     hf = Grid(directory, cloud, Case(number, "", lambda _: None, loop=False, pool=pool))
     (hf.conf / "pod.yaml").write_text(SPOT_POD)
     hf.start_loop()
@@ -48,7 +48,7 @@ def grid(directory: Path, cloud: Simulator, number: int, **pool: Any) -> Grid:
 
 
 def ours(api: CoreV1Api, place: str) -> list[Any]:
-    """The Events that the provisioner has written."""
+    """Return the Events that the provisioner has written."""
     return [one for one in api.list_namespaced_event(place).items if one.source.component == COMPONENT]
 
 

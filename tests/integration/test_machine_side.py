@@ -264,7 +264,7 @@ def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, w
 
 
 def asker(machine: Machine) -> int:
-    """The process of the program that waits for an answer, once it does."""
+    """Return the process of the program that waits for an answer, once it does."""
     asking = machine.ego / "asks"
     return int(until(lambda: asking.exists() and asking.read_text().strip(), 30, what="it asks"))
 
@@ -466,7 +466,7 @@ def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_n
 
 @pytest.fixture
 def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
-    """A container whose entry point is ready, and its PID 1; EGO's start has left a daemon behind, which ended."""
+    """Return a container whose entry point is ready, and its PID 1; a daemon of EGO's start has ended."""
     machine.behave("leaves-daemon")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME)

@@ -234,7 +234,7 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
 
 
 def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
-    """The network policies, by name."""
+    """Return the network policies, by name."""
     return {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "NetworkPolicy"}
 
 
@@ -281,7 +281,10 @@ def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Ma
 
 
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
-    """The arguments of each call of our program by a container, whose shell is run; mounts are empty directories."""
+    """Return the arguments of each call of our program by a container, whose shell is run.
+
+    Mounts are empty directories.
+    """
     directory.mkdir()
     places = {mount["mountPath"]: directory / mount["name"] for mount in one["volumeMounts"]}
     for place in places.values():
@@ -399,12 +402,12 @@ class Site:
         self._there = Path(done.stdout.splitlines()[-1])
 
     def configured(self, directory: Path) -> Path:
-        """The directory that the pod has mounted, when the overlay is applied."""
+        """Return the directory that the pod has mounted, when the overlay is applied."""
         return write_configuration(built_there(self.overlay), directory).parent
 
 
 def shown(first: str, *, upto: str = "\n\n") -> str:
-    """The lines of the page's block that begins so."""
+    """Return the lines of the page's block that begins so."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     return first + page.partition(first)[2].partition(upto)[0]
 

@@ -84,7 +84,7 @@ def scrape(request: pytest.FixtureRequest) -> Iterator[Scraping]:
 
 
 def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, Any] = {}, **settings: Any) -> Grid:
-    """A provider instance on a namespace of its own; its loop runs unless settings say ``loop=False``."""
+    """Return a provider instance on a namespace of its own; its loop runs unless settings say ``loop=False``."""
     return Grid(directory, cloud, Case(number, "", lambda _: None, settings.pop("loop", True), settings, pool))
 
 
@@ -95,7 +95,7 @@ def command(hf: Grid, *words: str) -> None:
 
 
 def pod(hf: Grid, name: str, rest: str = "") -> str:
-    """The address of a pod; without a name, that of all."""
+    """Return the address of a pod; without a name, that of all."""
     return f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods/{name}{rest}".rstrip("/")
 
 
@@ -300,7 +300,7 @@ def test_a_file_that_another_host_reads_otherwise(
             monkeypatch.setenv(name, value)
 
         def newer() -> tuple[int, list[str | None]]:
-            """The exit code of status, and whose templates it calls newer."""
+            """Return the exit code of status, and whose templates it calls newer."""
             capsys.readouterr()
             code = cli.run(["status", "-o", "json"])
             differing = json.loads(capsys.readouterr().out)["configuration_differs"]
@@ -484,7 +484,7 @@ def test_messages_of_every_worth(
 
 
 def audit(machine: str, method: str) -> bytes:
-    """An entry of the audit log."""
+    """Return an entry of the audit log."""
     resource = f"projects/{PROJECT}/zones/{ZONE}/instances/{machine}"
     return json.dumps(
         {

@@ -151,7 +151,7 @@ def caches(cache: PodCache) -> PodCaches:
 
 @pytest.fixture
 def watch(server: Scripted, caches: PodCaches) -> Iterator[Callable[[], PodWatch]]:
-    """Starts a watch; ends it after the test."""
+    """Start a watch, and end it after the test."""
     watches: list[PodWatch] = []
 
     def begin() -> PodWatch:

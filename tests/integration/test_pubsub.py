@@ -101,7 +101,7 @@ class Listener:
         self._stream.close()
 
     def news(self) -> list[str]:
-        """The insert ids of what was new about machines of ours."""
+        """Return the insert ids of what was new about machines of ours."""
         return sorted(message.news.key.partition("/")[0] for message in self.taken if message.news)
 
 

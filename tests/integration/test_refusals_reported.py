@@ -26,7 +26,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 def values(hf: Grid, name: str, **labels: str) -> list[float]:
-    """The values of a metric's series that have these labels, as Prometheus scrapes them."""
+    """Return the values of a metric's series that have these labels, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     samples = (sample for family in families for sample in family.samples if sample.name == f"hf_provisioner_{name}")
     return [sample.value for sample in samples if labels.items() <= sample.labels.items()]

@@ -32,7 +32,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 @pytest.fixture
 def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """A command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
+    """Return a command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
     for name, value in hf.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("KUBECONFIG", str(hf.simulator.kubeconfig))

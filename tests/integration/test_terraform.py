@@ -247,6 +247,6 @@ def test_terraform_would_format_nothing() -> None:
 
 
 def inner(body: Block, name: str) -> Any:
-    """The only block of this name."""
+    """Return the only block of this name."""
     (block,) = body[name]
     return block

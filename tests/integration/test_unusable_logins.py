@@ -23,7 +23,7 @@ NESTED = "[" * 1500
 
 
 def kubeconfig(cluster: Any, user: Any) -> str:
-    """A context of this cluster and this user."""
+    """Return a context of this cluster and this user."""
     document = {
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],

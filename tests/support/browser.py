@@ -24,7 +24,7 @@ PHONE, DESK = (360, 740), (1280, 900)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chrome]:
-    """A browser of its own, with its files in ``profile``, that notes what pages log."""
+    """Yield a browser of its own, with its files in ``profile``, that notes what pages log."""
     options = Options()
     options.binary_location = CHROMIUM or ""
     for argument in (
@@ -59,6 +59,6 @@ def colours(driver: Chrome, scheme: str) -> None:
 
 
 def picture(driver: Chrome) -> bytes:
-    """The whole page as PNG."""
+    """Return the whole page as PNG."""
     shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
     return base64.b64decode(shot["data"])

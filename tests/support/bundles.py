@@ -33,7 +33,7 @@ PARTS = (
 
 
 def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
-    """The archive, with wheels for these Pythons, or for the system's alone."""
+    """Return the archive, with wheels for these Pythons, or for the system's alone."""
     done = subprocess.run(
         [
             tools(),
@@ -54,7 +54,7 @@ def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
 
 
 def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
-    """The archive of this source, made once for all processes of a run of pytest."""
+    """Return the archive of this source, made once for all processes of a run of pytest."""
     base = run.getbasetemp()
     whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     directory = whole / "bundles" / "-".join(["this", *pythons])
@@ -68,14 +68,14 @@ def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
 
 
 def unpacked(archive: Path, directory: Path) -> Path:
-    """The bundle's directory, readable for everybody."""
+    """Return the bundle's directory, readable for everybody."""
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     return directory / archive.name.removesuffix(".tar.gz")
 
 
 def renewed(whole: Path, directory: Path, version: str) -> Path:
-    """A bundle's directory as that of another version, which differs by what it says of itself alone."""
+    """Return a bundle's directory as that of another version, which differs by what it says of itself alone."""
     made = shutil.copytree(whole, directory / f"hostfactory-provisioner-{version}")
     (wheel,) = (made / "wheelhouse").glob("hostfactory_provisioner-*.whl")
     before = wheel.name.split("-")[1]
@@ -98,7 +98,9 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 
 
 def small(whole: Path, directory: Path, version: str) -> Path:
-    """A bundle's directory with other wheels: programs that say their version alone, TinyDB, and pip compiled already.
+    """Return a bundle's directory with other wheels.
+
+    Programs that say their version alone, TinyDB, and pip compiled already.
 
     What install.sh does with it is what it does with any, in a tenth of the time.
     """
@@ -117,7 +119,7 @@ def small(whole: Path, directory: Path, version: str) -> Path:
 
 
 def sealed(directory: Path) -> Path:
-    """A bundle's directory, once its sums are those of what lies in it."""
+    """Return a bundle's directory, once its sums are those of what lies in it."""
     (directory / "SHA256SUMS").unlink()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     (directory / "SHA256SUMS").write_text("".join(f"{_sum(path)}  {path.relative_to(directory)}\n" for path in files))
@@ -125,7 +127,7 @@ def sealed(directory: Path) -> Path:
 
 
 def packed(directory: Path) -> Path:
-    """The archive of a bundle's directory, beside it."""
+    """Return the archive of a bundle's directory, beside it."""
     archive = directory.with_name(f"{directory.name}.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(directory, directory.name)

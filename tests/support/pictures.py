@@ -110,12 +110,12 @@ def draw(board: Mapping[str, Any], address: str, begin: float, end: float) -> Pa
 
 
 def chosen(expression: str) -> str:
-    """The query with everything chosen."""
+    """Return the query with everything chosen."""
     return re.sub(r"\$\w+", ".*", expression)
 
 
 def called(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
-    """A line's name, as Grafana makes it from its labels."""
+    """Return a line's name, as Grafana makes it from its labels."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: str(series["metric"].get(match[1], "")), target["legendFormat"])
 
 
@@ -180,7 +180,7 @@ def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end:
 
 
 def by_second(series: Mapping[str, Any], begin: float, end: float) -> list[float]:
-    """A value for each second; none over a gap."""
+    """Return a value for each second; none over a gap."""
     known = {round(moment - begin): float(value) for moment, value in series["values"]}
     return [known.get(second, math.nan) for second in range(round(end - begin))]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor seconds that a process has used."""
+    """Return processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -22,12 +22,12 @@ class SteeredPlace(FakePlace):
     """Failure of every change, which has its effect."""
 
     def entries(self) -> dict[str, Entry]:
-        """All that exists, by name."""
+        """Return all that exists, by name."""
         _meet(self.silence)
         return self.present()
 
     def present(self) -> dict[str, Entry]:
-        """The same for those who need no answer: whoever owns the place."""
+        """Return the same for those who need no answer: whoever owns the place."""
         return super().entries()
 
     def create(self, name: str, mark: Mark | None) -> Entry:
@@ -60,7 +60,7 @@ class SteeredPlace(FakePlace):
 
 
 def steered(place: FakePlace) -> SteeredPlace:
-    """The same place, from now on under the test's hands."""
+    """Return the same place, from now on under the test's hands."""
     place.__class__ = SteeredPlace
     assert isinstance(place, SteeredPlace)
     return place

@@ -23,7 +23,7 @@ def add(state: StateDir, template: str = "T1") -> str:
 
 
 def pauses() -> list[float]:
-    """Seconds between two reads of a file that may be served from a cache."""
+    """Return seconds between two reads of a file that may be served from a cache."""
     return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 
@@ -51,7 +51,7 @@ def fill(state: StateDir) -> None:
 
 
 def contents(directory: str | Path) -> dict[str, bytes]:
-    """Every file below a directory, by its path in it."""
+    """Return every file below a directory, by its path in it."""
     top = Path(directory)
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 

@@ -79,7 +79,7 @@ def _run(*command: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def disk() -> Path:
-    """The guest's disk and kernel; without them nothing here runs."""
+    """Return the guest's disk and kernel; without them nothing here runs."""
     if lacking := without():
         pytest.skip(f"needs {lacking}")
     try:
@@ -92,7 +92,7 @@ def disk() -> Path:
 
 @pytest.fixture(scope="session")
 def guest(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """A guest with HostFactory's user. It starts while its drive is filled."""
+    """Yield a guest with HostFactory's user. It starts while its drive is filled."""
     directory = tmp_path_factory.mktemp("guest")
     drive = directory / "opt.ext4"
     with drive.open("wb") as file:

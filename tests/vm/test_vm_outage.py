@@ -47,7 +47,7 @@ def sides(guest: Guest, hosts: tuple[Host, Host]) -> Iterator[Sides]:
 
 @pytest.fixture(scope="module")
 def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
-    """The first one, on the other host, in charge."""
+    """Return the first one, on the other host, in charge."""
     unit = sides.start(hosts[1])
     sides.wait_for_log(unit, "Provisioner started")
     return unit

@@ -45,7 +45,7 @@ STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "Nee
 
 
 def block(page: str, begin: str) -> str:
-    """The lines of a page that root types, by how they begin."""
+    """Return the lines of a page that root types, by how they begin."""
     (lines,) = re.findall(rf"(?s)\n```\n({re.escape(begin)}.*?)```", (ROOT / "docs" / page).read_text())
     return str(lines)
 
@@ -62,7 +62,7 @@ class Host:
         self.variables = f"HF_PROVIDER_NAME={instance} {directories} HF_PROVIDER_LOGDIR={LOG}"
 
     def install(self, bundle: str, command: str = "install") -> str:
-        """Runs install.sh as root; the version's directory is as it built it outside."""
+        """Run install.sh as root; the version's directory was built outside of the guest."""
         version = self.guest.run(f"cat /opt/{bundle}/VERSION")
         self.guest.run(
             f"mkdir -p {PREFIX}/versions; [ ! -e /opt/built/{version} ] || mv /opt/built/{version} {PREFIX}/versions"
@@ -83,18 +83,18 @@ class Host:
         return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request once it is complete."""
+        """Return the machines of a request once it is complete."""
         until_ended(self.guest, self._state, id_, 240)
         (entry,) = json.loads(self.answer(id_))["requests"]
         assert entry["status"] == "complete", entry
         return [machine["name"] for machine in entry["machines"]]
 
     def cloud(self) -> set[str]:
-        """The names of the machines that the cloud holds."""
+        """Return the names of the machines that the cloud holds."""
         return machines_at(self.guest, PORT)
 
     def unit(self) -> dict[str, str]:
-        """The service, as systemd has it."""
+        """Return the service, as systemd has it."""
         shown = self.guest.run(f"systemctl show provisioner --property {','.join(STATE_OF_UNIT)}")
         return dict(line.split("=", 1) for line in shown.splitlines())
 
@@ -116,7 +116,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host(guest: Guest) -> Iterator[Host]:
-    """An instance's files, and a cloud."""
+    """Yield an instance's files, and a cloud."""
     guest.run(f"mkdir -p {CONF}")
     guest.write(f"{CONF}/provisioner.yaml", SETTINGS)
     guest.write(f"{CONF}/pod.yaml", "containers: [{name: main, image: busybox}]\n")

@@ -59,7 +59,7 @@ class Arrival:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """The spec that the others find; for an awaited module one that patches it after its import."""
+        """Return the spec that the others find; for an awaited module one that patches it after its import."""
         add = self._awaited.pop(name, None)
         if add is None:
             return None

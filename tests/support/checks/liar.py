@@ -33,7 +33,7 @@ def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
 
 @contextmanager
 def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
-    """A simulator in this process whose group's document has these fields; where it answers."""
+    """Yield a simulator in this process whose group's document has these fields; where it answers."""
     with lie(wrong), Simulator(migs=[SPEC]) as simulator:
         yield simulator.compute
 

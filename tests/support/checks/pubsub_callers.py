@@ -25,7 +25,7 @@ _ours = threading.local()
 
 
 def _seen(make: Any) -> Any:
-    """A maker of channels that lets those of our clients be seen."""
+    """Return a maker of channels that lets those of our clients be seen."""
 
     def channel(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
@@ -53,7 +53,7 @@ class _Seeing:
         return getattr(self._library, name)
 
     def SubscriberClient(self, *arguments: Any, **options: Any) -> Any:
-        """A client whose channels are seen."""
+        """Return a client whose channels are seen."""
         _ours.made = True
         try:
             return self._library.SubscriberClient(*arguments, **options)

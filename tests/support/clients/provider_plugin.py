@@ -46,7 +46,7 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A number of a protocol buffer."""
+    """Return a number of a protocol buffer."""
     groups = []
     while value > 127:
         groups.append(value & 127 | 128)
@@ -82,7 +82,7 @@ def block(arguments: Mapping[str, Any]) -> bytes:
 
 
 def schemas() -> bytes:
-    """The response to GetSchema."""
+    """Return the response to GetSchema."""
     text = {name: {"required": False, "type": "string"} for name in ("project", "region", "zone")}
     parts = [field(1, field(2, block(text)))]
     for name, described in load().items():

@@ -26,7 +26,7 @@ class Scrape:
         """The families, without ``hf_provisioner_``, whose values were as expected."""
 
     def series(self, name: str, **labels: str) -> list[float]:
-        """The values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
+        """Return the values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
         text = requests.get(f"{self._url()}/metrics", timeout=10).text
         samples = [
             (family.name, sample) for family in text_string_to_metric_families(text) for sample in family.samples
@@ -40,7 +40,7 @@ class Scrape:
         return [value for _, value in found]
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of those series; NaN where there is none."""
+        """Return the sum of those series; NaN where there is none."""
         values = self.series(name, **labels)
         return math.fsum(values) if values else math.nan
 
@@ -52,8 +52,10 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """The value once it is ``expected``, or once that is true of it; ``meanwhile`` is called before each
-        observation."""
+        """Return the value once it is ``expected``, or once that is true of it.
+
+        ``meanwhile`` is called before each observation.
+        """
         seen = [math.nan]
 
         def fits() -> bool:

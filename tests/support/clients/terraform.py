@@ -45,7 +45,7 @@ def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -
 
 
 def copied(directory: Path) -> Path:
-    """A copy of the module that renders settings, initialized."""
+    """Return a copy of the module that renders settings, initialized."""
     copy = directory / "settings"
     shutil.copytree(SETTINGS, copy)
     done = terraform("init", "-no-color", "-input=false", directory=copy)
@@ -54,7 +54,7 @@ def copied(directory: Path) -> Path:
 
 
 def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
-    """A copy of a whole module, initialized with a plug-in in the provider's place; and the settings for more."""
+    """Return a copy of a whole module, initialized with our plug-in as the provider, and Terraform's settings."""
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
     shutil.copytree(module, copy)
     install(mirror)

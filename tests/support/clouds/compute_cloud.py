@@ -84,7 +84,7 @@ class ComputeCloud:
         self.do(lambda: self.world.set_faults(faults))
 
     def state(self) -> dict[str, str]:
-        """Phases by machine name."""
+        """Return phases by machine name."""
         return {entry["name"]: entry["phase"] for entry in self.do(self.groups.state)}
 
     def __enter__(self) -> Self:

@@ -147,7 +147,7 @@ class Grid:
         return {"status": "running", "machines": []}
 
     def ended(self, id_: str, seconds: float = 600.0) -> dict[str, Any]:
-        """The terminal answer."""
+        """Return the terminal answer."""
 
         def over() -> dict[str, Any] | None:
             answer = self.answer(id_)
@@ -157,7 +157,7 @@ class Grid:
         return body
 
     def running(self, id_: str) -> list[str]:
-        """The machines that succeeded, of a request's answer."""
+        """Return the machines that succeeded, of a request's answer."""
         return [machine["name"] for machine in self.answer(id_)["machines"] if machine["result"] == "succeed"]
 
     def lost(self) -> set[str]:
@@ -173,18 +173,18 @@ class Grid:
         return self.cloud.do(lambda: set(group.members))
 
     def size(self, spec: MigSpec) -> int:
-        """The group's targetSize."""
+        """Return the group's targetSize."""
         return self.group(spec).target_size
 
     def faults(self, *faults: Fault) -> None:
         self.cloud.set_faults(*faults)
 
     def calls(self, kind: str) -> int:
-        """Requests of this kind that the API ever got."""
+        """Return requests of this kind that the API ever got."""
         return sum(path.endswith(kind.replace(".", "/")) for _, path in self.cloud.requests)
 
     def operations(self, kind: str) -> int:
-        """Operations of this kind that the API ever began."""
+        """Return operations of this kind that the API ever began."""
         scopes = [spec.scope for spec in self.specs]
         operations = self.cloud.do(
             lambda: [

@@ -35,7 +35,7 @@ def program() -> Path | None:
 
 @contextmanager
 def running(emulator: Path, log: Path) -> Iterator[str]:
-    """The address of an emulator of our own."""
+    """Yield the address of an emulator of our own."""
     (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -74,7 +74,7 @@ MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreate
 
 
 def limits_of(pools: Sequence[str]) -> Limits:
-    """Limits under which everything may be tried at once, and nothing takes long."""
+    """Return limits under which everything may be tried at once, and nothing takes long."""
     pool = PoolLimits("", initial_window=1000, boot_deadline=300.0, spill_after=120.0, lag=30.0, stale_after=90.0)
     return Limits(
         prefix=PREFIX,
@@ -133,11 +133,11 @@ class VirtualSite:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Loop time."""
+        """Return loop time."""
         return self.world.now
 
     def wall(self) -> float:
-        """The clock of the loop's host, which no fault of the cloud changes."""
+        """Return the clock of the loop's host, which no fault of the cloud changes."""
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
@@ -241,11 +241,11 @@ class VirtualSite:
         return entry
 
     def ended(self, id_: str) -> bool:
-        """True once HF has its terminal answer."""
+        """Return True once HF has its terminal answer."""
         return self.answer(id_)["status"] != "running"
 
     def asked(self, count: int) -> dict[str, Any]:
-        """The terminal answer to a request."""
+        """Return the terminal answer to a request."""
         id_ = self.request(count)
         self.until(lambda: self.ended(id_), what=f"the end of {id_}")
         return self.answer(id_)
@@ -261,7 +261,7 @@ class VirtualSite:
         self.world.set_faults(faults)
 
     def phases(self) -> dict[str, str]:
-        """Every machine's phase, as ``GET state`` gives it."""
+        """Return every machine's phase, as ``GET state`` gives it."""
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
@@ -274,12 +274,12 @@ class VirtualSite:
         return calls
 
     def in_sight(self) -> bool:
-        """True when every pool was seen completely in the last cycle."""
+        """Return True if every pool was seen completely in the last cycle."""
         return all(isinstance(observation, Snapshot) for observation in self.reports[-1].observations.values())
 
 
 def succeeded(answer: dict[str, Any]) -> list[str]:
-    """The machines that HF has from an answer."""
+    """Return the machines that HF has from an answer."""
     return sorted(machine["name"] for machine in answer["machines"] if machine["result"] == "succeed")
 
 
@@ -295,7 +295,7 @@ def _pool(spec: MigSpec, group: str) -> MigPool:
 
 @contextmanager
 def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
-    """The process ends at the next create or delete, after the cloud has done it, or before it was asked."""
+    """End the process at the next create or delete, after the cloud has done it, or before it got the call."""
     act = getattr(backend, method)
 
     def last_act(*arguments: Any) -> None:

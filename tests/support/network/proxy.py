@@ -41,7 +41,7 @@ class Proxy(Beside, socketserver.ThreadingTCPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """The names that were asked for."""
+        """Return the names that were asked for."""
         return {line.split()[1].rpartition(":")[0] for line in self.asked}
 
 
