@@ -91,7 +91,7 @@ class Cloud:
     control: str
 
     def calls(self) -> Counter[str]:
-        """API calls by method, since the beginning."""
+        """Return API calls by method, since the beginning."""
         return Counter(requests.get(f"{self.control}state", timeout=60).json()["calls"])
 
 
@@ -114,7 +114,7 @@ def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
 
 
 def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
-    """10,000 machines, as evenly as names allow, in one batch per group."""
+    """Create 10,000 machines, as evenly as names allow, in one batch per group."""
     share = [MACHINES // GROUPS + (number < MACHINES % GROUPS) for number in range(GROUPS)]
     outcomes: list[list[Outcome]] = []
 
@@ -231,7 +231,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 
 def child(path: str) -> int:
-    """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
+    """Observe all groups by a provisioner's backends in this process, and print the peak of its memory in MB."""
     from provisioner.commands.observe_pools import observe
     from provisioner.loop.loop import calm_collector
     from provisioner.settings.loader import load
@@ -249,7 +249,7 @@ def child(path: str) -> int:
 
 
 def memory(directory: Path, cloud: Cloud) -> int:
-    """Peak MB of a provisioner with both backends loaded, that holds all machines."""
+    """Return peak MB of a provisioner with both backends loaded and all machines."""
     made = site(directory, cloud.compute)
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_gce", "--child", str(made.path)],

@@ -38,7 +38,7 @@ JOURNALS = ("empty", "lives", "refusals")
 
 
 def fill(state: StateDir, memory: Memory, journal: str) -> None:
-    """The newest file of the journal, a little smaller than the one that is put aside."""
+    """Write the newest file of the journal, a little smaller than the size at which it is rotated."""
     if journal == "empty":
         return
     wall, size = time.time() - 86_400, int(0.99 * JOURNAL_BYTES)

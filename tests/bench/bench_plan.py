@@ -174,7 +174,7 @@ def missed(results: dict[int, dict[str, float]]) -> list[str]:
 
 
 def cell(seconds: float, floor: float) -> str:
-    """Milliseconds, and how many times the copy."""
+    """Return milliseconds, and the ratio to the copy."""
     return f"{seconds * 1000:.2f} ({seconds / floor:.1f} x)"
 
 

@@ -39,7 +39,7 @@ TEMPLATES = 10
 
 
 def limits(each: int) -> Limits:
-    """Ten templates, each of which names so many of the four pools."""
+    """Return ten templates, each of which names so many of the four pools."""
     templates = [TemplateLimits(f"T{n}", tuple(POOLS[(n + m) % 4] for m in range(each))) for n in range(TEMPLATES)]
     return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
 

@@ -32,7 +32,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """The table."""
+    """Print the table."""
     with Simulator(namespaces=[SPACE]) as simulator:
         impose(simulator, schedule=3600)
         pool = urllib3.HTTPConnectionPool("127.0.0.1", int(simulator.address.rpartition(":")[2]), maxsize=CLIENTS)

@@ -95,7 +95,7 @@ def measure(directory: str) -> dict[str, tuple[float, float]]:
 
 
 def write_bare(path: Path, document: object) -> None:
-    """The text of the document, written and synced."""
+    """Write the text of the document, and sync it."""
     with path.open("w") as file:
         file.write(json.dumps(document))
         file.flush()

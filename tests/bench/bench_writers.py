@@ -76,7 +76,7 @@ def p95(taken: list[float]) -> float:
 
 
 def scripts(directory: Path) -> tuple[Script, Script]:
-    """Ours, and the one without a lock."""
+    """Return our script, and a script without a lock."""
     hf = HostFactory(directory)
     hf.state.intent.create(hf.instance)
     hf.state.heartbeat.touch()
@@ -94,7 +94,7 @@ def verdict(what: str, missed: bool) -> bool:
 
 
 def steady(ours: Script, free: Script, rounds: int) -> bool:
-    """Eight writers at a time; whether the goal is missed."""
+    """Run eight writers at a time, and return True if the goal is missed."""
     rates = [[CALLS / together(script, STEADY, CALLS)[0] for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*rates, strict=True))
     text = f"{STEADY} at a time: {mine:.1f} a second, lock-free {other:.1f}: {mine / other:.0%} (goal {GOAL_RATE:.0%})"
@@ -102,7 +102,7 @@ def steady(ours: Script, free: Script, rounds: int) -> bool:
 
 
 def burst(ours: Script, free: Script, rounds: int) -> bool:
-    """Fifty at once; whether the goal is missed."""
+    """Run fifty writers at once, and return True if the goal is missed."""
     taken = [[p95(together(script, BURST, BURST)[1]) for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*taken, strict=True))
     text = f"{BURST} at once: p95 {mine:.2f} s, lock-free {other:.2f} s: {mine / other:.2f} x (goal {GOAL_P95} x)"

@@ -110,7 +110,7 @@ def parts(machines: int) -> list[int]:
 
 
 def site(directory: Path, machines: int, lag: float) -> Site:
-    """For each part a template of groups and one of a namespace."""
+    """Return a site with a template of groups and a template of a namespace for each part."""
     directory.mkdir()
     (directory / "spec.yaml").write_text(SPEC)
     pools: dict[str, Mapping[str, object]] = {}

@@ -164,7 +164,7 @@ class Arena(Playground):
             return [*self.loops]
 
     def signal_loop(self, loop: subprocess.Popen[str], number: signal.Signals) -> None:
-        """A signal to a loop that may have ended meanwhile."""
+        """Send a signal to a loop, unless it has ended."""
         with suppress(ProcessLookupError):
             loop.send_signal(number)
 
@@ -227,15 +227,15 @@ class Arena(Playground):
         return {one["name"]: one["phase"] for one in self.cloud() if one["pool"] in (NAMESPACE, GROUP)}
 
     def pods(self, method: str, name: str = "", document: object = None) -> None:
-        """A call about pods."""
+        """Make a call about pods."""
         self._call(method, f"api/v1/namespaces/{NAMESPACE}/pods/{name}".rstrip("/"), document)
 
     def compute(self, method: str, path: str, document: object = None) -> None:
-        """A call of the Compute API, below the group's zone."""
+        """Make a call of the Compute API, below the group's zone."""
         self._call(method, f"compute/v1/projects/{PROJECT}/zones/{ZONE}/{path}", document)
 
     def _call(self, method: str, path: str, document: object) -> None:
-        """A fault may strike this call: then it had no effect, or its effect is unknown."""
+        """Make a call, and ignore its error: a fault may strike the call, whose effect is then unknown."""
         base = self.addresses["control"].removesuffix("control/")
         with suppress(requests.RequestException):
             requests.request(method, base + path, json=document, timeout=CALL_SECONDS)

@@ -75,7 +75,7 @@ class HostFactory:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """The next call of this script gets the interruption."""
+        """Interrupt the next call of this script."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:

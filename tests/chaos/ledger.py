@@ -75,7 +75,7 @@ class Ledger:
     """The books of one run."""
 
     def __init__(self, caps: Mapping[str, int]) -> None:
-        """``caps``: most machines of one template, by namespace or group."""
+        """Begin with ``caps``, the largest number of machines of one template, by namespace or group."""
         self._caps = caps
         self.lock = threading.RLock()
         self.hf = HfView()
@@ -212,7 +212,7 @@ class Ledger:
             hf.to_return |= failed & hf.hosts
 
     def restarted(self) -> None:
-        """HF begins anew, with an empty database."""
+        """Begin a new life of HF, with an empty database."""
         with self.lock:
             self.life += 1
             self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
@@ -325,7 +325,7 @@ class Ledger:
 
 
 def is_ours(name: str, labels: Mapping[str, str]) -> bool:
-    """The machine carries our identity: its label on a pod, the shape of its name elsewhere."""
+    """Return True if the machine has our identity: its label on a pod, the shape of its name elsewhere."""
     return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(request_of(PREFIX, name)) and not labels
 
 

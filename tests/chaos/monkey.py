@@ -293,7 +293,7 @@ def in_turns(chance: random.Random, things: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def times(chance: random.Random, every: float, seconds: float) -> Iterator[float]:
-    """Moments after the calm, about ``every`` so many seconds apart."""
+    """Yield moments after the calm, about ``every`` so many seconds apart."""
     at = CALM
     while at < seconds:
         yield at

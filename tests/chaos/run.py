@@ -80,7 +80,7 @@ class Run:
         self.arena.wake()
 
     def come_to_rest(self) -> None:
-        """The cloud holds what HF has, and nothing else; every request has ended, and no brake holds."""
+        """Wait until the cloud has only HF's machines, every request has ended, and no brake is latched."""
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
     def return_all(self) -> None:

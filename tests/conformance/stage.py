@@ -108,7 +108,7 @@ class Instance(InProcess):
     """A provider instance on the embedded cloud. A context manager: the loop and the faults end with it."""
 
     def __init__(self, directory: Path, cloud: Simulator, place: str, *, instance: str = INSTANCE) -> None:
-        """``place``: its namespace, or group."""
+        """Use the namespace, or group, ``place``."""
         super().__init__(directory, instance=instance)
         self.simulator = cloud
         self.place = place
@@ -127,7 +127,7 @@ class Instance(InProcess):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def start_loop(self) -> None:
-        """``provisioner run`` without its signals."""
+        """Start ``provisioner run`` without its signals."""
         endpoints = {
             "KUBECONFIG": str(self.simulator.kubeconfig),
             "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,
@@ -169,12 +169,12 @@ class Instance(InProcess):
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def fault(self, mode: str, *, target: str = "", **fields: Any) -> None:
-        """This goes wrong from now on, and nothing else: in this case's place, or at ``<place>/<target>``."""
+        """Set this fault alone from now on, in this case's place or at ``<place>/<target>``."""
         place = f"{self.place}/{target}" if target else self.place
         self.simulator.impose([Fault(mode, place, **fields)])
 
     def faults(self, *faults: Fault) -> None:
-        """These go wrong from now on, and nothing else."""
+        """Set these faults alone from now on."""
         self.simulator.impose(faults)
 
     def cloud(self, *phases: str) -> list[str]:
@@ -237,7 +237,7 @@ class Instance(InProcess):
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
 
     def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
-        """Sooner or later HF, listing ``among``, is asked to give back exactly these."""
+        """Wait until HF, listing ``among``, is asked to return exactly these."""
         listed = among or machines
         until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
 
@@ -249,7 +249,7 @@ class Instance(InProcess):
         return len(intent.requests) + len(intent.returns)
 
     def write_templates(self, *templates: Mapping[str, Any]) -> None:
-        """Another templates file, put in place at once as a careful editor does."""
+        """Replace the templates file at once, by a rename."""
         aside = self.templates_file.with_suffix(".new")
         aside.write_text(json.dumps({"templates": templates}))
         aside.replace(self.templates_file)
@@ -284,7 +284,7 @@ class Grid(Instance):
             self.start_loop()
 
     def configure(self, **settings: object) -> None:
-        """Another provisioner.yaml: the case's, with these settings; put in place at once as a careful editor does."""
+        """Replace provisioner.yaml at once by the case's file with these settings."""
         file = self.conf / "provisioner.yaml"
         aside = file.with_suffix(".new")
         aside.write_text(yaml.safe_dump(self.settings | settings))
@@ -303,7 +303,7 @@ class Ahead:
 
 @contextmanager
 def loop_time() -> Iterator[Ahead]:
-    """Loop time can be set forward; deadlines and delays of the loop itself go by it, those of threads do not."""
+    """Allow a test to advance loop time, which deadlines and delays of the loop follow, but threads do not."""
     ahead, now = Ahead(), LoopClock.now
     with patch.object(LoopClock, "now", lambda clock: now(clock) + ahead.seconds):
         yield ahead

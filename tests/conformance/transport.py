@@ -143,7 +143,7 @@ def unknown_keys(hf: Grid) -> None:
 
 @case(12, "a key twice → the last wins, nothing breaks", loop=False)
 def doubled_keys(hf: Grid) -> None:
-    """A choice, not a gap (docs/hostfactory.md: documents)."""
+    """Check a deliberate choice about doubled keys (docs/hostfactory.md: documents)."""
     hf.input.write_text('{"template": {"templateId": "T1", "machineCount": 9, "machineCount": 2}}')
     request = hf.run([str(SCRIPTS / "requestMachines.sh"), "-f", str(hf.input)]).document["requestId"]
     assert hf.state.intent.read().requests[request].count == 2

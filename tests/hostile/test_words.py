@@ -73,7 +73,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
 
 
 def _dumped(document: Any, **layout: Any) -> str:
-    """JSON of the document, each of whose sentences ends with HOSTILE."""
+    """Return JSON of the document, each of whose sentences ends with HOSTILE."""
     return json.dumps(_hostile(document), **layout)
 
 

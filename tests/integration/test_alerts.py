@@ -119,7 +119,7 @@ def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]
 
 
 def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
-    """Each comes out as expected."""
+    """Check that each case comes out as expected."""
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "plain", "rules": PLAIN}]}))
     file, about = tmp_path / "test.yml", {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s"}
     file.write_text(yaml.safe_dump({**about, "tests": list(cases)}))

@@ -80,7 +80,7 @@ class Served(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -170,7 +170,7 @@ class Bank:
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
     def is_the_account(self) -> None:
-        """The federation's configuration names an account."""
+        """Name an account in the federation's configuration."""
         self.federation(service_account_impersonation_url=f"https://{IAM}{GENERATE}")
 
     @contextmanager

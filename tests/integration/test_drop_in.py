@@ -134,7 +134,7 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """Ours are asked for, theirs (names, with the ids that HF has of them) are given back; the names of ours."""
+    """Request our machines, return theirs (names, with the ids that HF has of them), and return the names of ours."""
     ours = names(hf.ended(hf.positional("requestMachines", _requesting(template))["requestId"]))
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
@@ -205,7 +205,7 @@ def point_at(plugins: Path, scripts: Path) -> None:
 
 
 def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
-    """HostFactory's call of a script, where its registration file says that the scripts are."""
+    """Call a script as HostFactory does, from the directory that its registration file names."""
     [plugin] = json.loads(plugins.read_text())["providerplugins"]
     hf.input.parent.mkdir(exist_ok=True)
     hf.input.write_text(json.dumps(document))

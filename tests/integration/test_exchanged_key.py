@@ -64,7 +64,7 @@ class _Grant(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class Secret:
@@ -138,7 +138,7 @@ class Bank:
 
 
 def write_configuration(conf: Path, key: Path, authority: Path) -> None:
-    """A pool of each kind with this key, and a template for each."""
+    """Write a pool of each kind with this key, and a template for each."""
     (conf / "spec.yaml").write_text("containers: [{name: main, image: worker}]\n")
     pods = {"kind": "gke", "endpoint": f"https://{KUBE}", "namespace": "grid", "pod_spec": "spec.yaml"}
     group = {"kind": "mig", "endpoint": f"https://{COMPUTE}", "project": "p", "zone": "us-central1-a", "group": "hf-a"}

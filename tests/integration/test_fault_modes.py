@@ -333,7 +333,7 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
-    """All of it between two observations: each shows a machine of this name that runs."""
+    """Replace all machines between two observations, each of which shows a running machine of this name."""
     group, url = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a"), f"zones/{ZONE}/instances/{name}"
     if how == "by the group":
         group.recreate([url])

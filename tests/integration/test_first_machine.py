@@ -199,7 +199,7 @@ class Walk(ScratchHost):
         return self
 
     def log_in(self) -> None:
-        """Everybody has a new terminal, and is in the groups of now until the next one."""
+        """Open a new terminal for each user, with the user's present groups."""
         for home in HOME.values():
             self.path(home).joinpath(".terminal").unlink(missing_ok=True)
         self._groups = self.run("id -G egoadmin").strip().replace(" ", ",")
@@ -255,7 +255,7 @@ class Walk(ScratchHost):
         file.chmod(0o600)  # as by a root with umask 077
 
     def attach(self) -> None:
-        """HostFactory's host has the account from now on that the line has given it."""
+        """Give HostFactory's host the account that the line has attached."""
         words = shlex.split(self.path("/home/cloud/attached").read_text())
         given = dict(pairwise(words))
         assert given["--scopes"].split(",") == ["cloud-platform", "userinfo-email"]
@@ -263,7 +263,7 @@ class Walk(ScratchHost):
         self._metadata.values |= account(given["--service-account"], "of-the-vm")
 
     def outside(self, lines: str) -> None:
-        """The lines name the federation for whoever logs in then; this host is not outside, so they are taken back."""
+        """Run the lines that name the federation, and revert them, because this host is not outside of Google."""
         file = self.path("/etc/default/provisioner")
         before = file.read_text()
         self.type(ROOT_USER, lines)
@@ -279,7 +279,7 @@ class Walk(ScratchHost):
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
     def joins(self, spec: dict[str, Any]) -> None:
-        """A pod of that spec is ready once the kit's entry point has joined."""
+        """Check that a pod of that spec becomes ready once the kit's entry point has joined."""
         directory = self._directory / f"machine-{len(list(self._directory.iterdir()))}"
         directory.mkdir()
         machine = Machine(directory)
@@ -309,7 +309,7 @@ class Walk(ScratchHost):
 
 
 def parts_of(block: str) -> tuple[str, str, str]:
-    """Who types a block, for whom it is alone, and its lines."""
+    """Return the user who types a block, the only kind of site that needs it, and its lines."""
     first, _, lines = block.partition("\n")
     who, _, alone = first.removeprefix("# ").partition(", ")
     return who, alone, lines
@@ -425,7 +425,7 @@ def ended(timeline: str) -> str:
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """HostFactory, the operator and the cloud name the same machine, of the template's kind."""
+    """Check that HostFactory, the operator and the cloud name the same machine, of the template's kind."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]
@@ -437,7 +437,7 @@ def rented(walk: Walk, answer: Any) -> None:
 
 
 def given_back(walk: Walk, name: str, timeline: str) -> None:
-    """The cloud has it no more, and status says so."""
+    """Check that the cloud no longer has the machine, and that status says so."""
     assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
@@ -471,7 +471,7 @@ def instance_registered(walk: Walk, printed: str) -> None:
 
 
 def images_made(walk: Walk, _printed: str) -> None:
-    """They are called as pod specs and groups have it, and the entry point makes what the pods' probe waits for."""
+    """Check that pod specs and groups name the pushed images, and that a pod of each spec becomes ready."""
     specs = [yaml.safe_load(file.read_text())["spec"] for file in walk.path("/home/clone/google/pod-specs").iterdir()]
     images = {container["image"] for spec in specs for container in spec["containers"]}
     assert images == {*walk.path("/home/cloud/pushed").read_text().split()}

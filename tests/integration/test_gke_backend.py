@@ -118,7 +118,7 @@ class Bench:
         return self.simulator.call(lambda cloud: cloud.world.calls[method])
 
     def lists(self) -> int:
-        """Lists begun: streamed ones, and pages."""
+        """Return the number of lists: streamed lists, and pages."""
         return self.calls("pods.watchlist") + self.calls("pods.list")
 
 
@@ -334,7 +334,7 @@ def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
 
 
 def populate(bench: Bench, count: int) -> None:
-    """Pods of ours, made behind the backend's back."""
+    """Make pods of ours without the backend."""
 
     def make(cluster: Cluster) -> None:
         for number in range(count):
@@ -360,7 +360,7 @@ def test_closing_ends_a_quiet_watch_at_once(bench: Bench) -> None:
 
 
 def watching() -> int:
-    """Watches that run."""
+    """Return the number of running watches."""
     return sum(thread.name == f"watch {NAMESPACE}" for thread in threading.enumerate())
 
 
@@ -368,7 +368,7 @@ def watching() -> int:
 
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
-    """Backends of several pools of one configuration; none of them watches yet."""
+    """Return backends of several pools of one configuration, without a running watch."""
     namespaces = Namespaces()
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 

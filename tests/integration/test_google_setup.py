@@ -55,7 +55,7 @@ class Google:
     """A project, as far as the script sees it: what a stand-in for gcloud remembers."""
 
     def __init__(self, directory: Path, like: Google | None = None) -> None:
-        """``like``: begins with the same things."""
+        """Begin with the resources of ``like``."""
         self._calls, self._things = directory / "calls", directory / "things"
         self._things.mkdir(parents=True)
         (directory / "bin").mkdir()

@@ -177,7 +177,7 @@ OPTIONS = "--quiet --no-cache --isolation chroot"
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs for registry and index; this host does not know it."""
+    """Return the authority of registry and index, which this host does not trust."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -189,7 +189,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
-    """Images of our own, in layers where the file system takes such, by a builder that may ask the registry."""
+    """Yield a store of our own images, in layers if possible, for a builder with access to the registry."""
     directory = tmp_path_factory.mktemp("images")
     environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:
@@ -360,7 +360,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
 
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Images of another host, which has none yet."""
+    """Yield an empty store of another host."""
     environment = storage_with(driver_of(storage), tmp_path)
     yield environment
     forget(environment)

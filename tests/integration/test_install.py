@@ -37,7 +37,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundles]:
 
 @pytest.fixture(scope="module")
 def small_bundles(bundles: Bundles) -> Iterator[Bundles]:
-    """Two with little in them: where install.sh alone is looked at, it does not wait for pip and the compiler."""
+    """Yield two bundles with little in them, so that tests of install.sh do not wait for pip and the compiler."""
     with open_directory() as directory:
         yield Bundles(*(small(bundles.old, directory, version) for version in ("1.0.0", "9.9.9")))
 

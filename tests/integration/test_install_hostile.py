@@ -52,7 +52,7 @@ def victim(root: Path) -> Path:
 
 
 def linked(path: Path, target: Path | str, owner: int = CALLER) -> None:
-    """A link of that owner."""
+    """Make a link that belongs to this owner."""
     path.symlink_to(target)
     os.lchown(path, owner, owner)
 

@@ -39,7 +39,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 def configure(hf: HostFactory) -> None:
-    """A pool of pods, and a template of it."""
+    """Write a pool of pods, and a template of it."""
     pool = {"kind": "gke", "namespace": SPACE, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
     loop = {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
     (hf.conf / "provisioner.yaml").write_text(json.dumps({"id": "demo", "loop": loop, "pools": {"pool": pool}}))
@@ -76,7 +76,7 @@ class Installed(HostFactory):
         )
 
     def start(self, version: str) -> None:
-        """The loop, which has to be of that version."""
+        """Start the loop, which has to be of that version."""
         file = self.work.parent / "loop.log"
         file.touch()
         started = file.read_text().count(STARTED)
@@ -199,7 +199,7 @@ def another_format(root: Path) -> None:
 
 
 def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
-    """Taken back, the older version says why it cannot go on, touches nothing, and takes the dump of before."""
+    """Check that the older version refuses to run after a rollback, until the earlier dump is restored."""
     written = {path: path.read_bytes() for path in hf.work.glob("*.json")}
     done(bundles.new, "rollback", root=hf.root)
     request = {"template": {"templateId": "T", "machineCount": 1}}

@@ -133,7 +133,7 @@ def backend(tmp_path: Path, cloud: Simulator) -> Iterator[GkeBackend]:
 
 
 def storm(count: int = STORM) -> list[Ended]:
-    """So many pods that end at once, a tenth of them with their nodes."""
+    """Return so many pods that end at once, a tenth of them with their nodes."""
     failure = Failure(ErrorClass.OTHER, "The machine vanished.")
     causes = [LossCause.NODE if number % 10 == 0 else LossCause.PREEMPTED for number in range(count)]
     fields: dict[str, Any] = {"uid": "a-uid", "lost": True, "failure": failure}

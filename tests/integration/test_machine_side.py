@@ -180,7 +180,7 @@ def test_if_ego_s_programs_hang_and_ignore_signals_a_script_ends_by_itself(
 
 
 def looked(machine: Machine, times: int = 3) -> None:
-    """EGO is asked so often from now on."""
+    """Wait until EGO was asked so many more times."""
     before = len(machine.calls)
     until(lambda: len(machine.calls) > before + times, 30, what="EGO is asked again and again")
 
@@ -343,7 +343,7 @@ PASSWORD = """-pa$$ w"o'rd \\"""
 
 
 def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
-    """EGO knows the administrator ``hf``; settings that name it, a file with its password, and time to log on."""
+    """Make EGO's administrator ``hf``, and return settings with its name, a password file, and time to log on."""
     (machine.ego / "account").write_text(f"hf {known}")
     file = machine.ego / "password"
     file.write_text(f"{password}\n")
@@ -351,7 +351,7 @@ def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD
 
 
 def left(machine: Machine, **environment: str) -> None:
-    """A pod has joined, and left at SIGTERM as it should."""
+    """Check that a pod joins, and leaves at SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     ready(machine)
     pod.send_signal(signal.SIGTERM)
@@ -360,7 +360,7 @@ def left(machine: Machine, **environment: str) -> None:
 
 
 def closed(machine: Machine) -> bool:
-    """EGO gives the machine no new work."""
+    """Return True if EGO gives the machine no new work."""
     return (machine.ego / "closed").exists()
 
 
@@ -508,7 +508,7 @@ def test_as_pid_1_it_ends_with_1_when_ego_no_longer_has_it(
 
 
 def children_of(parent: int, name: str) -> list[str]:
-    """Processes of a name that a process has not waited for, whether they have ended or not."""
+    """Return the processes of a name for which their parent has not waited, running or ended."""
     texts = (text_of(path) for path in Path("/proc").glob("[0-9]*/stat"))
     return [text for text in texts if f"({name})" in text and text.rpartition(")")[2].split()[1] == str(parent)]
 
@@ -707,7 +707,7 @@ SECRET = "projects/p/secrets/hf-ego-password"
 
 
 def start_with_secret(machine: Machine, metadata: MetadataServer, server: str = "", secret: str = SECRET) -> None:
-    """The start-up script of an instance whose template names a secret."""
+    """Run the start-up script of an instance whose template names a secret."""
     metadata.values["instance/attributes/hf-ego-user"] = "hf"
     metadata.values["instance/attributes/hf-ego-password-secret"] = secret
     given = {"HF_SECRETS_SERVER": f"http://{server or metadata.host}", "no_proxy": "127.0.0.1"}
@@ -827,7 +827,7 @@ def leaving_pod(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
 
 
 def preempted_instance(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
-    """Its shutdown script begins when its start-up script hears of it."""
+    """Return a preempted instance, whose shutdown script begins once its start-up script notices the preemption."""
     leaver = Leaver(opened, directory, *hangs)
     server = opened.enter_context(MetadataServer(of_an_instance()))
     settings = account(leaver.machine)

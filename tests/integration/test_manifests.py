@@ -83,7 +83,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 @cache
 def _problems(text: str) -> list[str]:
-    """Most manifests are the same in all builds, and are checked once."""
+    """Return the faults in a manifest; cached, because most manifests are the same in all builds."""
     manifest = json.loads(text)
     if (manifest["apiVersion"], manifest["kind"]) in schemas():
         return mistakes(manifest)
@@ -239,7 +239,7 @@ def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
 
 
 def alike(document: Any) -> Any:
-    """Lists without their order."""
+    """Return the value with its lists in a fixed order."""
     if isinstance(document, dict):
         return {key: alike(value) for key, value in document.items()}
     return sorted(map(alike, document), key=json.dumps) if isinstance(document, list) else document
@@ -343,7 +343,7 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Its machines are smaller than its templates report to HostFactory."""
+    """Return True if its machines are smaller than its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 
@@ -388,7 +388,7 @@ class Site:
         program.chmod(0o755)
 
     def type(self, lines: str) -> None:
-        """In one terminal: where a line goes, the next ones are."""
+        """Run a line in the terminal of the page, whose directory stays for the next lines."""
         surroundings = {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),

@@ -55,7 +55,7 @@ POOL, TEMPLATE = "gke-main", "T2"
 
 
 def shows(*metrics: str) -> Callable[[Scenario], Scenario]:
-    """The test shows these."""
+    """Record the metrics that the test shows."""
 
     def mark(test: Scenario) -> Scenario:
         SHOWN.setdefault(test, set()).update(metrics)
@@ -323,7 +323,7 @@ def test_a_file_that_another_host_reads_otherwise(
 
 
 def change(file: Path, number: int) -> None:
-    """Another maxNumber of the first template."""
+    """Change the maxNumber of the first template."""
     document = json.loads(file.read_text())
     document["templates"][0]["maxNumber"] = number
     file.with_suffix(".new").write_text(json.dumps(document))
@@ -446,7 +446,7 @@ def test_machines_that_are_protected_or_not_listed(
 
 
 def answers(instance: Instance) -> bool:
-    """Its metrics can be scraped."""
+    """Return True if its metrics can be scraped."""
     try:
         return bool(instance.url)
     except RuntimeError:

@@ -32,7 +32,7 @@ MONITORING, FOREIGN = Pod("monitoring", {}), Pod("foreign", {})
 
 
 def pod_of(manifests: list[Manifest], kind: str = "Deployment") -> Pod:
-    """Our pod as policies see it."""
+    """Return our pod as policies see it."""
     made = only(manifests, kind)["spec"]
     template = made["template"] if kind == "Deployment" else made["jobTemplate"]["spec"]["template"]
     (one,) = pods(manifests)[kind]["containers"]

@@ -104,7 +104,7 @@ class Prepared:
         )
 
     def let_go(self) -> None:
-        """No hold is in force, so that the next command finds the site well; what a cancel asked for stays."""
+        """Release all holds for the next command; the effects of a cancel stay."""
         for kind, target in [(hold.kind, hold.target) for hold in StateDir(self.playground.state).holds.read().current]:
             if kind != "cancel":
                 self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")

@@ -106,7 +106,7 @@ class Scripted:
                 self.wfile.write(b"0\r\n\r\n")
 
             def log_message(self, *_: object) -> None:
-                """Nothing on stderr."""
+                """Log nothing on stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

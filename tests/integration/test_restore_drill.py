@@ -108,5 +108,5 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
 
 
 def made_again(state: StateDir) -> bool:
-    """The memory is the loop's own, and no longer the dump's."""
+    """Return True if the memory is the loop's own, and no longer the dump's."""
     return state.memory.condition() is Condition.FINE and state.memory.read().brake is not None

@@ -75,7 +75,7 @@ class Reader:
         return self._node(name)
 
     def read(self, *names: str) -> list[bool | None]:
-        """Meet nodes, read to the end, and say what is known of them."""
+        """Read the nodes completely, and return if each pod is on Spot, or None if unknown."""
         for name in names:
             self.nodes.is_spot(name)
         self.nodes.observe()
@@ -84,7 +84,7 @@ class Reader:
 
     @property
     def calls(self) -> int:
-        """Lists of nodes so far."""
+        """Return the number of lists of nodes so far."""
         return self._calls() - self.calls_before
 
     def _node(self, name: str) -> str:

@@ -125,7 +125,7 @@ class Grid(HostFactory):
 
     @contextmanager
     def loop(self) -> Iterator[None]:
-        """``provisioner run``, until the end."""
+        """Run ``provisioner run`` until the end."""
         with (self.logs.parent / "loop.err").open("w") as log:
             command = [sys.executable, "-m", "provisioner", "run"]
             process = subprocess.Popen(command, cwd=ROOT, env=self.command_environment, stderr=log)

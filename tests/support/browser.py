@@ -46,7 +46,7 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 def resize(driver: Chrome, size: tuple[int, int]) -> None:
-    """As wide as a phone or a screen: a window of a desktop cannot be as narrow."""
+    """Set the width of a phone or a screen, which may be narrower than a desktop's window."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -148,7 +148,7 @@ def _sum(path: Path) -> str:
 
 
 def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) -> None:
-    """A wheel of these files."""
+    """Write a wheel of these files."""
     about = f"{name}-{version}.dist-info"
     metadata = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -163,7 +163,7 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 def _compiled(wheel: Path, target: Path) -> None:
-    """The same wheel with bytecode in the place of its sources: what is imported from a zip is compiled each time."""
+    """Replace the sources of a wheel by bytecode, because imports from a zip are compiled each time."""
     with TemporaryDirectory() as directory:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)

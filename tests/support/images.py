@@ -60,7 +60,7 @@ def forget(storage: dict[str, str]) -> None:
 
 
 def debian(directory: Path) -> None:
-    """The files of this host's packages, as the root of a base: no registry can be asked for one."""
+    """Copy the files of this host's packages as the root of a base, because no registry is available."""
     lines = run("dpkg-query", "-Wf", "${Package} ${Essential}\\n").stdout.splitlines()
     chosen = [*PACKAGES, *(line.removesuffix(" yes") for line in lines if line.endswith(" yes"))]
     without = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]

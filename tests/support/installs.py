@@ -53,7 +53,7 @@ def open_root() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
-    """Both, where the user without rights gets to."""
+    """Yield both bundles in a directory that the user without rights can enter."""
     with open_directory() as directory:
         old = unpacked(shared(run), directory)
         yield Bundles(old, renewed(old, directory, NEWER))

@@ -111,7 +111,7 @@ class Machine:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def behave(self, *ways: str) -> None:
-        """EGO's programs do so from now on."""
+        """Change the behaviour of EGO's programs from now on."""
         for way in ways:
             (self.ego / way).touch()
 

@@ -157,7 +157,7 @@ def write_configuration(manifests: Sequence[Manifest], directory: Path) -> Path:
 
 @cache
 def schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """Our schemas by apiVersion and kind."""
+    """Return our schemas by apiVersion and kind."""
     read = [json.loads(path.read_text()) for path in sorted(SCHEMAS.glob("*.json"))]
     return {(one["properties"]["apiVersion"]["const"], one["properties"]["kind"]["const"]): one for one in read}
 

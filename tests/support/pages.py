@@ -66,7 +66,7 @@ def blocks_of(text: str) -> list[str]:
 
 
 def pages() -> list[Path]:
-    """README and every page of docs."""
+    """Return README and every page of docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -128,7 +128,7 @@ def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterato
 
 
 def _bare(line: str) -> str:
-    """Without the comment behind it."""
+    """Return the line without its comment."""
     return re.sub(r"(?:^|\s+)# .*$", "", line.strip())
 
 

@@ -14,7 +14,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def mebibytes(pid: int, key: str) -> float:
-    """Mebibytes: VmRSS is now, VmHWM the most there ever was."""
+    """Return mebibytes of memory: VmRSS is the present value, VmHWM the maximum."""
     line = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert line is not None
     return int(line[1]) / 1024

@@ -46,14 +46,14 @@ class SteeredPlace(FakePlace):
         _meet(self.loss)
 
     def boot(self) -> None:
-        """Every machine that waits runs now."""
+        """Let every waiting machine run now."""
         with self._lock:
             now = self._clock()
             self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
         self._wake()
 
     def crash(self, name: str) -> None:
-        """A machine ends by itself now."""
+        """End a machine by itself now."""
         with self._lock:
             self._entries[name] = replace(self._entries[name], ends=self._clock())
         self._wake()

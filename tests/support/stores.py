@@ -57,7 +57,7 @@ def contents(directory: str | Path) -> dict[str, bytes]:
 
 
 def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable[..., object]:
-    """``real``, after it failed so many times."""
+    """Return ``real`` as a function that fails so many times first."""
     left = [times]
 
     def call(*arguments: object, **options: object) -> object:

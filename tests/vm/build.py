@@ -115,7 +115,7 @@ def _build(directory: Path) -> None:
 
 
 def _python(root: Path, aside: Path) -> None:
-    """Wheels are taken by this machine's pip, bytecode is made by the guest's own Python."""
+    """Install the wheels by this machine's pip, and compile them by the guest's own Python."""
     _run("chroot", root, "python3", "-m", "venv", "--without-pip", TESTS)
     (aside / "constraints").write_text("\n".join(constraints()))
     _run(

@@ -29,10 +29,7 @@ def without() -> str:
 
 
 def fill(drive: Path, directory: Path) -> None:
-    """The guest's /opt: this repository, two bundles, and what install.sh builds of them: emulation takes minutes.
-
-    The later bundle is the earlier one with another version written into it, as it is built.
-    """
+    """Fill the guest's /opt with this repository, two bundles and their installations, outside of the slow guest."""
     content = directory / "opt"
     (content / "repo").mkdir(parents=True)
     for name in (*PARTS, "tests"):
@@ -68,7 +65,7 @@ def _renew(content: Path) -> None:
 
 
 def _digest(directory: Path) -> str:
-    """By which install.sh knows a bundle."""
+    """Return the digest by which install.sh identifies a bundle."""
     return hashlib.sha256((directory / "SHA256SUMS").read_bytes()).hexdigest()
 
 

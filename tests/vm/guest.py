@@ -64,7 +64,7 @@ class Guest:
         self._unread = b""
 
     def __enter__(self) -> Self:
-        """Start; what has to be there once it has started is asked of :meth:`serve`."""
+        """Start the guest; :meth:`serve` waits for its agent."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
         return self
 

@@ -75,7 +75,7 @@ class Sides:
         return unit
 
     def stop(self, *units: str) -> None:
-        """These loops, or all, as systemd does."""
+        """Stop these loops, or all, as systemd does."""
         self.guest.call(f"systemctl stop {' '.join(units or self._loops)}")
 
     def kill(self, unit: str) -> None:
@@ -100,11 +100,14 @@ class Sides:
         self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
 
     def signed(self) -> dict[str, Any]:
-        """Who is the loop, as it has signed on the server's disk."""
+        """Return the signature of the present loop on the server's disk."""
         return dict(json.loads(self.guest.run(f"cat {EXPORT}/loop.lock")))
 
     def locked(self) -> bool:
-        """The server knows of a lock on the loop's file. Not tried: whoever gets it ends the loop."""
+        """Return True if the server has a lock on the loop's file.
+
+        The lock is not tried, because a new owner ends the loop.
+        """
         return self.guest.call(f'grep -q "POSIX .*:$(stat --format %i {EXPORT}/loop.lock) " /proc/locks').code == 0
 
     # --- scripts --------------------------------------------------------------------------------------------------

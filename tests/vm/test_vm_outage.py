@@ -24,7 +24,7 @@ FORGET = "systemctl stop nfs-server nfsdcld && rm /var/lib/nfs/nfsdcld/* && syst
 
 @pytest.fixture(scope="module")
 def hosts(guest: Guest) -> Iterator[tuple[Host, Host]]:
-    """HostFactory's, and another."""
+    """Yield HostFactory's host, and another."""
     with exported(guest, HF_USER):
         made = Host(guest, "hosta", ONE, 1), Host(guest, "hostb", TWO, 2)
         for host in made:
@@ -55,7 +55,7 @@ def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
 
 @pytest.fixture(scope="module")
 def standby(sides: Sides, hosts: tuple[Host, Host], loop: str) -> str:
-    """On HostFactory's host, started once the other test is over that has the loop alone."""
+    """Start a standby on HostFactory's host, after the test in which the loop is alone."""
     unit = sides.start(hosts[0])
     sides.wait_for_log(unit, "Standing by")
     return unit

@@ -54,7 +54,7 @@ class Host:
     """HostFactory's host: what HF's user calls, and what root sees."""
 
     def __init__(self, guest: Guest, instance: str = "gcpinst", suffix: str = "") -> None:
-        """``suffix``: what the instance's directories have behind their names."""
+        """Append ``suffix`` to the names of the instance's directories."""
         self.guest = guest
         self.version = guest.run("cat /opt/old/VERSION")
         self._state = f"{STATE}{suffix}"
@@ -99,8 +99,10 @@ class Host:
         return dict(line.split("=", 1) for line in shown.splitlines())
 
     def stop_timer(self) -> None:
-        """From then on only tests start backups: ``systemctl start`` waits for one that its timer began before it, and
-        makes none of its own."""
+        """Let only tests start backups from now on.
+
+        ``systemctl start`` would wait for a backup that the timer began before it, and make none of its own.
+        """
         self.guest.run("systemctl stop provisioner-backup.timer")
         state = "systemctl show provisioner-backup --property ActiveState --value"
         self.guest.until(lambda: self.guest.run(state) in ("inactive", "failed"), what="no backup runs")

@@ -54,8 +54,11 @@ _TERRAFORM_S = frozenset({"connection", "count", "depends_on", "for_each", "life
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """By resource its ``arguments``: whether each is ``required`` or ``computed``, and its ``type`` as Terraform writes
-    types, or its ``block``, perhaps ``single``."""
+    """Return the ``arguments`` of each resource.
+
+    Each argument is ``required`` or ``computed`` or neither, and has its ``type`` in Terraform's syntax, or its
+    ``block``, perhaps ``single``.
+    """
     schema: dict[str, dict[str, Any]] = json.loads(SCHEMA.read_text())
     return schema
 
@@ -111,7 +114,7 @@ class Description:
 
 
 def snake(name: str) -> str:
-    """``selfLink`` as Terraform writes it."""
+    """Return ``selfLink`` in Terraform's spelling."""
     return _WORD.sub(r"_\1", name).lower()
 
 

@@ -39,7 +39,7 @@ for _name in ("insecure_channel", "secure_channel"):
 
 
 def watch_pubsub(module: Any) -> None:
-    """From now on every call is seen of the Pub/Sub clients that this module makes; those of others are not."""
+    """Record every call of the Pub/Sub clients that this module makes; calls of other clients are not recorded."""
     module.pubsub_v1 = _Seeing(module.pubsub_v1)
 
 

@@ -199,7 +199,7 @@ class Gcloud:
         return {vm["name"]: vm["networkInterfaces"][0].get("networkIP", "") for vm in self._read("instances list")}
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """``gcloud compute`` and these words."""
+        """Run ``gcloud compute`` with these words."""
         arguments = ["gcloud", "compute", *command.split()]
         return subprocess.run(
             arguments, env=self._environment, capture_output=True, text=True, timeout=60 * PATIENCE, check=False

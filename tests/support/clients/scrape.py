@@ -20,7 +20,7 @@ class Scrape:
     """A loop's metrics; records the families whose expected values a test has seen."""
 
     def __init__(self, url: Callable[[], str]) -> None:
-        """``url``: where the loop answers now."""
+        """Use ``url`` for the present address of the loop."""
         self._url = url
         self.found: set[str] = set()
         """The families, without ``hf_provisioner_``, whose values were as expected."""
@@ -72,5 +72,5 @@ class Scrape:
         return seen[0]
 
     def has_no(self, name: str, **labels: str) -> bool:
-        """No such series is exported, or its value is 0."""
+        """Return True if no such series is exported, or its value is 0."""
         return not any(self.series(name, **labels))

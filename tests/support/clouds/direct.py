@@ -66,10 +66,10 @@ class Direct(ABC):
         self._hears = True
 
     def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
-        """Ignored, because in virtual time the driver decides when the loop observes."""
+        """Ignore the call, because in virtual time the driver decides when the loop observes."""
 
     def close(self) -> None:  # noqa: B027 - nothing to do is meant
-        """There is nothing to close."""
+        """Close nothing."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of everything of ours in the place."""

@@ -55,7 +55,7 @@ class Grid:
         request_deadline: float = 1800.0,
         **limits: float,
     ) -> None:
-        """``operation``: seconds until the group acts on a call. ``limits``: of every pool."""
+        """Use ``operation`` seconds until the group acts on a call, and ``limits`` for every pool."""
         self.specs = tuple(specs)
         timings = replace(EXACT, operation=(operation, operation))
         self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)

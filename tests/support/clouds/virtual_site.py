@@ -182,7 +182,7 @@ class VirtualSite:
         return self._notices.added_to(seen, self.backends[pool].lag)
 
     def listen(self) -> Counter[Worth]:
-        """From now on the loop hears the audit log; what its entries were worth."""
+        """Connect the loop to the audit log from now on, and return the counted worths of its entries."""
         from provisioner.backends.events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
@@ -221,16 +221,16 @@ class VirtualSite:
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
     def request(self, count: int) -> str:
-        """requestMachines."""
+        """Call requestMachines."""
         with patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"):
             return add_request(self.hf, "T", count, created_wall=self.wall())
 
     def give_back(self, names: Sequence[str]) -> str:
-        """requestReturnMachines."""
+        """Call requestReturnMachines."""
         return add_return(self.hf, list(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """getRequestStatus."""
+        """Call getRequestStatus."""
         try:
             answer = self.hf.status.read_answers([id_]).get(id_)
         except StateMissing:
@@ -251,7 +251,7 @@ class VirtualSite:
         return self.answer(id_)
 
     def lost(self) -> dict[str, int]:
-        """getReturnRequests: names, and the seconds they have left."""
+        """Call getReturnRequests, and return the names with the seconds left."""
         return {name: loss.grace for name, loss in self.hf.status.read_lost().items()}
 
     # --- the cloud ------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class VirtualSite:
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
-        """As ``GET state``: how often each mutating method was called, in zones and regions."""
+        """Return the number of calls of each mutating method, in zones and regions, as ``GET state`` does."""
         calls: dict[str, int] = {}
         for method, count in self.world.calls.items():
             name = method.rpartition(".")[2]
@@ -284,7 +284,7 @@ def succeeded(answer: dict[str, Any]) -> list[str]:
 
 
 def messages(answer: dict[str, Any]) -> str:
-    """Everything an answer says in words."""
+    """Return all messages of an answer."""
     return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
 
 

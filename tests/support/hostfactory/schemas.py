@@ -128,10 +128,10 @@ def mistakes(name: str, document: object) -> list[str]:
 
 
 def check_output(command: str, document: object) -> None:
-    """AssertionError unless ``command`` may print this document."""
+    """Raise AssertionError unless ``command`` may print this document."""
     assert mistakes(OUTPUTS[command], document) == []
 
 
 def check_input(command: str, document: object) -> None:
-    """AssertionError unless HostFactory may hand this document to ``command``."""
+    """Raise AssertionError unless HostFactory may give this document to ``command``."""
     assert mistakes(f"in_{command}", document) == []

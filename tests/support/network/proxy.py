@@ -95,6 +95,9 @@ def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], objec
 
 
 def _with_bytes(*ends: socket.socket) -> list[socket.socket]:
-    """Who can be read from without waiting; a TLS connection may hold bytes that select does not know of."""
+    """Return the connections that can be read without waiting.
+
+    A TLS connection may have bytes that select does not see.
+    """
     pending = [end for end in ends if isinstance(end, ssl.SSLSocket) and end.pending()]
     return pending or select.select(ends, (), ())[0]

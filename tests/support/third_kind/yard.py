@@ -33,7 +33,7 @@ class Yard(Kind[YardPool]):
     longest_call = 90.0
 
     def factory(self, site: Site) -> Callable[[YardPool], Backend]:
-        """Pools of one yard see the same hosts."""
+        """Return a function that makes backends; pools of one yard see the same hosts."""
         yards: dict[str, FakePlace] = {}
 
         def backend(pool: YardPool) -> Backend:
