@@ -89,7 +89,7 @@ def run(machines: int, hours: float, churn: bool) -> Need:
 
 
 def an_hour(machines: int, *, churn: bool) -> Need:
-    """Return the needs of an hour after the loop has begun; memory is the maximum of the longer run."""
+    """Return the needs of an hour after the start of the loop; memory is the maximum of the longer run."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN

@@ -185,7 +185,7 @@ def _one(grid: Grid, space: Space, proxy: Proxy) -> tuple[float, float]:
 
 
 def _unready(space: Space, id_: str) -> str:
-    """Return the request's pod once its kubelet has begun it."""
+    """Return the request's pod once its kubelet has started it."""
     for pod in space.pods():
         if f"-{id_}-" in pod["metadata"]["name"] and pod["status"].get("podIP"):
             return str(pod["metadata"]["name"])

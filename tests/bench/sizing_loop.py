@@ -138,7 +138,7 @@ def site(directory: Path, machines: int, lag: float) -> Site:
 
 @contextmanager
 def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
-    """Yield the process id of a loop that has begun, and HostFactory beside it."""
+    """Yield the process id of a running loop, and its HostFactory."""
     places = {name: directory / name.lower() for name in ("CONF", "WORK", "LOG")}
     environment = {"HF_PROVIDER_NAME": "t", "HF_PYTHON": sys.executable}
     for name, place in places.items():

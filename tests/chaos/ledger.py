@@ -43,7 +43,7 @@ class Call:
     document: Mapping[str, Any]
     began: float
     life: int
-    """The life of HF that made the call: what is printed for an HF that has gone was never heard."""
+    """The life of HF that made the call; output for an HF that has ended was never read."""
     called: Called | None = None
     killed: bool = False
 
@@ -91,7 +91,7 @@ class Ledger:
         self.terminal: dict[str, str] = {}
         """Terminal entries as they were first printed, by id."""
         self.known_since: dict[str, float] = {}
-        """Machines of terminal answers, and since when HF knows of them."""
+        """Machines of terminal answers, and the time since which HF has them."""
         self.returned: dict[str, float] = {}
         """Machines that HF asked to return, and when it first began to."""
         self.perhaps_reported: set[str] = set()
@@ -269,7 +269,7 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """Return True if HF has had the machine and had not begun to return it, also before it forgot everything."""
+        """Return True if HF has had the machine and had not asked to return it, also before it lost its database."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
@@ -313,7 +313,7 @@ class Ledger:
         return "stuck_stopping" in self.struck.get(name, set())
 
     def wound_up(self) -> None:
-        """Check what can be said only of the whole run."""
+        """Check the laws that hold only for the whole run."""
         with self.lock:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")

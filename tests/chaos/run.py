@@ -91,7 +91,7 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
 
     def wind_up(self) -> None:
-        """Check what can be said only of the whole run."""
+        """Check the laws that hold only for the whole run."""
         self._observe()
         self.ledger.wound_up()
 

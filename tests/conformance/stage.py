@@ -297,7 +297,7 @@ class Ahead:
     seconds = 0.0
 
     def go_on(self, seconds: float = 5.0) -> None:
-        """Let this much pass; called again and again, for what counts from when the loop hears of something."""
+        """Advance loop time by so much; call it repeatedly for a time that begins when the loop observes an event."""
         self.seconds += seconds
 
 

@@ -155,7 +155,7 @@ async def attack(name: str, connections: int, target: Target) -> None:
 
 
 def main(name: str, connections: str, port: str, *tls: str) -> None:
-    """Attack as the arguments say."""
+    """Run the attack of the arguments."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context = ssl.create_default_context() if tls else None

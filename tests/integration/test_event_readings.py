@@ -34,7 +34,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """Pods that no node takes, their cache, and the reader of what is said of them."""
+    """Pods without a node, their cache, and the reader of their Events."""
 
     def __init__(self, simulator: Simulator, spec: Path, *faults: Fault, pods: int = 1, **times: float) -> None:
         self.simulator = simulator

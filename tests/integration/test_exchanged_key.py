@@ -35,7 +35,7 @@ POOLS = ("pods", "vms")
 
 
 class TokenServer(ThreadingHTTPServer):
-    """Gives a token to whoever signs with a key that counts; no token lasts until the next call."""
+    """A server that gives a token for a signature by a valid key; no token lasts until the next call."""
 
     daemon_threads = True
 

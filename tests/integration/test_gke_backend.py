@@ -96,7 +96,7 @@ class Bench:
         self.simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
 
     def pods(self) -> dict[str, Pod]:
-        """Return every pod's document, as the server knows it."""
+        """Return every pod's document, as the server stores it."""
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
@@ -658,7 +658,7 @@ def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
 
 
 def test_a_pod_of_an_unknown_pool_is_not_gone(bench: Bench) -> None:
-    """Only the pool of this name may touch it: HostFactory must not hear that it went."""
+    """Only the pool of this name may delete the pod, whose loss must not be reported to HostFactory."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
     assert (asked.foreign, asked.name_collisions) == (frozenset(), {name(1)})

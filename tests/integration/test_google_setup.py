@@ -1,4 +1,4 @@
-"""``deploy/gcp/setup.sh``: gcloud knows its lines, they may be repeated and taken back; Terraform makes the same."""
+"""``deploy/gcp/setup.sh``: gcloud accepts its lines, which may be repeated and reverted; Terraform makes the same."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ ALL --disk-size 50GB: --disk-size '50GB' is no number of GB
 SOME --settings settings.yaml: --settings needs a --group or --pod-image
 ALL --group a: --group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot
 """
-"""Options, a colon, and what is said of them."""
+"""Options with their descriptions, separated by a colon."""
 
 
 @pytest.mark.parametrize("line", WRONG.splitlines())
@@ -822,8 +822,7 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
 
 
 def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
-    """Whoever mounts it may write in it as whoever it likes, but as root Symphony's hosts alone: groups have a range of
-    their own."""
+    """A client can write as any user, and as root from Symphony's hosts alone, so groups have a range of their own."""
     (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
     exports = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
     ranges = {one["squash-mode"]: one["ip-ranges"] for one in exports}

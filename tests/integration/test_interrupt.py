@@ -70,7 +70,7 @@ class Site:
         return process
 
     def left(self) -> list[str]:
-        """Return the processes that were begun here, by their environment."""
+        """Return the processes that were started here, by their environment."""
         mark = f"TMPDIR={self.temporary}".encode()
         commands = []
         for place in Path("/proc").glob("[0-9]*"):

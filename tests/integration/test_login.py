@@ -1,4 +1,4 @@
-"""Who we are to an API server: every form of credentials, their renewal, and what is said when there are none."""
+"""Logins to an API server: every form of credentials, their renewal, and the errors without credentials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EPOCH = 1_900_000_000.0
 
 
 class Guard:
-    """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed assertion."""
+    """A server that accepts some tokens, and gives out Google's: ``granted`` is its answer to a signed assertion."""
 
     def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()

@@ -109,7 +109,7 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
 def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
     machine: Machine, setting: str, value: str, words: str
 ) -> None:
-    """Without its ready file, as on a read-only root, EGO would give it work that HostFactory never hears of."""
+    """Without a ready file, as on a read-only root, EGO would use a machine that is never ready for HostFactory."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
     assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
@@ -643,7 +643,7 @@ def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: Metad
 
 
 def test_of_an_instance_s_scripts_one_alone_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """All three hear of the end at once."""
+    """All three scripts notice the end at once."""
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
     assert metadata.waiting.wait(30 * PATIENCE)

@@ -53,7 +53,7 @@ from tests.support.manifests import (
 from tests.support.waiting import PATIENCE
 
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
-"""The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
+"""The oldest Kubernetes that GKE still runs, and the newest that the tool supports."""
 MOUNTED_WITH = {"hard", "nfsvers", *NFS_OPTIONS.split(",")}
 """Without these two hosts do not see one state directory alike, and half a write may pass for a whole one."""
 MOUNTED_WITHOUT = {"soft", "nolock", "local_lock=all", "local_lock=flock"}

@@ -1,4 +1,4 @@
-"""A place that refuses machines, on the embedded cloud: the metric over HTTP and the log say so in its own words."""
+"""A place that refuses machines, on the embedded cloud: the metric over HTTP and the log have its own words."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def present(self, authority: Authority) -> None:
-        """Show a certificate of this authority to whoever connects from now on."""
+        """Show a certificate of this authority to every client that connects from now on."""
         self._context = authority.context(HOST)
         self._context.verify_mode = ssl.CERT_OPTIONAL
         self._context.load_verify_locations(self._clients.file)

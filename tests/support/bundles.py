@@ -98,11 +98,10 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 
 
 def small(whole: Path, directory: Path, version: str) -> Path:
-    """Return a bundle's directory with other wheels.
+    """Return a bundle's directory with small wheels.
 
-    Programs that say their version alone, TinyDB, and pip compiled already.
-
-    What install.sh does with it is what it does with any, in a tenth of the time.
+    They are programs that only print their version, TinyDB, and a compiled pip. install.sh treats it like any bundle,
+    in a tenth of the time.
     """
     made = directory / f"hostfactory-provisioner-{version}"
     shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))

@@ -35,7 +35,7 @@ def notes_of(held: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
 
 
 def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any) -> StatusInputs:
-    """Return the facts of a loop that has planned a second ago; ``ended``: it has said that it ends."""
+    """Return the status inputs of a loop that planned a second ago; with ``ended`` it has signed off."""
     return StatusInputs(
         directory="/work",
         memory=alter(held, time=NOW, time_wall=NOW),

@@ -54,7 +54,7 @@ class Disk:
             self._filling.join()
 
     def forbid(self) -> None:
-        """Mount it read-only, whoever has files of it open."""
+        """Mount it read-only, even if its files are open."""
         mount("--bind", str(self.directory), str(self.directory))
         self._covered = True
         mount("-o", "remount,bind,ro", str(self.directory))

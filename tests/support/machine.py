@@ -24,7 +24,7 @@ GETENT = """#!/bin/sh
 [ ! -e "$EGO/dns-hangs" ] || { echo $$ >"$EGO/asks"; exec sleep 1000; }
 grep -qsw -- "$2" "$HF_HOSTS_FILE" || exit 2
 """
-"""Knows the hosts file of the test, and no DNS."""
+"""A stand-in of getent with the hosts file of the test, and without DNS."""
 
 POWEROFF = """#!/bin/sh
 echo "poweroff $*" >>"$EGO/calls"

@@ -27,7 +27,7 @@ class SteeredPlace(FakePlace):
         return self.present()
 
     def present(self) -> dict[str, Entry]:
-        """Return the same for those who need no answer: whoever owns the place."""
+        """Return the same for the owner of the place, who needs no call."""
         return super().entries()
 
     def create(self, name: str, mark: Mark | None) -> Entry:

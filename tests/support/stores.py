@@ -70,7 +70,7 @@ def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable
 
 
 def forgotten(lock: LockFile) -> None:
-    """Let the file server forget the lock; its holder does not hear of it."""
+    """Let the file server lose the lock; its holder is not informed."""
     assert lock._descriptor is not None
     fcntl.flock(lock._descriptor, fcntl.LOCK_UN)
 

@@ -25,7 +25,7 @@ CHANNEL = "org.qemu.guest_agent.0"
 
 
 class GuestError(AssertionError):
-    """The guest, or a command in it, did not do what it had to; the text holds what it said."""
+    """A failure of the guest, or of a command in it, with its output as the text."""
 
 
 class Ended(NamedTuple):
@@ -117,7 +117,7 @@ class Guest:
         until(condition, seconds, every=1, what=what)
 
     def console(self) -> str:
-        """Return the end of what the guest said on its console."""
+        """Return the end of the guest's console."""
         text = self._console.read_text(errors="replace") if self._console.exists() else ""
         return "the guest's console:\n" + "\n".join(text.splitlines()[-40:])
 

@@ -1,4 +1,4 @@
-"""The start-up and shutdown scripts of an instance under a real systemd, begun by services that are as Google's are."""
+"""The start-up and shutdown scripts of an instance under a real systemd, started by services like Google's."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Description:
             self._types: Mapping[str, Any] = json.load(described)["types"]
 
     def resource(self, name: str) -> dict[str, Any]:
-        """Return the arguments of one resource, and what it is made to say."""
+        """Return the arguments of one resource, and its computed attributes."""
         words = name.replace("data.google", "data_google").removeprefix("google_").split("_")
         kind = "".join(word.capitalize() for word in words)
         base = f"@cdktf/provider-google.{kind[0].lower()}{kind[1:]}.{kind}"

@@ -261,7 +261,7 @@ class DirectMig(Direct):
 
 
 def _result(operation: operations.Operation) -> Failure | None:
-    """Return the failure that the caller hears of an operation; one that takes its time is not waited for."""
+    """Return the failure that the caller gets of an operation; a slow operation is not awaited."""
     if not operation.done:
         return Failure(ErrorClass.TIMEOUT, "not accepted in time")
     error = operation_error(operation.document())

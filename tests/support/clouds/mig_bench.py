@@ -56,7 +56,7 @@ class Bench:
         self.cloud.__exit__(*error)
 
     def restarted(self, times: ComputeTimes = USUAL_TIMES, adopt_prefixes: tuple[str, ...] = ()) -> MigBackend:
-        """Return a backend that knows nothing: the loop was restarted."""
+        """Return a new backend without any state, as after a restart of the loop."""
         self.backend = MigBackend(pool(self.cloud.url, self.spec), Projects("hf", adopt_prefixes, times=times))
         self.backends.append(self.backend)
         return self.backend

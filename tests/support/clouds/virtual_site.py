@@ -144,7 +144,7 @@ class VirtualSite:
         """Return no uptime, so that across a restart the wall clock counts."""
 
     def restart(self) -> None:
-        """Start a process that knows nothing but the files."""
+        """Start a process that has only the files."""
         self._close()
         projects = Projects(PREFIX, calls_per_minute=1_000_000, times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}

@@ -112,7 +112,10 @@ OUTPUTS = {
 
 
 def parsed(text: str) -> Any:
-    """Return a printed document, as HF's parser takes it: it knows no NaN, which Python's takes. Raises ValueError."""
+    """Return a printed document as HF's parser reads it.
+
+    Raises ValueError, also for NaN, which Python's parser accepts.
+    """
 
     def no_number(written: str) -> Any:
         raise ValueError(f"{written} is no number of JSON")

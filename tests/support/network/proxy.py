@@ -77,9 +77,9 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], object] = len) -> None:
-    """Hand on what either sends, until one of them ends; ``hear`` what ``one`` says.
+    """Forward the bytes of both ends until one of them closes; call ``hear`` with the bytes of ``one``.
 
-    In one thread, as OpenSSL wants of a connection.
+    In one thread, because OpenSSL requires it of a connection.
     """
     sinks = {one: other, other: one}
     with suppress(OSError):
