@@ -106,7 +106,7 @@ class Meter:
 
 def parts(machines: int) -> list[int]:
     """Return machines of each template: HF asks for at most 10,000 of one."""
-    return [min(MAX_NUMBER, machines - begun) for begun in range(0, machines, MAX_NUMBER)]
+    return [min(MAX_NUMBER, machines - first) for first in range(0, machines, MAX_NUMBER)]
 
 
 def site(directory: Path, machines: int, lag: float) -> Site:

@@ -155,7 +155,7 @@ def become_user(user: int) -> None:
 
 
 def checked_lines(environment: dict[str, str]) -> list[str]:
-    installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
+    installation_check._script = lambda *_: fine("")  # these tests are not about the answers of scripts
     return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
 

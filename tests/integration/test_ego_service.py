@@ -78,7 +78,7 @@ class ManagementHost(ScratchHost):
         if file.exists():
             number = int(file.read_text())
             file.unlink()
-            with suppress(ProcessLookupError):  # it has ended by itself: a script's answer tells
+            with suppress(ProcessLookupError):  # it has ended by itself, which a script's answer shows
                 os.kill(number, signal.SIGKILL)
             until(lambda: not Path(f"/proc/{number}/fd").exists(), 30, what="the loop has ended")
 

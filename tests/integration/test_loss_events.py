@@ -159,7 +159,7 @@ def test_without_the_right_it_is_said_once_and_not_tried_again(
     cloud.impose([Fault("denied", "case-4/events.create")])
     before = sent(cloud)
     backend.record_ends(storm(3))
-    until(lambda: REFUSED in caplog.messages, 30, what="it is said")
+    until(lambda: REFUSED in caplog.messages, 30, what="it is logged")
     for _ in range(3):
         backend.record_ends(storm(3))
         backend.close()
@@ -174,7 +174,7 @@ def test_an_event_that_fails_once_does_not_keep_later_ones_away(
     already = len(ours(api, "case-4"))
     cloud.impose([Fault("unavailable", "case-4/events.create", limit=1)])
     backend.record_ends(storm(1))
-    until(lambda: "Events were not written" in caplog.messages, 30, what="it is said")
+    until(lambda: "Events were not written" in caplog.messages, 30, what="it is logged")
     backend.record_ends(storm(2))
     events = until(lambda: len(found := ours(api, "case-4")) > already + 1 and found, 30, what="the later ones")
     assert len(events) == already + 2

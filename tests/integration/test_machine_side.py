@@ -141,10 +141,10 @@ def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(mac
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
-    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it says why")
+    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it logs the reason")
     looked(machine)
     (machine.ego / "no-master").unlink()
-    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it says that it is back")
+    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it logs that EGO has it again")
     machine.tell("closed", NAME)
     looked(machine, 6)
     assert pod.poll() is None

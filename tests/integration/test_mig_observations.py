@@ -284,7 +284,7 @@ def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.Monk
 
 
 def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Complete lists lack the group and its instances; a restarted backend has no earlier list, and cannot decide it."""
+    """Complete lists lack the group and its instances; a restarted backend has no earlier list to compare."""
     bench.create(1, 2)
     bench.running(2)
     groups = bench.cloud.groups

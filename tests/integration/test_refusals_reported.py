@@ -68,7 +68,7 @@ def test_is_counted_shown_and_said_while_its_machines_are_still_wanted(
         hf.fault(mode, params=params)
         request = hf.request("T2", 2)
         until(lambda: sum(values(hf, "refusals_total", pool="gke-main", error=error)), WITHIN, what="it is counted")
-        until(lambda: lines(caplog), WITHIN, what="it is said")
+        until(lambda: lines(caplog), WITHIN, what="it is logged")
         (line, *others) = lines(caplog)
         assert (line["pool"], line["template"], line["error"], others) == ("gke-main", "T2", error, [])
         assert line["refused"] >= 1

@@ -67,7 +67,7 @@ def test_the_loop_takes_a_lock_again_that_its_server_forgot(sides: Sides, guest:
     signed = sides.signed()
     guest.run(f"dmesg --clear && {FORGET}")
     # A slow host may be in the middle of a write, which holds a second one.
-    guest.until(lambda: LOST_LOCKS.search(guest.run("dmesg")), what="the kernel says that a lock is lost")
+    guest.until(lambda: LOST_LOCKS.search(guest.run("dmesg")), what="the kernel logs that a lock is lost")
     guest.until(sides.locked, what="the loop has its lock again")
     more = sides.complete(sides.request(1))
 
