@@ -201,7 +201,7 @@ def test_a_loop_that_runs_holds_still_when_another_upgrades(upgraded: Instance) 
     upgraded.cycles()
     written = newer(upgraded.work, "intent")
     until(
-        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(), 30, what="the loop says so"
+        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(), 30, what="the loop reports it"
     )
     upgraded.stop_loop()
     assert (upgraded.work / "intent.json").read_bytes() == written
