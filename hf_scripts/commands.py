@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hf_scripts import hosts, input_documents, log
+from hf_scripts import host_lists, input_documents, log
 from hf_scripts.input_documents import Document, Refused
 from provisioner.hostfactory import Recorded, templates
-from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, format_printable, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import SILENT_SECONDS
@@ -71,7 +71,7 @@ class ScriptCall(NamedTuple):
 
 
 def get_available_templates(call: ScriptCall) -> str:
-    """Answer with the valid templates of the file that HF asks for."""
+    """Return the document with the valid templates that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
@@ -149,7 +149,7 @@ def request_machines(call: ScriptCall) -> str:
 
 
 def _accepted(recorded: Recorded, message: str) -> str:
-    return json.dumps({"message": _format_silence(recorded.silent) + message, "requestId": recorded.id})
+    return json.dumps({"message": _format_silence(recorded.silent_seconds) + message, "requestId": recorded.id})
 
 
 def _format_silence(seconds: float | None) -> str:
@@ -190,7 +190,7 @@ def _empty(name: str, status: str, message: str) -> str:
 
 def request_return_machines(call: ScriptCall) -> str:
     """Record durably the machines that HF returns, known or unknown, then answer with the return's id."""
-    sent = hosts.returned(call.document)
+    sent = host_lists.returned(call.document)
     names = list(dict.fromkeys(sent.machines))
     if not names:
         raise call.document.refused("machines", "the list is empty")
@@ -208,8 +208,8 @@ def request_return_machines(call: ScriptCall) -> str:
 
 def get_return_requests(call: ScriptCall) -> str:
     """Answer with the hosts of HF's list that are lost and not yet returned."""
-    listed = hosts.listed(call.document)
-    sent = hosts.Hosts([], []) if listed is None else listed
+    listed = host_lists.listed(call.document)
+    sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
     state = call.state()
     losses = state.lost(sent.machines)
@@ -255,9 +255,9 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
-        level, text = "WARNING", printable(str(error))
+        level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:
-        level, text = "ERROR", printable(str(error))
+        level, text = "ERROR", format_printable(str(error))
     if level != "INFO":
         facts["problem"] = text
     if not _write_answer(text):

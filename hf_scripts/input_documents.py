@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from provisioner.files.safe_open import read_regular
-from provisioner.hostfactory.instance import shown
+from provisioner.hostfactory.provider_config import format_value
 from provisioner.hostfactory.templates import Invalid, tagged
-from provisioner.names import SLOT_BLOCK, printable
+from provisioner.names import SLOT_BLOCK, format_printable
 
 MAX_COUNT = SLOT_BLOCK
 """Most machines in a request: ten times the largest maxNumber. A larger number is a slip and would fill state files."""
@@ -61,7 +61,7 @@ class Document:
 
     def expected(self, where: str, words: str, value: object) -> Refused:
         """Return the error for a value that does not match the description ``words``."""
-        return self.refused(where, f"expected {words}, got {shown(value)}")
+        return self.refused(where, f"expected {words}, got {format_value(value)}")
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
@@ -73,7 +73,7 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
     if text is not None:
         source, content = "the argument", os.fsencode(text)
     elif "-f" in files:
-        source = printable(files["-f"])
+        source = format_printable(files["-f"])
         try:
             content = read_regular(files["-f"], most=DOCUMENT_BYTES)
         except OSError as error:
@@ -128,7 +128,7 @@ def _root(source: str, content: bytes) -> dict[str, object]:
         reason = "the file is empty" if not content.strip() else f"not JSON: {error}"
         raise Refused(f"{source}: {reason}") from error
     if not isinstance(root, dict):
-        raise Refused(f"{source}: expected a JSON object, got {shown(root)}")
+        raise Refused(f"{source}: expected a JSON object, got {format_value(root)}")
     return root
 
 

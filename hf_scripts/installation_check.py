@@ -19,10 +19,10 @@ from hf_scripts.host_checks import CheckResult, fine, fix
 from provisioner.files.ownership import group_name, user_name
 from provisioner.files.safe_open import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError, TemplatesError
 from provisioner.state.atomic import FILE_MODE
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours, what_to_do
+from provisioner.state.errors import STALE, StateError, advice_message, is_denied, is_stale, not_ours_message
 from provisioner.state.marker_files import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -128,8 +128,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
         yield fix(
             f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
         )
-    elif (refusal := StateDir(directory).refusal()) and not is_denied(refusal):
-        yield fix(f"{directory}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
+    elif (refusal := StateDir(directory).find_write_error()) and not is_denied(refusal):
+        yield fix(f"{directory}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         facts = os.stat(directory)
         user, group = user_name(os.geteuid()), group_name(facts.st_gid)
@@ -192,7 +192,7 @@ def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
     paths = [*_state_paths(state)]
     closed = [_closed_result(path, state) for path in paths if os.path.exists(path) and not _is_usable(path)]
     links = [(path, refusal_message(path)) for path in paths if path != seen]
-    linked = [fix(not_ours(path, message)) for path, message in links if message in (LINK, HARD_LINK)]
+    linked = [fix(not_ours_message(path, message)) for path, message in links if message in (LINK, HARD_LINK)]
     yield from [*linked, *closed] or [fine(f"{state.path}: the files in it can be read and written")]
     if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
         yield _check_intent(state, name)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from provisioner.files.safe_open import open_own
-from provisioner.hostfactory.instance import Directories, DirectoryError, ProviderConfig, TemplatesError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError, ProviderConfig, TemplatesError
 from provisioner.utc import format_utc
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from provisioner import interrupts
-from provisioner.optional_packages import MissingExtra, extra, needing
+from provisioner.optional_packages import MissingExtra, extra, require_packages
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     interrupts.follow()
     code: object = interrupts.INTERRUPTED
     try:
-        with needing(extra("loop")):
+        with require_packages(extra("loop")):
             from provisioner.commands import cli
         cli.main()
     except MissingExtra as error:

@@ -1,7 +1,7 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-The end waits for no thread. Code that creates another process or a temporary directory runs inside ``orderly``, or
-inside ``ended_first`` if a thread waits for the process, so that neither outlives this process.
+The end waits for no thread. Code that creates another process or a temporary directory runs inside
+``interruptible``, or inside ``ends_process`` if a thread waits for the process, so that neither outlives this process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 
 _cleanups: list[Callable[[], None]] = []
-"""Calls of ``undo`` for the active ``orderly`` blocks."""
+"""Calls of ``undo`` for the active ``interruptible`` blocks."""
 _kills: list[Callable[[], None]] = []
-"""Calls that end the processes of the active ``ended_first`` blocks."""
+"""Calls that end the processes of the active ``ends_process`` blocks."""
 _deferring: list[bool] = []
-"""A flag for each active ``held`` block, True if Ctrl-C was pressed inside it."""
+"""A flag for each active ``deferred_interrupts`` block, True if Ctrl-C was pressed inside it."""
 
 
 class Latch:
@@ -70,7 +70,7 @@ def end(code: int = INTERRUPTED) -> None:
 
 
 @contextmanager
-def orderly(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at its end.
 
     ``undo`` is called again if a second Ctrl-C interrupts it.
@@ -84,7 +84,7 @@ def orderly(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 
 @contextmanager
-def ended_first(process: int) -> Iterator[None]:
+def ends_process(process: int) -> Iterator[None]:
     """Let Ctrl-C end the process group ``process`` before this process, inside the block. Safe in any thread."""
 
     def kill() -> None:
@@ -99,7 +99,7 @@ def ended_first(process: int) -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def deferred_interrupts() -> Iterator[None]:
     """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block starts.
 
     Must be called in the main thread.

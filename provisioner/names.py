@@ -37,12 +37,12 @@ CONTROLS = (
 """Pattern of the characters that control a terminal, are invisible, or do not exist in UTF-8."""
 
 
-def printable(text: str) -> str:
+def format_printable(text: str) -> str:
     """Return a text from outside on one line, with "?" for each control character."""
     return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
 
 
-def printable_lines(text: str) -> str:
+def format_printable_lines(text: str) -> str:
     """Return a text for a screen with "?" for each control character except line ends and tabs."""
     return re.sub(CONTROLS, lambda found: found[0] if found[0] in "\n\t" else "?", text)
 
@@ -69,12 +69,12 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
     return (request, int(slot)) if request.isalnum() and request == request.lower() else None
 
 
-def prefix_of(name: str) -> str:
+def get_prefix(name: str) -> str:
     """Return the prefix of a machine's name. Request and slot have a fixed width."""
     return name[: -REQUEST_ID_LENGTH - SLOT_DIGITS - 2]
 
 
-def request_of(prefix: str, name: str) -> str:
+def get_request_id(prefix: str, name: str) -> str:
     """Return the request id of one of this provisioner's machine names; empty for any other name."""
     parts = split_name(prefix, name)
     return parts[0] if parts else ""

@@ -18,7 +18,7 @@ class MissingExtra(Exception):
 
 
 @contextmanager
-def needing(distribution: str) -> Iterator[None]:
+def require_packages(distribution: str) -> Iterator[None]:
     """Report a failed import inside the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
 
     Raises MissingExtra. If a module of this project outside of the laboratory is absent, the installation is broken,

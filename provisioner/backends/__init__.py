@@ -131,8 +131,8 @@ class Watching(Protocol):
     def list_after(self, when: float) -> None:
         """Base observations from ``when`` (loop time) on a list begun no sooner. Start such a list if none exists.
 
-        Any thread may make the list, and observations do not wait for it. ``Snapshot.listed`` is the time of the list
-        that an observation used.
+        Any thread may make the list, and observations do not wait for it. ``Snapshot.listed_at`` is the time of the
+        list that an observation used.
         """
 
 

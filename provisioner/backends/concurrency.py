@@ -44,7 +44,7 @@ class Flow:
         self._lock = threading.Lock()
         self._callers = 0
         self.limit = FIRST
-        """Largest number of calls under way."""
+        """Allowed number of concurrent calls."""
         self._calls_allowed_at = -math.inf
         """Monotonic time before which no call may begin, as the server asked."""
         self._growth_allowed_at = -math.inf

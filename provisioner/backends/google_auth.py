@@ -26,8 +26,8 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import bounded, read_body
-from provisioner.backends.network import failed_call, signature
+from provisioner.backends.client_connections import limit_responses, read_body
+from provisioner.backends.proxies_and_authorities import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
 
@@ -59,10 +59,10 @@ class _WholeResponses(HTTPAdapter):
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
-        bounded(self.poolmanager)
+        limit_responses(self.poolmanager)
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        return bounded(super().proxy_manager_for(*arguments, **options))
+        return limit_responses(super().proxy_manager_for(*arguments, **options))
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         timeout = options.get("timeout")

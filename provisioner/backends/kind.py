@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.hostfactory.instance import ProviderConfig
+from provisioner.hostfactory.provider_config import ProviderConfig
 from provisioner.hostfactory.templates import Template
 from provisioner.schema.pool import Pool, Site
-from provisioner.schema.problems import Problem
+from provisioner.schema.validation import Problem
 
 SomePool = TypeVar("SomePool", bound=Pool)
 

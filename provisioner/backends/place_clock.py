@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.network import epoch_of
+from provisioner.backends.proxies_and_authorities import epoch_of
 
 MOST_SECONDS = 60.0
 """Seconds by which the clocks may differ. A synchronized host is off by less than one second; tokens allow five

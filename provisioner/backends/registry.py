@@ -14,9 +14,9 @@ from typing import Any
 
 from provisioner.backends import Backend, BackendError
 from provisioner.backends.kind import Kind
-from provisioner.backends.network import prepare
+from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.model import ErrorClass
-from provisioner.optional_packages import needing
+from provisioner.optional_packages import require_packages
 from provisioner.schema.pool import Pool, Site
 
 GROUP = "provisioner.backends"
@@ -27,26 +27,26 @@ BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends
 depends on no kind."""
 
 
-def names() -> list[str]:
+def kind_names() -> list[str]:
     """Return the allowed values of ``kind``, the built-in kinds first."""
     return [*BUILT_IN, *sorted(_registered().keys() - BUILT_IN.keys())]
 
 
 @cache
-def kind(name: str) -> Kind[Any]:
-    """Return the kind of a name from ``names``. Raise MissingExtra if it cannot be imported."""
+def get_kind(name: str) -> Kind[Any]:
+    """Return the kind of a name from ``kind_names``. Raise MissingExtra if it cannot be imported."""
     if name in BUILT_IN:
         built_in: Kind[Any] = import_module(BUILT_IN[name]).KIND
         return built_in
     entry = _registered()[name]
-    with needing(entry.dist.name if entry.dist else entry.value):
+    with require_packages(entry.dist.name if entry.dist else entry.value):
         registered: Kind[Any] = entry.load()
         return registered
 
 
-def built_in() -> list[Kind[Any]]:
+def built_in_kinds() -> list[Kind[Any]]:
     """Return the kinds of this distribution, which Google's connector also has."""
-    return [kind(name) for name in BUILT_IN]
+    return [get_kind(name) for name in BUILT_IN]
 
 
 def longest_call(pools: Iterable[Pool]) -> float:
@@ -54,7 +54,7 @@ def longest_call(pools: Iterable[Pool]) -> float:
 
     The built-in kinds always count, because the loop before this one may have had pools that are no longer configured.
     """
-    return max(each.longest_call for each in (*built_in(), *(kind(pool.kind) for pool in pools)))
+    return max(each.longest_call for each in (*built_in_kinds(), *(get_kind(pool.kind) for pool in pools)))
 
 
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
@@ -79,9 +79,9 @@ def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Ba
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}
     for name, pool in pools.items():
-        pool_kind = kind(pool.kind)
+        pool_kind = get_kind(pool.kind)
         try:
-            with needing(pool_kind.distribution):  # A backend may import more of its client when it is made.
+            with require_packages(pool_kind.distribution):  # A backend may import more of its client when it is made.
                 if pool.kind not in factories:
                     factories[pool.kind] = pool_kind.factory(site)
                 made[name] = factories[pool.kind](pool)

@@ -11,7 +11,7 @@ from typing import Any
 from google.auth.exceptions import GoogleAuthError
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import LargeBody
+from provisioner.backends.client_connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
@@ -93,7 +93,7 @@ def smaller_page(limit: int, error: BackendError) -> int:
 
 
 @contextmanager
-def understood(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
+def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
     """Raise BackendError of the class ``odd`` if a response's structure differs from the documented one.
 
     After a call that changes something, ``odd`` is UNAVAILABLE because the call may have been carried out.

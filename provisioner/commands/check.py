@@ -23,18 +23,18 @@ from provisioner.backends import (
     Timed,
     place_clock,
 )
-from provisioner.backends.network import ending_authorities
-from provisioner.backends.registry import close, kind, usable_backends
+from provisioner.backends.proxies_and_authorities import ending_authorities
+from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import Directories, DirectoryError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import ObservationFailed
 from provisioner.names import NO_TEMPLATE
-from provisioner.optional_packages import extra, needing
+from provisioner.optional_packages import extra, require_packages
 from provisioner.settings.definitions import Settings
-from provisioner.settings.warnings import advice, size_advice
+from provisioner.settings.warnings import find_size_warnings, find_warnings
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import ReadContent, Side
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
         ending = ending_authorities(configuration.ca_bundle, time.time())
-        warnings = [*ending, *advice(configuration, provider.templates), *stale_read_warnings(provider)]
+        warnings = [*ending, *find_warnings(configuration, provider.templates), *stale_read_warnings(provider)]
         document = check_document(configuration, warnings)
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
@@ -130,7 +130,7 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
         except BackendError as error:
             text = f"the size of its machines cannot be read, so it was not checked: {error.failure.text}"
             unknown.append(Finding(name, Severity.WARNING, text))
-    return unknown + size_advice(settings, templates, sizes)
+    return unknown + find_size_warnings(settings, templates, sizes)
 
 
 def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
@@ -149,7 +149,7 @@ def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding
     """Return the findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
     if settings.events is None:
         return []
-    with needing(extra("events")):
+    with require_packages(extra("events")):
         from provisioner.backends.pubsub_subscription import subscription_findings
 
     return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
@@ -168,7 +168,10 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
             id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
             for id_, limits in settings.template_limits.items()
         },
-        "warnings": [*(text for pool in settings.pools.values() for text in kind(pool.kind).warnings(pool)), *advice],
+        "warnings": [
+            *(text for pool in settings.pools.values() for text in get_kind(pool.kind).warnings(pool)),
+            *advice,
+        ],
     }
 
 

@@ -19,9 +19,9 @@ from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.shared_options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
-from provisioner.hostfactory.instance import DirectoryError, TemplatesError
-from provisioner.names import printable_lines
-from provisioner.optional_packages import MissingExtra, extra, needing
+from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
+from provisioner.names import format_printable_lines
+from provisioner.optional_packages import MissingExtra, extra, require_packages
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
@@ -56,13 +56,13 @@ class CommandEntry(NamedTuple):
     def load(self) -> tuple[AddOptions, Run]:
         """Import the command's module; return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
-        with needing(extra(self.extra)):
+        with require_packages(extra(self.extra)):
             module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
         return module.COMMANDS[self.name] if self.home else (module.add_options, module.run)
 
 
 COMMANDS = (
-    CommandEntry("run", "Run the loop: hold pressure until SIGTERM."),
+    CommandEntry("run", "Run the loop until SIGTERM."),
     CommandEntry(
         "demo", "Play HostFactory against the embedded cloud, and judge each step.", extra="demo", is_in_lab=True
     ),
@@ -70,11 +70,11 @@ COMMANDS = (
     CommandEntry(
         "simulate",
         "Play the loop in virtual time: thousands of machines, days of faults, in seconds. Touches no cloud and no "
-        "state; prints how fast machines are there, at what price, and whether a law was broken.",
+        "state; prints the time until machines run, their cost, and broken laws.",
         extra="simulate",
         is_in_lab=True,
     ),
-    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "state_files"),
+    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "init_and_trim"),
     CommandEntry("status", "Show what the state files hold."),
     CommandEntry(
         "explain",
@@ -98,7 +98,7 @@ COMMANDS = (
     CommandEntry(
         "events",
         "Print the messages of the Pub/Sub subscription and the use of each. A printed message is consumed: a running "
-        "loop does not receive it, and finds out about its machine by observation.",
+        "loop does not receive it, and detects the end of that machine by observation.",
         extra="events",
     ),
     CommandEntry("check", "Check the configuration; report every mistake at once."),
@@ -112,13 +112,15 @@ COMMANDS = (
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print the code with which a shell completes commands, options and files."),
     CommandEntry(
-        "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="state_files"
+        "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="init_and_trim"
     ),
-    CommandEntry("dump", "Save the state directory in one file, while scripts and loop continue.", home="backup"),
+    CommandEntry(
+        "dump", "Save the state directory in one file, while scripts and loop continue.", home="dump_and_restore"
+    ),
     CommandEntry(
         "restore",
         "Put a dump back after the state directory was lost. The next loop begins with the brake latched.",
-        home="backup",
+        home="dump_and_restore",
     ),
     CommandEntry(
         "recover",
@@ -171,10 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command in the arguments; return its exit code."""
     try:
-        with needing(extra("loop")):
+        with require_packages(extra("loop")):
             options = parser().parse_args(arguments)
             logs.configure(options.log_level)
-        with needing(extra(options.extra)):
+        with require_packages(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed our output
@@ -204,7 +206,7 @@ class _Screen(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write the text without control characters; characters that the stream's encoding lacks are escaped."""
-        super().write(text if self.is_drawn_on else printable_lines(text))
+        super().write(text if self.is_drawn_on else format_printable_lines(text))
         return len(text)
 
 

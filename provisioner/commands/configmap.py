@@ -18,8 +18,8 @@ import yaml
 
 from provisioner.commands.shared_options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.safe_open import read_regular
-from provisioner.files.yaml_text import join, reason_of
-from provisioner.hostfactory import instance, templates
+from provisioner.files.yaml_text import format_read_error, join
+from provisioner.hostfactory import provider_config, templates
 
 LARGEST = 1_048_576
 """Most bytes of a ConfigMap's data."""
@@ -131,9 +131,9 @@ def _checked_text(path: Path) -> str:
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
         raise UsageError(f"{path}: a ConfigMap allows only letters, digits, '-', '_' and '.' in a name; rename it")
     try:
-        text = read_regular(str(path), most=instance.LARGEST).decode()
+        text = read_regular(str(path), most=provider_config.LARGEST).decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: {reason_of(error)}") from error
+        raise UsageError(f"{path}: {format_read_error(error)}") from error
     if KEY.search(text):
         raise UsageError(f"{path}: contains a private key, which must not be in a ConfigMap; remove the key")
     return text

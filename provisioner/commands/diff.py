@@ -109,7 +109,7 @@ def diff_document(
     slots = {slot.name: slot for _, slot in memory.slots}
     phases = _phases(observations)
     unseen = {name: seen.failure.text for name, seen in observations.items() if isinstance(seen, ObservationFailed)}
-    living = [name for name, slot in slots.items() if not slot.deletion.gone]
+    living = [name for name, slot in slots.items() if not slot.deletion.is_gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
     for name in sorted({*listed, *living, *phases}):
         slot = slots.get(name)
@@ -134,7 +134,7 @@ def diff_document(
 def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
     """Return the phase that the clouds show, by machine."""
     return {
-        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
+        name: STRAYED_PHASE if machine.is_strayed else str(Phase.RUNNING if machine.is_nameless else machine.phase)
         for observation in observations.values()
         if isinstance(observation, Snapshot)
         for name, machine in observation.machines.items()
@@ -143,7 +143,7 @@ def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """Return the meaning of a view; ``ours``: the machine's name has the form of our names."""
-    if view.cloud == UNSEEN and not (slot and slot.deletion.gone):
+    if view.cloud == UNSEEN and not (slot and slot.deletion.is_gone):
         return UNKNOWN if slot or ours else FOREIGN
     verdict, exists = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
     if verdict is None and not exists:

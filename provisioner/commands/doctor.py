@@ -30,12 +30,12 @@ from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_rem
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
-from provisioner.hostfactory.instance import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
+from provisioner.hostfactory.provider_config import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
-from provisioner.schema.problems import Section
+from provisioner.schema.validation import Section
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import is_denied, what_to_do
+from provisioner.state.errors import advice_message, is_denied
 
 SECONDS = 300.0
 """Most seconds of a part; a live check waits for the slowest cloud."""
@@ -140,8 +140,8 @@ def disk(environment: Mapping[str, str]) -> Answer:
         free = shutil.disk_usage(path).free
     except (DirectoryError, OSError) as error:
         return answer(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
-    if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
-        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
+    if (refusal := StateDir(path).find_write_error()) and not is_denied(refusal):
+        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
     is_enough = free >= LEAST_FREE
     advice = (
         "" if is_enough else f"; free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
@@ -171,7 +171,7 @@ def doctor_lines(document: Document) -> Iterator[str]:
         if one["fine"]:
             yield f"fine  {one['part']}"
             continue
-        yield f"LOOK  {one['part']} ({one['command']}):"
+        yield f"PROBLEM  {one['part']} ({one['command']}):"
         yield from (f"        {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"
@@ -257,7 +257,7 @@ def _record(text: str) -> str:
 
 def setting_names() -> set[str]:
     """Return the names of all settings of provisioner.yaml."""
-    kinds = [registry.kind(name).pool for name in registry.names()]
+    kinds = [registry.get_kind(name).pool for name in registry.kind_names()]
     models: list[type[Section]] = [Settings, TemplateSettings, *SECTIONS.values(), *kinds]
     return {name for model in models for name in model.model_fields}
 

@@ -9,13 +9,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from provisioner.backends.network import prepare
+from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
 from provisioner.interrupts import Latch
 from provisioner.settings.definitions import Events
 
 if TYPE_CHECKING:
-    from provisioner.backends.events import Judged
+    from provisioner.backends.pubsub_events import Judged
 
 COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{suffix}"
 
@@ -46,7 +46,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
     Return the reason if the stream broke, else an empty text. Raises BrokenPipeError when the reader closes the output,
     because further messages would be consumed and lost.
     """
-    from provisioner.backends.events import EventStream
+    from provisioner.backends.pubsub_events import EventStream
 
     ended, printing = Latch(), threading.Lock()
     reasons: list[str | BrokenPipeError] = []

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from provisioner.commands.prospects import Sources, prospects
+from provisioner.commands.next_steps import Sources, prospects
 from provisioner.commands.shared_options import Document, add_shared, show, state_directory
 from provisioner.model import format_utc
-from provisioner.names import prefix_of, request_of, short_name
+from provisioner.names import get_prefix, get_request_id, short_name
 from provisioner.state.journal import Excerpt
 from provisioner.state.protocols import State
-from provisioner.telemetry.pool_windows import local
-from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
+from provisioner.telemetry.pool_windows import format_local_time
+from provisioner.telemetry.timeline import Kind, Subject, get_machine_names, machine_documents, search_texts, timeline
 
 NEAR = 5
 """Most ids that are suggested if the given id is unknown."""
@@ -43,8 +43,8 @@ def explain(state: State, id_: str) -> dict[str, Any]:
 
     ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
     ``event`` and ``text``. ``now``: sentences about its state and the next steps. ``machines``: the machines of a
-    request (fields as in ``machines_of``). ``caveats``: gaps in the answer. ``near``: known ids with similar spelling,
-    if this id is unknown.
+    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: known ids with similar
+    spelling, if this id is unknown.
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
@@ -57,9 +57,11 @@ def explain(state: State, id_: str) -> dict[str, Any]:
         for one in timeline(subject, excerpt.lines, sources.memory)
     ]
     if not sentences and excerpt.since is not None:
-        caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, has no line about it.")
+        caveats.append(
+            f"The journal, which begins at {format_local_time(format_utc(excerpt.since))}, has no line about it."
+        )
     now = [*prospects(sources, subject)]
-    machines = machines_of(sources.memory, subject.id) if subject.kind is Kind.REQUEST else []
+    machines = machine_documents(sources.memory, subject.id) if subject.kind is Kind.REQUEST else []
     return document | {"kind": subject.kind, "id": subject.id, "timeline": sentences, "now": now, "machines": machines}
 
 
@@ -84,7 +86,7 @@ def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
         subject = _in_lines(excerpt, id_)
     if subject is None:
         return None, excerpt
-    return subject, find(*needles(subject, sources.memory, excerpt.lines))
+    return subject, find(*search_texts(subject, sources.memory, excerpt.lines))
 
 
 def _in_files(sources: Sources, id_: str) -> Subject | None:
@@ -102,7 +104,7 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:
                 return Subject(kind, id_)
-        if short_name(id_) in named_in(line):
+        if short_name(id_) in get_machine_names(line):
             return Subject(Kind.MACHINE, short_name(id_))
     return None
 
@@ -111,7 +113,7 @@ def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
     """Return known ids with similar spelling; for a machine of a known request, the request's first machines."""
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
-    record = sources.memory.requests.get(request_of(prefix_of(name), name))
+    record = sources.memory.requests.get(get_request_id(get_prefix(name), name))
     similar = [slot.name for slot in record.slots.values()][:NEAR] if record else []
     for word in (id_, *name.split("-")[1:-1]):
         similar += difflib.get_close_matches(word, ids, NEAR, 0.6)
@@ -127,7 +129,7 @@ def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown_message(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])
     for one in document["timeline"]:
-        times = dict.fromkeys([local(one["at"]), local(one["until"])])
+        times = dict.fromkeys([format_local_time(one["at"]), format_local_time(one["until"])])
         yield f"  {' – '.join(times)}  {one['text']}"
     if is_known:
         yield "Now"

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.ownership import user_name
-from provisioner.hostfactory.instance import DirectoryError
+from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
-from provisioner.schema.problems import ConfigError, suggestion
+from provisioner.schema.validation import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
@@ -70,7 +70,7 @@ TEXTS = {
     ),
     HoldKind.STOP_ALL: (
         "Everything is stopped",
-        "No machine is made or deleted until `provisioner start-all`; the scripts answer on.",
+        "No machine is made or deleted until `provisioner start-all`; the scripts still answer.",
     ),
 }
 """The state of the target and the effect of a new hold, by kind of hold; the cancel of a machine is separate."""
@@ -111,7 +111,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     def change(holds: Holds) -> Holds:
         # A hold on everything must not depend on a file that contains machines.
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
-        return pulled(kept, by) if verb.sets else let_go(kept, verb.kinds, by)
+        return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
     anew = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
     before, after = state.change_holds(change, anew=bool(anew))
@@ -167,7 +167,10 @@ class _Known:
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _unknown_pool_message(self, name: str) -> str:
-        pools = {*self.pool_status.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
+        pools = {
+            *self.pool_status.pool_limits,
+            *(slot.pool for _, slot in self.memory.slots if not slot.deletion.is_gone),
+        }
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
@@ -218,11 +221,11 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     made again, so that all other holds are released; else empty.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
-    was_in_force = any(by.target in before.of(kind) for kind in verb.kinds)
+    was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)
     return {
         "hold": by.kind,
         "target": by.target,
-        "pulled": verb.sets,
+        "set": verb.sets,
         "changed": was_in_force is not verb.sets,
         "held_by": _setter(in_force) if in_force else None,
         "machine": known.is_machine(by),
@@ -238,7 +241,7 @@ def _setter(hold: Hold) -> dict[str, str]:
 
 def _lines(document: Document) -> Iterator[str]:
     """Yield the document as a line for a terminal."""
-    target, sets = document["target"], document["pulled"]
+    target, sets = document["target"], document["set"]
     subject = f"pool {target}" if target else "everything"
     state_text, effect_text = (
         words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]]

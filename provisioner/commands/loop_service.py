@@ -18,20 +18,20 @@ from provisioner.backends.registry import longest_call, make_backends
 from provisioner.commands.observe_pools import live_findings
 from provisioner.commands.shared_options import FINE
 from provisioner.interrupts import INTERRUPTED, end
-from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
+from provisioner.loop.loop import Hints, Loop, Pace, Setup, relax_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, LossCause
-from provisioner.optional_packages import extra, needing
+from provisioner.optional_packages import extra, require_packages
 from provisioner.settings.reload import Configuration
 from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
-from provisioner.telemetry.timed_backend import MeasuredBackend
+from provisioner.telemetry.timed_backend import TimedBackend
 
 if TYPE_CHECKING:
-    from provisioner.backends.events import Judged
+    from provisioner.backends.pubsub_events import Judged
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Service:
         metrics = Metrics(self.registry, settings.id)
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
-            name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
+            name: TimedBackend(backend, metrics) for name, backend in self._backends.items()
         }
         reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(
@@ -71,7 +71,7 @@ class Service:
                 backends=backends,
                 limits=configuration.limits,
                 provisioner=settings.instance,
-                pace=settings.loop.as_limits(Pace, longest_call=longest_call(settings.pools.values())),
+                pace=settings.loop.as_limits(Pace, longest_call_seconds=longest_call(settings.pools.values())),
             ),
             reporter,
             refresh=configuration.refresh,
@@ -120,7 +120,7 @@ class Service:
 
     def run(self, *, once: bool = False) -> None:
         """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
-        calm_collector()
+        relax_collector()
         self._check_places()
         self._is_started = True
         self.server.start()
@@ -146,8 +146,8 @@ class Service:
         """Return the stream of Pub/Sub hints, if one is configured."""
         if (events := self._settings.events) is None:
             return None
-        with needing(extra("events")):
-            from provisioner.backends.events import EventStream, Worth
+        with require_packages(extra("events")):
+            from provisioner.backends.pubsub_events import EventStream, Worth
 
         counters = EventMetrics(self.registry, Worth)
 

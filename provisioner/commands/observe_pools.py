@@ -116,7 +116,7 @@ def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str,
         try:
             return backend.observe(now, sought)
         except BackendError as error:
-            lasting_failures += error.failure.error.stays_unseen
+            lasting_failures += error.failure.error.needs_operator_to_observe
             pause = max(1.0, error.retry_after or 0.0)
             if lasting_failures > 1 or time.monotonic() + pause >= deadline:
                 return ObservationFailed(backend.pool, now, error.failure)
@@ -146,6 +146,10 @@ def _missing_machines(observations: Mapping[str, Observation], memory: Memory) -
     }
     missing: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
-        if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
+        if (
+            not slot.deletion.is_gone
+            and slot.submitted_at is not None
+            and slot.name not in shown.get(slot.pool, {slot.name})
+        ):
             missing.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
     return missing

@@ -11,9 +11,9 @@ from typing import Any
 from provisioner.backends.registry import close, make_backends
 from provisioner.commands.observe_pools import observe
 from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
-from provisioner.loop.actors import ThreadedActors
+from provisioner.loop.batch_threads import ThreadedActors
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, ErrorClass, Failure, Observation, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
@@ -83,7 +83,12 @@ def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) ->
     return {
         "pools": pools,
         "creates": [
-            {"machine": c.name, "pool": c.pool, "template": c.template, "reason": "repeated" if c.again else "wanted"}
+            {
+                "machine": c.name,
+                "pool": c.pool,
+                "template": c.template,
+                "reason": "repeated" if c.is_repeated else "wanted",
+            }
             for c in plan.creates
         ],
         "deletes": [

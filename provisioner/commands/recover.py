@@ -12,16 +12,16 @@ from typing import Any
 from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
-from provisioner.hostfactory.instance import DirectoryError
+from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import Observation, ObservationFailed, Snapshot
-from provisioner.schema.problems import ConfigError
-from provisioner.state import recovery
+from provisioner.schema.validation import ConfigError
+from provisioner.state import file_recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
-from provisioner.state.recovery import Recovery
-from provisioner.telemetry.brake_release import released
+from provisioner.state.file_recovery import Recovery
+from provisioner.telemetry.brake_release import release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
-from provisioner.telemetry.status_inputs import script_calls
+from provisioner.telemetry.status_inputs import read_script_calls
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -36,15 +36,17 @@ def run(options: argparse.Namespace) -> int:
     """Recover; return PROBLEM if the brake stays despite ``--release-brake``, or for a problem without a flag."""
     state = state_directory(options.state_dir)
     plan, observations = _recovery(options, state)
-    memory = plan.files.memory if plan.files.fine("memory") else None
-    unknown_by_pool = recovery.pools_of_unknown(plan, observations)
-    release_effects = released(memory, _pool_status(options, state), script_calls(state), time.time(), unknown_by_pool)
+    memory = plan.files.memory if plan.files.is_fine("memory") else None
+    unknown_by_pool = file_recovery.pools_of_unknown(plan, observations)
+    release_effects = release_fields(
+        memory, _pool_status(options, state), read_script_calls(state), time.time(), unknown_by_pool
+    )
     release_effects["release_asked"] = state.recovery_asked()
     document = recovery_document(plan, observations, release_effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
-    document["moved"] = recovery.apply(state, plan) if options.apply else ()
+    document["moved"] = file_recovery.apply_recovery(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
-    document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
+    document["outcome"] = file_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_lines)
     sys.stdout.flush()  # the operator should read the effects of the release before it takes effect
     if releases:
@@ -70,10 +72,10 @@ def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:
     """Return the recovery plan. Pools are observed, and a configuration is needed, only if intent is lost."""
-    files = recovery.read_files(state)
-    if files.fine("intent"):
+    files = file_recovery.read_files(state)
+    if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
-        return recovery.recovery(files, orphans, "", ""), {}
+        return file_recovery.plan_recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
     observations = observe_once(configuration, files.memory)
     seen = {pool: observation for pool, observation in observations.items() if isinstance(observation, Snapshot)}
@@ -84,7 +86,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
             f"cannot be seen: {', '.join(unseen)}. No file was written. Try again when they can be seen."
         )
     names = [name for snapshot in seen.values() for name in snapshot.machines]
-    return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), observations
+    return file_recovery.plan_recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
 def recovery_document(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.instance import Directories
-from provisioner.interrupts import orderly
+from provisioner.hostfactory.provider_config import Directories
+from provisioner.interrupts import interruptible
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from provisioner.tools.render import disabled_messages, render, unregistered
 
     try:
-        with orderly():
+        with interruptible():
             conf = _conf(options.out, os.environ)
             files = (unregistered if options.uninstall else render)(options.settings, conf)
             messages = [] if options.uninstall else list(disabled_messages(options.settings, files))

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     PROBLEM: another loop took over, the address is in use, or ``--once`` did not see all pools or did not do its work.
     """
     from provisioner.commands.loop_service import Service
-    from provisioner.loop.cycle import SupersededError
+    from provisioner.loop.cycle_report import SupersededError
     from provisioner.settings.reload import Configuration
     from provisioner.telemetry.server import ListenError
 

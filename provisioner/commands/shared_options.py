@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.hostfactory.instance import Directories, DirectoryError
+from provisioner.hostfactory.provider_config import Directories, DirectoryError
 
 if TYPE_CHECKING:
     from provisioner.settings.definitions import Settings

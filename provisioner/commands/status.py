@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
 from provisioner.commands.status_text import printed
-from provisioner.interrupts import orderly
+from provisioner.interrupts import interruptible
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrowed
 
 WATCH_SECONDS = 2.0
 """Default seconds between two readings of ``--watch``."""
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         return watch(lambda: read_status(options, state), options)
     status = read_status(options, state)
     print(printed(status, options.output))
-    return FINE if status.fine else PROBLEM
+    return FINE if status.is_fine else PROBLEM
 
 
 def read_status(options: argparse.Namespace, state: State) -> StatusModel:
@@ -70,7 +70,7 @@ def read_status(options: argparse.Namespace, state: State) -> StatusModel:
             raise UsageError(f"--{kind} {name}: the state files contain no such {kind}; {known_names}")
     if not (options.pool or options.template or options.request):
         return whole
-    return narrowed(whole, pool=options.pool, template=options.template, request=options.request)
+    return narrow_status(whole, pool=options.pool, template=options.template, request=options.request)
 
 
 # --- repeated readings ------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def watch(read: Read, options: argparse.Namespace) -> int:
     first = read()
     is_live = sys.stdout.isatty() and options.output in ("text", "wide")
     try:
-        with orderly():
+        with interruptible():
             if is_live:
                 from provisioner.commands.status_picture import draw
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
-from provisioner.names import printable_lines
+from provisioner.names import format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
@@ -26,7 +26,7 @@ def draw(readings: Iterable[StatusModel | str], *, wide: bool) -> None:
 
 
 def _words(text: str, style: str = "") -> Text:
-    return Text(printable_lines(text), style)
+    return Text(format_printable_lines(text), style)
 
 
 def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
@@ -59,7 +59,7 @@ def _requests(seen: StatusModel) -> Table:
     table = Table("request", "template", "", "running", "missing", box=None, pad_edge=False)
     for request in seen.requests:
         if request["status"] == "running":
-            missing = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
+            missing = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.is_loop_acting))
             bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
             share = f"{request['running']} of {request['count']}"
             table.add_row(Text(request["id"]), _words(request["template"]), bar, share, _words(missing))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from provisioner.commands import shared_options
 from provisioner.commands.shared_options import Document
-from provisioner.names import printable, printable_lines
+from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.machine_rows import Row
-from provisioner.telemetry.pool_windows import lasting, local, pool_line
+from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
@@ -24,7 +24,7 @@ SHOWN = 20
 def printed(seen: StatusModel, output: str) -> str:
     """Return the status in the form of ``--output``. Raises MissingExtra."""
     lines = status_lines(seen, wide=output == "wide")
-    return shared_options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
+    return shared_options.printed(output, seen.document(), lambda _: map(format_printable_lines, lines))
 
 
 def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
@@ -34,11 +34,11 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
     yield from (f"  {line}" for line in spending_lines(seen.budget))
     for request in seen.requests:
         yield _request_line(request)
-        yield from unmet_lines(request, loop_acts=seen.loop_acts)
+        yield from unmet_lines(request, loop_acts=seen.is_loop_acting)
     for one in seen.returns:
         yield f"  return  {one['id']}: {one['status']}, {one['settled']} of {one['machines']} settled"
     yield from cancel_lines(seen.holds)
-    yield from map(pool_line, seen.pressure)
+    yield from map(format_pool_line, seen.pressure)
     yield from (f"  pool {pool}: {note}" for pool, pool_status in seen.problems.items() for note in pool_status)
     yield from (f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted)
     if seen.unread:
@@ -49,7 +49,7 @@ def _head(seen: StatusModel) -> Iterator[str]:
     """Yield the provisioner of these files, the state of the loop, and the problems that need an operator."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
-    ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"
+    ran = "has never run" if last is None else f"last ran at {format_local_time(last)} on {host}"
     ago = "" if silent is None else f", {silent:.0f} s ago"
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
@@ -83,7 +83,7 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 def title_of(row: Row) -> str:
     """Return the template and pool of a row, or the template or pool that the row sums up."""
-    return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
+    return format_printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
 def numbers_of(row: Row) -> list[str]:
@@ -96,7 +96,7 @@ def error_text(row: Row, longest: int | None = None) -> str:
     error = row.last_error
     if error is None:
         return "-"
-    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {printable(error['text'])}"
+    text = f"{error['error']} {format_duration(error['at_seconds'])} ago: {format_printable(error['text'])}"
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
@@ -104,7 +104,7 @@ def _request_line(request: Document) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
     set_aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
     count = sum(one["machines"] for one in request["missing"])
-    missing = f", {count} missing until {local(request['deadline'])} at the latest" if count else ""
+    missing = f", {count} missing until {format_local_time(request['deadline'])} at the latest" if count else ""
     return (
         f"  request {request['id']} ({request['template']}): {request['status']}, "
         f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}{set_aside}"
@@ -116,14 +116,14 @@ def brake_lines(document: Document) -> list[str]:
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
-        lines.append(f"  BRAKE {brake['reason']}{where} since {local(brake['since'])}: {brake['detail']}")
+        lines.append(f"  BRAKE {brake['reason']}{where} since {format_local_time(brake['since'])}: {brake['detail']}")
     if document["release_asked"]:
         lines.append("  A release of the brake was requested; the loop releases it with its next cycle.")
     machines = document["waiting"]
     lines += [_machine_line(one, is_braked=brake is not None) for one in machines[:SHOWN]]
     if len(machines) > SHOWN:
         last = machines[-1]["deleted_at"]
-        when = f", the last of them at {local(last)}" if last else ""
+        when = f", the last of them at {format_local_time(last)}" if last else ""
         lines.append(f"  and {len(machines) - SHOWN} more{when}; `-o json` names all")
     lines += [
         f"  request {one['id']}: cancelled, and its {one['machines']} machines deleted, unless HostFactory polls first"
@@ -135,7 +135,9 @@ def brake_lines(document: Document) -> list[str]:
 def _machine_line(one: Document, *, is_braked: bool) -> str:
     place = f" in pool {one['pool']}" if one["pool"] else ""
     reason = "is in no list of HostFactory" if one["unlisted"] else "has no request"
-    when = f"at {local(one['deleted_at'])}" if one["deleted_at"] else "later, unless orphan_cap_per_hour is 0"
+    when = (
+        f"at {format_local_time(one['deleted_at'])}" if one["deleted_at"] else "later, unless orphan_cap_per_hour is 0"
+    )
     return f"  machine {one['machine']}{place} {reason}: deleted as an orphan {when}" + (
         " if released now" if is_braked else ""
     )

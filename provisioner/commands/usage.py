@@ -15,11 +15,11 @@ from typing import Any
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show, state_directory
 from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
-from provisioner.names import printable
-from provisioner.planning.allocate.budget import cost, hourly, month_cost, priced
-from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
+from provisioner.names import format_printable
+from provisioner.planning.allocate.budget import get_cost, get_hourly_cost, get_month_cost, has_prices
+from provisioner.planning.core.usage import Cell, Usage, find_present_spans, get_month, get_usage, wall_day
 from provisioner.state.protocols import State
-from provisioner.telemetry.cost import of_most
+from provisioner.telemetry.cost import format_limit
 from provisioner.telemetry.pool_status import read_pool_status
 
 PARTS = ("day", "template", "pool", "account")
@@ -82,7 +82,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
     currency = limits.budget.currency
     now, wall = LoopClock(memory).now(), time.time()
     last = until or wall_day(wall)
-    days = {each: cells for each, cells in used(memory, now, wall - now).items() if since <= each <= last}
+    days = {each: cells for each, cells in get_usage(memory, now, wall - now).items() if since <= each <= last}
     groups = grouped(days, by)
     total = sum(groups.values(), Counter[Cell]())
     return {
@@ -110,7 +110,7 @@ def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
 
 def _sums(limits: Limits, cells: Mapping[Cell, int]) -> dict[str, float | None]:
     priced = any(limits.price(template, pool) is not None for template, pool, _ in cells)
-    return {"hours": _hours(cells), "cost": round(cost(limits, cells), 4) if priced else None}
+    return {"hours": _hours(cells), "cost": round(get_cost(limits, cells), 4) if priced else None}
 
 
 def _hours(cells: Mapping[Cell, int]) -> float:
@@ -118,13 +118,13 @@ def _hours(cells: Mapping[Cell, int]) -> float:
 
 
 def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[str, Any]:
-    machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
+    machines = Counter((pool, template) for (template, pool, _), _ in find_present_spans(memory, now))
     return {
         "machines": machines.total(),
-        "per_hour": round(hourly(limits, machines), 4) if priced(limits) else None,
+        "per_hour": round(get_hourly_cost(limits, machines), 4) if has_prices(limits) else None,
         "per_hour_budget": limits.budget.per_hour,
-        "month": month_of(wall)[0].rstrip("-"),
-        "month_cost": round(month_cost(memory, limits, now, wall - now), 4) if priced(limits) else None,
+        "month": get_month(wall)[0].rstrip("-"),
+        "month_cost": round(get_month_cost(memory, limits, now, wall - now), 4) if has_prices(limits) else None,
         "month_budget": limits.budget.per_month,
     }
 
@@ -145,7 +145,7 @@ def usage_lines(document: Document) -> Iterator[str]:
     """Yield the document as lines for a terminal: a table, and remarks on it."""
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
-    lines += [[*(printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]
+    lines += [[*(format_printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]
     lines.append(["total", *[""] * (len(names) - 1), *_numbers(document["total"])])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     yield f"Machine-hours from {document['since']} to {document['until']} (UTC)"
@@ -171,6 +171,7 @@ def _remarks(document: Document) -> Iterator[str]:
     if now["per_hour"] is None:
         return
     yield (
-        f"Now {now['machines']} machines: {now['per_hour']:.2f}{of_most(now['per_hour_budget'])} {currency} per hour; "
-        f"{now['month']}: {now['month_cost']:.2f}{of_most(now['month_budget'])} {currency}"
+        f"Now {now['machines']} machines: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} "
+        "per hour; "
+        f"{now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
     )

@@ -45,7 +45,7 @@ def read_text(path: Path) -> str:
     return read_regular(str(path), most=LARGEST).decode("utf-8-sig")
 
 
-def reason_of(error: OSError | ValueError) -> str:
+def format_read_error(error: OSError | ValueError) -> str:
     """Return the reason why ``read_text`` failed, without the file's name, because callers put the name before it."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -71,7 +71,7 @@ def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
         loader.dispose()
 
 
-def syntax_text(error: yaml.YAMLError) -> str:
+def format_syntax_error(error: yaml.YAMLError) -> str:
     """Return the YAML parser's complaint, with its place, on one line."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)

@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
     """The record of a request or return."""
 
     id: str
-    silent: float | None
+    silent_seconds: float | None
     """Seconds since the loop's last heartbeat; None if there was no heartbeat yet, or its age is unknown."""
 
 
@@ -40,5 +40,5 @@ class Polled(NamedTuple):
 
     answers: Mapping[str, Answer | None]
     """Answers by id; None if the request is recorded but has no published answer yet. Unknown ids are left out."""
-    silent: float | None
-    """The same as ``Recorded.silent``."""
+    silent_seconds: float | None
+    """The same as ``Recorded.silent_seconds``."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from provisioner.files.config_error import Problem
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.hostfactory.instance import (
+from provisioner.hostfactory.provider_config import (
     TEMPLATE_ID,
     ConfigFile,
     Digests,
@@ -20,10 +20,10 @@ from provisioner.hostfactory.instance import (
     TemplatesError,
     as_number,
     digest_of,
-    expected,
+    format_expected,
+    format_value,
     load_config,
     read_json,
-    shown,
 )
 
 UNLIMITED = -1
@@ -39,7 +39,7 @@ OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS}
 """Fields that getAvailableTemplates computes by itself."""
 
 
-def higher(one: int, other: int) -> int:
+def get_higher(one: int, other: int) -> int:
     """Return the maxNumber that allows more machines."""
     return UNLIMITED if UNLIMITED in (one, other) else max(one, other)
 
@@ -106,7 +106,7 @@ def load(
     document = read_json(path)
     entries = document.get("templates") if isinstance(document, dict) else document
     if not isinstance(entries, list):
-        raise TemplatesError(path, f"templates: {expected('a list', entries)}")
+        raise TemplatesError(path, f"templates: {format_expected('a list', entries)}")
     if not entries:
         raise TemplatesError(path, "templates: the list is empty")
     templates, problems = _templates(path, entries)
@@ -150,7 +150,7 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[P
         try:
             template = _template(entry)
             if template.id in templates:
-                raise Invalid(".templateId", f"{shown(template.id)} is there twice; the first one counts")
+                raise Invalid(".templateId", f"{format_value(template.id)} is there twice; the first one counts")
             templates[template.id] = template
         except Invalid as error:
             place, reason = error.args
@@ -160,10 +160,10 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[P
 
 def _template(entry: object) -> Template:
     if not isinstance(entry, dict):
-        raise Invalid("", expected("an object", entry))
+        raise Invalid("", format_expected("an object", entry))
     name = entry.get("templateId")
     if not isinstance(name, str) or not re.fullmatch(TEMPLATE_ID, name):
-        raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
+        raise Invalid(".templateId", format_expected("1 to 64 letters, digits, '_' or '-'", name))
     return Template(
         name,
         _max_number(entry.get("maxNumber")),
@@ -180,7 +180,7 @@ def _template(entry: object) -> Template:
 def _max_number(value: object) -> int:
     written = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     if not re.fullmatch(r"-1|[0-9]{1,9}", written) or int(written) > MAX_NUMBER:
-        raise Invalid(".maxNumber", expected(f"a whole number from {UNLIMITED} to {MAX_NUMBER}", value))
+        raise Invalid(".maxNumber", format_expected(f"a whole number from {UNLIMITED} to {MAX_NUMBER}", value))
     return int(written)
 
 
@@ -189,21 +189,21 @@ def _pools(value: object) -> tuple[str, ...]:
         return ()
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or {*map(type, names)} != {str} or "" in names:
-        raise Invalid(".pools", expected("a list of pool names", value))
+        raise Invalid(".pools", format_expected("a list of pool names", value))
     return tuple(dict.fromkeys(names))
 
 
 def _text_field(fields: Mapping[str, object], key: str) -> str:
     value = fields.get(key)
     if value is not None and not isinstance(value, str):
-        raise Invalid(f".{key}", expected("a text", value))
+        raise Invalid(f".{key}", format_expected("a text", value))
     return value or ""
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
     """Return all attributes in HF's form. Memory may have LSF's name ``mem``; the number of cores defaults to 1."""
     if not isinstance(value, dict):
-        raise Invalid(".attributes", expected("an object", value))
+        raise Invalid(".attributes", format_expected("an object", value))
     attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
@@ -227,7 +227,7 @@ def tagged(name: str, given: object) -> tuple[str, str]:
         or not isinstance(value, (str, int, float))
         or (len(parts) == 2 and not isinstance(parts[0], str))
     ):
-        raise Invalid(f".attributes.{name}", expected('a value or ["type", "value"]', given))
+        raise Invalid(f".attributes.{name}", format_expected('a value or ["type", "value"]', given))
     if name in NUMERIC_ATTRIBUTES:
         return "Numeric", _positive(name, value, given)
     if name == "type":
@@ -242,7 +242,7 @@ def tagged(name: str, given: object) -> tuple[str, str]:
 def _positive(name: str, value: str | float, given: object) -> str:
     number = as_number(value)
     if number is None or (number == 0 and name not in ("rank", "priority")):
-        raise Invalid(f".attributes.{name}", expected("a number above 0", given))
+        raise Invalid(f".attributes.{name}", format_expected("a number above 0", given))
     return str(int(number)) if number == int(number) else str(number)
 
 

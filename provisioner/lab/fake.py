@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from provisioner.backends import Backend, BackendError, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.model import (
     Create,
@@ -35,7 +35,7 @@ from provisioner.model import (
 )
 from provisioner.optional_packages import extra
 from provisioner.schema.pool import DurationOrZero, Pool, Site
-from provisioner.schema.problems import Expects, Problem
+from provisioner.schema.validation import Expects, Problem
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
@@ -196,14 +196,14 @@ class FakeBackend:
         entries = self.place.entries()
         machines = self.place.machines([entry for entry in entries.values() if self._is_own(entry)])
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
-        machines |= {name: replace(machine, strayed=True) for name, machine in self.place.machines(unmarked).items()}
+        machines |= {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
         if machines != self._machines:
             self._machines = machines
         others = [entries[name] for name in sought if name in entries and name not in machines]
         ours = frozenset(entry.name for entry in others if self._is_made_here(entry))
         return Snapshot(
             pool=self.pool,
-            began=now,
+            began_at=now,
             machines=self._machines,
             foreign=frozenset(entry.name for entry in others) - ours,
             name_collisions=ours,
@@ -231,8 +231,8 @@ class FakeBackend:
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete only the machine with the uid or, without a uid, a machine that is ours or adopted."""
         entry = self.place.entries().get(delete.name)
-        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._is_own(entry)):
-            self.place.delete(entry, at_once=delete.force)
+        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
+            self.place.delete(entry, at_once=delete.is_forced)
         return {}
 
     def _is_made_here(self, entry: Entry) -> bool:

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import requests
 
-from provisioner.backends.network import prepare
-from provisioner.hostfactory.instance import SCRIPTS
-from provisioner.interrupts import held, orderly
+from provisioner.backends.proxies_and_authorities import prepare
+from provisioner.hostfactory.provider_config import SCRIPTS
+from provisioner.interrupts import deferred_interrupts, interruptible
 
 CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
@@ -122,7 +122,7 @@ class Playground:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(orderly(self.close))
+            stack.enter_context(interruptible(self.close))
             try:
                 self._begin()
             except Exception:
@@ -258,7 +258,7 @@ class Playground:
             if self.addresses
             else {}
         )
-        with (self.logs / f"{command}.log").open("a") as log, held():
+        with (self.logs / f"{command}.log").open("a") as log, deferred_interrupts():
             process = subprocess.Popen(
                 [sys.executable, "-m", "provisioner", command, *arguments],
                 env={**os.environ, **self.environment, **endpoints, "PYTHONFAULTHANDLER": "1"},

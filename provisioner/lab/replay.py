@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provisioner.hostfactory.instance import SCRIPTS
+from provisioner.hostfactory.provider_config import SCRIPTS
 from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.protocols import State
 

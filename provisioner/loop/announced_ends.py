@@ -30,7 +30,7 @@ class Notices:
         self._merged: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
         """By pool: the machines of a snapshot, the machines with a notice, and both merged."""
 
-    def hear(self, name: str, notice: Notice, now: float) -> None:
+    def add(self, name: str, notice: Notice, now: float) -> None:
         """Add the notice that a machine will end. A second notice for the same machine is ignored."""
         with self._lock:
             while self._notices and _is_expired(next(iter(self._notices.values())), now):
@@ -39,7 +39,7 @@ class Notices:
                 del self._notices[name]
             self._notices.setdefault(name, notice)
 
-    def added_to(self, observation: Observation, lag: float) -> Observation:
+    def add_to(self, observation: Observation, lag: float) -> Observation:
         """Return the observation with the notices added; the same mapping object as last time if it is unchanged.
 
         ``lag`` is the greatest age of a list in seconds. A notice no longer applies to an observation that begins more
@@ -54,8 +54,8 @@ class Notices:
             for name, notice in notices.items()
             if (machine := observation.machines.get(name)) is not None
             and machine.phase in ALIVE
-            and observation.began <= notice.ends + lag
-            and (machine.notice is None or notice.ends < machine.notice.ends)
+            and observation.began_at <= notice.ends_at + lag
+            and (machine.notice is None or notice.ends_at < machine.notice.ends_at)
         }
         return replace(observation, machines=self._merge(observation, noticed)) if noticed else observation
 
@@ -68,4 +68,4 @@ class Notices:
 
 
 def _is_expired(notice: Notice, now: float) -> bool:
-    return notice.ends + RETENTION_SECONDS <= now
+    return notice.ends_at + RETENTION_SECONDS <= now

@@ -25,11 +25,11 @@ LISTED_SECONDS = DAY
 def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfActivity:
     """Return the activity after a list of HF. A host that this list lacks may be in the next list."""
     named = dict.fromkeys(names, now)
-    if named.keys() == activity.listed.keys() and len(named) == len(activity.inventory):  # the usual case
-        return replace(activity, listed=named, lists=now)
-    listed = {name: at for name, at in {**activity.listed, **named}.items() if now - at < LISTED_SECONDS}
+    if named.keys() == activity.listed_at.keys() and len(named) == len(activity.inventory):  # the usual case
+        return replace(activity, listed_at=named, last_list_at=now)
+    listed = {name: at for name, at in {**activity.listed_at, **named}.items() if now - at < LISTED_SECONDS}
     inventory = frozenset(name for name, at in listed.items() if now - at < INVENTORY_SECONDS)
-    return replace(activity, listed=listed, lists=now, inventory=inventory)
+    return replace(activity, listed_at=listed, last_list_at=now, inventory=inventory)
 
 
 class HfActivityReader:
@@ -48,26 +48,26 @@ class HfActivityReader:
         reported = self._state.terminal_answers.ids()
         names, listed = self._read_inventory()
         if self._markers is None:
-            started = HfActivity(since=now, active=now, reported=reported, started=now)
+            started = HfActivity(since=now, last_call_at=now, read_ids=reported, started_at=now)
             self.latest = _with_list(started, names, now) if listed else started
         else:
             polled = {id_ for id_, marker in markers.items() if self._markers.get(id_) != marker}
             new_list = listed != self._inventory[1]
             called = polled or new_list or self._has_new_records(intent)
-            if called or reported != self.latest.reported:
-                times = {id_: at for id_, at in self.latest.polled.items() if id_ in markers}
+            if called or reported != self.latest.read_ids:
+                times = {id_: at for id_, at in self.latest.polled_at.items() if id_ in markers}
                 times |= dict.fromkeys(polled, now)
-                active = now if called else self.latest.active
+                active = now if called else self.latest.last_call_at
                 # A silence means that HF was away, so that it gets its full time to ask for each request again.
-                since = now if active - self.latest.active > HF_AWAY_SECONDS else self.latest.since
-                activity = replace(self.latest, polled=times, since=since, active=active, reported=reported)
+                since = now if active - self.latest.last_call_at > HF_AWAY_SECONDS else self.latest.since
+                activity = replace(self.latest, polled_at=times, since=since, last_call_at=active, read_ids=reported)
                 self.latest = _with_list(activity, names, now) if new_list else activity
         self._markers, self._inventory, self._intent = markers, (names, listed), intent
         return self.latest
 
     def add_reported(self, reported: Set[str]) -> HfActivity:
         """Add ids whose terminal answers were just reported to HF, and return the activity with them."""
-        self.latest = replace(self.latest, reported=self.latest.reported | reported)
+        self.latest = replace(self.latest, read_ids=self.latest.read_ids | reported)
         return self.latest
 
     def _has_new_records(self, intent: Intent) -> bool:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class HoldChange(NamedTuple):
     """A change of a hold: set, released, or found in force at the start."""
 
-    word: Literal["held", "pulled", "released"]
+    word: Literal["in force", "set", "released"]
     hold: Hold
 
 
@@ -83,7 +83,7 @@ def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
     """Return the changes between two states of the holds. The end of a completed cancel is no change."""
     former = () if before is None else before.current
     yield from (
-        HoldChange("held" if before is None else "pulled", hold) for hold in after.current if hold not in former
+        HoldChange("in force" if before is None else "set", hold) for hold in after.current if hold not in former
     )
     released = {(hold.kind, hold.target): hold for hold in after.released}
     for hold in former:

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from provisioner.backends import Backend
 from provisioner.interrupts import Latch
-from provisioner.loop.actors import ThreadedActors, record_ends
 from provisioner.loop.announced_ends import Notices
+from provisioner.loop.batch_threads import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
@@ -36,13 +36,13 @@ COLLECTOR = (100_000, 50, 100)
 700 the collector costs more than the plan of ten thousand slots, and its cost grows faster than their number."""
 
 
-def calm_collector() -> None:
+def relax_collector() -> None:
     """Let the garbage collector run rarely, as suits a process with many lasting values."""
     gc.set_threshold(*COLLECTOR)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Turn the garbage collector off while a cycle replaces many values.
 
     Reference counts free the replaced values at the end of the cycle. Until then the collector would scan twice as
@@ -69,17 +69,17 @@ class Hints(Protocol):
 class Pace:
     """The pace of the loop, in seconds."""
 
-    interval: float = 5.0
-    floor: float = 0.5
-    act: float = 2.0
-    intent_poll: float = 0.1
-    longest_call: float = 45.0
+    interval_seconds: float = 5.0
+    floor_seconds: float = 0.5
+    act_seconds: float = 2.0
+    intent_poll_seconds: float = 0.1
+    longest_call_seconds: float = 45.0
     """The longest time a running batch may still take once it starts no more calls, over all configured kinds."""
 
     @property
     def longest_cycle(self) -> float:
         """Return the longest duration of a batch: the time in which calls are started, plus that of the last call."""
-        return self.act + self.longest_call
+        return self.act_seconds + self.longest_call_seconds
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Loop:
     def announce(self, name: str, cause: LossCause, seconds: float) -> None:
         """Record a place's announcement that a machine ends in so many seconds. Safe from any thread."""
         now = self._clock.now()
-        self._notices.hear(name, Notice(cause, now + seconds), now)
+        self._notices.add(name, Notice(cause, now + seconds), now)
 
     def run(self, *, once: bool = False) -> None:
         """Stand by until no other loop runs, then run cycles until ``stop``. Raises StateError, SupersededError."""
@@ -169,7 +169,7 @@ class Loop:
             actors=actors,
             limits=self._setup.limits,
             provisioner=self._setup.provisioner,
-            mandate=Mandate(epoch, check, self._stop.is_set, self._pace.act),
+            mandate=Mandate(epoch, check, self._stop.is_set, self._pace.act_seconds),
         )
         self._observers = {
             name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
@@ -194,15 +194,15 @@ class Loop:
         while time.monotonic() < deadline and not self._stop.is_set():
             observations = self._observations({}).values()
             if not any(
-                isinstance(observation, ObservationFailed) and not observation.failure.error.stays_unseen
+                isinstance(observation, ObservationFailed) and not observation.failure.error.needs_operator_to_observe
                 for observation in observations
             ):
                 return
-            time.sleep(self._pace.intent_poll)
+            time.sleep(self._pace.intent_poll_seconds)
 
     def _observations(self, sought: Mapping[str, Mapping[str, str]]) -> dict[str, Observation]:
         return {
-            name: self._notices.added_to(observer.latest(sought.get(name, {})), self._backends[name].lag)
+            name: self._notices.add_to(observer.latest(sought.get(name, {})), self._backends[name].lag)
             for name, observer in self._observers.items()
         }
 
@@ -213,14 +213,14 @@ class Loop:
             report = self._cycle(reconciler)
             if once:
                 return
-            due = report.plan.due if report.plan else NEVER
-            pause = min(self._pace.interval, max(0.0, due - report.now))
+            due = report.plan.due_at if report.plan else NEVER
+            pause = min(self._pace.interval_seconds, max(0.0, due - report.now))
             if report.plan is not None:  # Let changes gather after a busy cycle, instead of a plan for each change.
-                self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
-            self.wakeups.wait(pause, self._pace.intent_poll, changed)
+                self._stop.wait(max(0.0, self._pace.floor_seconds - (time.monotonic() - began)))
+            self.wakeups.wait(pause, self._pace.intent_poll_seconds, changed)
 
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
-        with uncollected():
+        with without_collector():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
             report = reconciler.cycle(self._observations(reconciler.sought()))
         for pool, distrusted in report.distrusted.items():
@@ -249,7 +249,9 @@ class Loop:
         try:
             done = reconciler.settle()
             if done.results and self._last is not None:
-                last = replace(self._last, plan=None, lock_wait=None, memory=reconciler.memory, results=done.results)
+                last = replace(
+                    self._last, plan=None, lock_wait_seconds=None, memory=reconciler.memory, results=done.results
+                )
                 last = replace(last, transitions=done.transitions)
                 self._report(last)
                 record_ends(last.closes, self._backends)

@@ -99,7 +99,7 @@ class Observer:
         if self._logged_error is not failure.error and not self._ended:
             self._logged_error = failure.error
             log.log(
-                logging.ERROR if failure.error.stays_unseen else logging.WARNING,
+                logging.ERROR if failure.error.needs_operator_to_observe else logging.WARNING,
                 "Pool cannot be seen",
                 extra={"pool": self._backend.pool, **failure.facts},
             )

@@ -55,8 +55,8 @@ class Publisher:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
             except StateError:  # The current holds may be new. Without them a loss is reported twice rather than never.
-                lost = answers.losses(memory, activity, now)
-            self._status = PublishedStatus(answers.render(memory, {}, limits.prefix), lost, {})
+                lost = answers.find_losses(memory, activity, now)
+            self._status = PublishedStatus(answers.render_answers(memory, {}, limits.prefix), lost, {})
 
     def publish(self, memory: Memory, limits: Limits, holds: Holds, activity: HfActivity, now: float) -> None:
         """Render the status, and write it if it changed. Raises StateError, SupersededError."""
@@ -68,9 +68,9 @@ class Publisher:
         if same and not any(loss.grace for loss in before.lost.values()):  # a grace period ends as time passes
             return
         status = PublishedStatus(
-            answers.render(memory, before.rendered, limits.prefix),
-            answers.losses(memory, activity, now, holds),
-            answers.available(memory, limits),
+            answers.render_answers(memory, before.rendered, limits.prefix),
+            answers.find_losses(memory, activity, now, holds),
+            answers.count_available(memory, limits),
         )
         if not (is_written and status == before):
             self._write(status, before)
@@ -103,7 +103,7 @@ class Publisher:
         Return the ids whose former answer a script has settled first: HF has got that answer, or is about to, so that
         it stays. Raises StateError, SupersededError.
         """
-        revised = answers.revised(before, draft)
+        revised = answers.find_revised(before, draft)
         if revised:
             self._check()
         return {id_ for id_, new in revised.items() if not self._state.terminal_answers.claim(id_, new.text)}

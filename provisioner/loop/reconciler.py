@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provisioner.loop.actors import Actors, Results, batches
+from provisioner.loop.batch_threads import Actors, Results, batches
+from provisioner.loop.cached_state import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.loop.clock import CYCLE, Clock
-from provisioner.loop.cycle import Changes, CycleReport, Mandate
+from provisioner.loop.cycle_report import Changes, CycleReport, Mandate
 from provisioner.loop.hf_activity import HfActivityReader
-from provisioner.loop.history import History
 from provisioner.loop.holds import CurrentHolds
+from provisioner.loop.journal_lines import History
 from provisioner.loop.publisher import Publisher
-from provisioner.loop.startup import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.model import (
     LONG_AGO,
     Brake,
@@ -32,14 +32,14 @@ from provisioner.model import (
     ReturnRecord,
     Snapshot,
 )
-from provisioner.planning.collect.orphans import without_brake
-from provisioner.planning.finish.returns import sought
-from provisioner.planning.observe.call_outcomes import remember
-from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
+from provisioner.planning.collect.orphans import release_brake
+from provisioner.planning.finish.returns import find_names_to_query
+from provisioner.planning.observe.call_outcomes import apply_outcomes
+from provisioner.planning.plan import World, apply_inputs, decide, is_fresh, make_plan, make_trim
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.protocols import State
 
-NO_PLAN = Plan(Memory(""), due=LONG_AGO)
+NO_PLAN = Plan(Memory(""), due_at=LONG_AGO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class Reconciler:
             deferred=self._planned.plan.deferred,
             unmet=None if self._planned.plan is NO_PLAN else self._planned.plan.unmet,
             distrusted=self._startup.distrusted or self._planned.plan.distrusted,
-            ahead=self._clock.wall() - now,
+            ahead_seconds=self._clock.wall() - now,
             results=results,
             transitions=transitions,
             problem=problem,
-            lock_wait=lock_wait,
+            lock_wait_seconds=lock_wait,
             holds=holds,
         )
 
@@ -141,7 +141,7 @@ class Reconciler:
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
         """Return by pool the names to ask for in the next observation, each with its uid if known, else empty."""
-        return {} if self.memory is None else sought(self.memory, self.limits)
+        return {} if self.memory is None else find_names_to_query(self.memory, self.limits)
 
     def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
         """Return the plan of the next cycle, without writing a file or acting. Raises StateError."""
@@ -178,7 +178,7 @@ class Reconciler:
             self._keep_memory(now, lost=isinstance(error, StateMissing))
             raise
         if self.memory is not None and self._state.recovery_asked():
-            self._record(without_brake(self.memory), now)
+            self._record(release_brake(self.memory), now)
             self._state.recovery_done()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
@@ -211,7 +211,7 @@ class Reconciler:
             return NO_PLAN
         outcomes = [outcome for done in results for outcome in done.outcomes]
         unsent = [action for done in results for action in done.unsent]
-        made = remember(self.memory, outcomes, unsent, self.limits, now)
+        made = apply_outcomes(self.memory, outcomes, unsent, self.limits, now)
         self.memory = made.memory
         return made
 
@@ -223,14 +223,14 @@ class Reconciler:
         activity, busy, holds = self._hf_activity.read(now, intent), self._actors.busy(), self._holds.latest
         rest = (intent.generation, id(self.limits), id(holds), busy, _observation_key(observations, self.limits, now))
         inputs = (id(self.memory), _activity_key(activity, self.memory), *rest)
-        if inputs == self._planned.inputs and now < self._planned.plan.due:
+        if inputs == self._planned.inputs and now < self._planned.plan.due_at:
             return None
         world = World(intent, observations, activity, busy, self._clock.wall(), holds)
-        draft = perceive(world, self.memory, self.limits, now)
-        if answered_ids := self._publisher.superseded(self.memory, draft) - activity.reported:
+        draft = apply_inputs(world, self.memory, self.limits, now)
+        if answered_ids := self._publisher.superseded(self.memory, draft) - activity.read_ids:
             activity = self._hf_activity.add_reported(answered_ids)
             world = replace(world, activity=activity)
-            draft = perceive(world, self.memory, self.limits, now)
+            draft = apply_inputs(world, self.memory, self.limits, now)
         plan = decide(draft, world)
         # The next cycle starts from the memory that this plan returns.
         inputs = (id(plan.memory), _activity_key(activity, plan.memory), *rest)
@@ -255,7 +255,7 @@ class Reconciler:
 
 def _observation_key(observations: Mapping[str, Observation], limits: Limits, now: float) -> object:
     """Return a key of the observations: their content, and whether they are fresh enough for a plan."""
-    return tuple((*_identity(observation), fresh(observation, limits, now)) for observation in observations.values())
+    return tuple((*_identity(observation), is_fresh(observation, limits, now)) for observation in observations.values())
 
 
 def _identity(observation: Observation) -> tuple[object, ...]:
@@ -268,7 +268,7 @@ def _identity(observation: Observation) -> tuple[object, ...]:
             observation.asked,
             observation.spec,
             observation.endpoint_identity,
-            observation.listed,
+            observation.listed_at,
         )
         return observation.pool, id(observation.machines), *content
     return (observation.pool,)

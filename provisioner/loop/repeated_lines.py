@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from provisioner.state.journal import stamp
+from provisioner.state.journal import format_time
 
 Line = dict[str, object]
 
@@ -92,7 +92,7 @@ def _count(series: _Series, group: Sequence[Line], wall: float) -> None:
 def _counted(series: _Series) -> Line:
     """Return one line for all unwritten lines of a series, and start counting anew."""
     line = {name: value for name, value in series.unwritten[0].items() if name != "machine"}
-    line |= {"times": series.times, "since": stamp(series.since)}
+    line |= {"times": series.times, "since": format_time(series.since)}
     if series.machines:
         line["machines"] = list(series.machines)
     series.unwritten, series.times, series.machines = [], 0, {}

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from provisioner.interrupts import Latch
-from provisioner.loop.cycle import SupersededError
+from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Memory
 from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from provisioner.names import printable
+from provisioner.names import format_printable
 from provisioner.utc import DAY as DAY
 from provisioner.utc import HOUR as HOUR
 from provisioner.utc import format_utc as format_utc
@@ -142,7 +142,7 @@ class ErrorClass(StrEnum):
         return self.has_no_room or self.needs_operator
 
     @property
-    def stays_unseen(self) -> bool:
+    def needs_operator_to_observe(self) -> bool:
         """Return whether an observation that failed with this class fails again until an operator fixes the cause.
 
         INVALID is excluded, because an invalid response to an observation may pass without an operator.
@@ -205,7 +205,7 @@ class Failure:
 
     def __post_init__(self) -> None:
         """Make the text printable, because a cloud's text reaches terminals, pages and HostFactory."""
-        object.__setattr__(self, "text", printable(self.text))
+        object.__setattr__(self, "text", format_printable(self.text))
 
     @property
     def facts(self) -> dict[str, str]:

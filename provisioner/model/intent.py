@@ -74,7 +74,7 @@ class Holds:
     released: tuple[Hold, ...] = ()
     """The last release of each hold, with the user, time and reason of the release."""
 
-    def of(self, kind: HoldKind) -> Mapping[str, Hold]:
+    def of_kind(self, kind: HoldKind) -> Mapping[str, Hold]:
         """Return the current holds of a kind by target."""
         return {hold.target: hold for hold in self.current if hold.kind is kind}
 

@@ -19,29 +19,29 @@ class PoolLimits:
     """Cap over all templates on observed and submitted machines. None: no cap."""
     max_pending: int = 1000
     initial_window: int = 100
-    boot_deadline: float = 600.0
-    announce: float = 3600.0
+    boot_deadline_seconds: float = 600.0
+    announce_seconds: float = 3600.0
     """Seconds before the known end of a machine at which the end is reported to HF."""
-    least_life: float = 0.0
+    least_life_seconds: float = 0.0
     """Least seconds until the end of a machine when it begins to run, if its end is known."""
-    down: float = 900.0
+    down_seconds: float = 900.0
     """Seconds that a machine may be down after it ran before it counts as lost, unless many are down at once. 0: no
     limit."""
-    early_loss: float = 300.0
+    early_loss_seconds: float = 300.0
     """Seconds after it began to run within which a machine that ends by itself counts as a failed boot. 0: never."""
-    gated_deadline: float = 3600.0
-    spill_after: float = 180.0
-    lag: float = 0.0
+    gated_deadline_seconds: float = 3600.0
+    spill_after_seconds: float = 180.0
+    lag_seconds: float = 0.0
     """Least seconds between the begins of two snapshots that prove an absence."""
-    mass_loss: float = 60.0
-    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag``, as for
-    a few machines."""
-    stale_after: float = 60.0
+    mass_loss_seconds: float = 60.0
+    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag_seconds``,
+    as for a few machines."""
+    stale_after_seconds: float = 60.0
     """Seconds of age above which a snapshot is no longer acted upon."""
-    paused: bool = False
-    stuck_after: float = 60.0
+    is_paused: bool = False
+    stuck_after_seconds: float = 60.0
     """Seconds after the end of the grace period from which a machine that is being deleted counts as stuck."""
-    force_after: float | None = None
+    force_after_seconds: float | None = None
     """Seconds after the end of the grace period from which a closed slot's machine is deleted by force. None: never."""
     where: str = ""
     """Description of the place, without its address, which may change while machines of the place run."""
@@ -57,14 +57,14 @@ class TemplateLimits:
     pools: tuple[str, ...]
     max_machines: int | None = None
     """HF's maxNumber. None: unlimited."""
-    straggler_after: float = 0.0
+    straggler_after_seconds: float = 0.0
     """Seconds without a change of a request after which its last machines fail. 0: only the request's deadline
     applies."""
     straggler_share: float = 0.9
-    """Share of a request's machines that must run before ``straggler_after`` applies."""
+    """Share of a request's machines that must run before ``straggler_after_seconds`` applies."""
     tries: int = 3
     """Tries of a wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
-    max_lifetime: float | None = None
+    max_lifetime_seconds: float | None = None
     """Seconds that a machine runs before HF is asked to return it. None: no limit."""
     price_per_hour: float | None = None
     """Hourly price of a machine of the template in any pool. None: the price of the pool applies."""
@@ -85,9 +85,9 @@ class Budget:
 class Backoff:
     """Durations for which a pool gets no creates after a failure, in seconds."""
 
-    first: float = 5.0
-    last: float = 1800.0
-    no_room: float = 180.0
+    first_seconds: float = 5.0
+    last_seconds: float = 1800.0
+    no_room_seconds: float = 180.0
     """Longest back-off of a pool that only has no room. It may be short because a probe costs only a call."""
 
 
@@ -95,9 +95,9 @@ class Backoff:
 class OrphanLimits:
     """Limits on the deletion of orphans. Durations are in seconds."""
 
-    grace: float = 600.0
+    grace_seconds: float = 600.0
     cap_per_hour: int = 20
-    unlisted_after: float | None = None
+    unlisted_after_seconds: float | None = None
     """Seconds after which a machine is deleted that no list of HF names. None: the machine is only shown."""
 
 
@@ -108,11 +108,11 @@ class Limits:
     prefix: str
     pools: Mapping[str, PoolLimits]
     templates: Mapping[str, TemplateLimits]
-    request_deadline: float = 3600.0
-    return_deadline: float = 3600.0
+    request_deadline_seconds: float = 3600.0
+    return_deadline_seconds: float = 3600.0
     orphans: OrphanLimits = OrphanLimits()
-    cancel_after: float = 1800.0
-    retention: float = DAY
+    cancel_after_seconds: float = 1800.0
+    retention_seconds: float = DAY
     backoff: Backoff = Backoff()
     adopt_prefixes: tuple[str, ...] = ()
     budget: Budget = Budget()

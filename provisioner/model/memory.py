@@ -27,21 +27,21 @@ UNTRIED = Tries()
 class Observed(NamedTuple):
     """The state of a slot's machine as its place has shown it."""
 
-    accepted: bool = False
+    is_accepted: bool = False
     """A create call was answered with success."""
-    seen: bool = False
-    absent: float | None = None
+    was_seen: bool = False
+    absent_since: float | None = None
     """Begin of the first complete snapshot that lacks the machine since it was last seen."""
     fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
     launched: int = 0
     notice: Notice | None = None
-    gated: bool = False
+    is_gated: bool = False
     """True if the machine was held back on purpose when it was last seen."""
-    strayed: bool = False
+    is_strayed: bool = False
     """True if the machine had lost its identity when it was last seen, so that only its name and uid identify it."""
-    expires: float | None = None
+    expires_at: float | None = None
     """Epoch seconds, by the place's clock, at which the place ends the machine."""
     cause: LossCause | None = None
     """Cause of the end of the machine, announced or observed."""
@@ -52,34 +52,34 @@ class Life(NamedTuple):
 
     ungated_at: float | None = None
     """Moment at which the machine was first seen ungated. Its boot time counts from this moment."""
-    down: float | None = None
+    down_since: float | None = None
     """Moment since which a machine that ran is down. The slot's ``failure`` contains the reason."""
     retiring_at: float | None = None
     """Moment at which HF was asked to return the machine because of its age or its near end. It runs until HF returns
     it."""
     used_from: float | None = None
     """Begin of the machine's usage if it differs from ``asked_at``, because the machine waited or came back late."""
-    early: bool = False
+    is_early_loss: bool = False
     """True if the machine ended by itself soon after it began to run. It counts against its pool as a failed boot."""
 
 
 class Deletion(NamedTuple):
     """Progress of deleting a closed slot's machine. Moments are in loop time."""
 
-    closed: float | None = None
+    closed_at: float | None = None
     """Moment at which the slot was closed."""
     reason: DeleteReason | None = None
-    gone: bool = False
+    is_gone: bool = False
     """True if the machine is proven absent, so the slot needs no further action."""
-    sent: float | None = None
+    sent_at: float | None = None
     """Moment at which the latest delete was recorded, before the call."""
-    begun: float | None = None
+    first_sent_at: float | None = None
     """Moment at which the first delete that was sent was recorded."""
     hindrance: Failure | None = None
     """The place's reason why the machine is not deleted: the delete was refused or had no effect."""
-    stuck: bool = False
+    is_stuck: bool = False
     """True if the machine still exists long after the end of its grace period. An operator should check it."""
-    forced: bool = False
+    is_forced: bool = False
     """True if a delete without a grace period was recorded, before the call."""
 
 
@@ -93,14 +93,14 @@ class Slot(NamedTuple):
     name: str
     pool: str
     verdict: Verdict
-    opened: float
-    submitted: float | None = None
+    opened_at: float
+    submitted_at: float | None = None
     """Moment at which the latest create was recorded, before the call. None: no create was sent."""
-    ran: float | None = None
+    ran_at: float | None = None
     """Moment at which the machine was first seen running, with all data that HF needs."""
     observed: Observed = Observed()
     failure: Failure | None = None
-    set_aside: bool = False
+    is_set_aside: bool = False
     """True if a change of verdict was attempted that the table forbids. No action is taken for the slot until an
     operator has checked it."""
     life: Life = Life()
@@ -120,12 +120,12 @@ class Slot(NamedTuple):
     @property
     def is_with_hf(self) -> bool:
         """Return whether HF has the machine, or the machine was reported to HF as running."""
-        return self.ran is not None and self.verdict in DESIRED
+        return self.ran_at is not None and self.verdict in DESIRED
 
     @property
     def asked_at(self) -> float:
         """Return the moment at which the machine was requested, or the slot was opened if no create is recorded."""
-        return self.opened if self.submitted is None else self.submitted
+        return self.opened_at if self.submitted_at is None else self.submitted_at
 
     @property
     def boots_from(self) -> float:
@@ -152,9 +152,9 @@ class RequestRecord:
     id: str
     template: str
     count: int
-    read: float
+    read_at: float
     """Moment at which the loop first read the request."""
-    deadline: float
+    deadline_at: float
     """Moment at which the missing machines fail (law: a request always ends)."""
     slots: Mapping[int, Slot] = field(default_factory=dict)
     next_slot: int = 0
@@ -165,12 +165,12 @@ class RequestRecord:
     rc_account: str = ""
     reported_at: float | None = None
     """Moment at which the loop noticed that HF knows the terminal answer."""
-    cancelling: bool = False
+    is_cancelling: bool = False
     """True in the first step of a cancel: the answer announces it. Machines are deleted only if HF still does not
     poll."""
-    trimmed: bool = False
+    is_trimmed: bool = False
     """True if the record may leave the files: first intent drops it, then memory does."""
-    withheld: int = 0
+    failed_without_slot: int = 0
     """Number of machines that were given up untried without a slot of their own; other slots contain the reason."""
 
 
@@ -188,8 +188,8 @@ class ReturnRecord:
 
     id: str
     names: tuple[str, ...]
-    read: float
-    deadline: float
+    read_at: float
+    deadline_at: float
     results: Mapping[str, ReturnResult] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
     """Names without a slot, each with the begin of the first set of complete snapshots that lack it."""
@@ -198,7 +198,7 @@ class ReturnRecord:
     ended: RequestStatus | None = None
     ended_at: float | None = None
     reported_at: float | None = None
-    trimmed: bool = False
+    is_trimmed: bool = False
     message: str = ""
     """The hold that keeps the machines of the return from being deleted, or that kept them until its deadline; else
     empty."""
@@ -225,11 +225,11 @@ class Window:
     """Begin of the latest back-off. Only a machine that was submitted later can end the back-off."""
     retry_at: float = 0.0
     """Moment before which no create is sent."""
-    probing: bool = False
+    is_probing: bool = False
     """True while only one machine at a time is requested, until one succeeds."""
     failure: Failure | None = None
     """The reason of the back-off."""
-    boot: bool = False
+    is_boot_failure: bool = False
     """True if the failure is that of a machine whose create was accepted. Only a running machine ends such a
     back-off."""
     closed_since: float | None = None

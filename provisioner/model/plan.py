@@ -27,7 +27,7 @@ class Create:
     pool: str
     template: str
     request: str
-    again: bool = False
+    is_repeated: bool = False
     """True if an earlier create of the machine may have been applied."""
 
 
@@ -39,9 +39,9 @@ class Delete:
     pool: str
     reason: DeleteReason
     uid: str = ""
-    force: bool = False
+    is_forced: bool = False
     """True to delete without a grace period, because the machine has outlasted its grace period."""
-    adopted: bool = False
+    is_adopted: bool = False
     """True for another provider's machine that HF returned and whose name the configuration adopts. The machine does
     not carry this provisioner's identity."""
 
@@ -63,19 +63,19 @@ class Transition(NamedTuple):
     """A change of one slot by a plan or by the outcome of an action, for journal, log, metrics and usage."""
 
     template: str
-    read: float
+    read_at: float
     """Loop time at which the slot's request was read."""
     before: Slot | None
     """The slot before the change. None: the slot is new."""
     slot: Slot
 
     @property
-    def runs(self) -> bool:
+    def is_first_run(self) -> bool:
         """Return whether the slot's machine runs for the first time."""
-        return self.slot.ran is not None and (self.before is None or self.before.ran is None)
+        return self.slot.ran_at is not None and (self.before is None or self.before.ran_at is None)
 
     @property
-    def closes(self) -> bool:
+    def is_closed(self) -> bool:
         """Return whether the slot ended."""
         return self.slot.verdict not in DESIRED and (self.before is None or self.before.verdict in DESIRED)
 
@@ -88,7 +88,7 @@ class Transition(NamedTuple):
     @property
     def is_gone(self) -> bool:
         """Return whether the slot's machine is newly proven absent."""
-        return self.slot.deletion.gone and not (self.before is not None and self.before.deletion.gone)
+        return self.slot.deletion.is_gone and not (self.before is not None and self.before.deletion.is_gone)
 
 
 class WindowChange(NamedTuple):
@@ -143,7 +143,7 @@ class Unmet:
     since: float | None = None
     """Moment since which the reason holds, else since which the machines are wanted. None: the window in memory has the
     moment."""
-    next_try: float | None = None
+    next_try_at: float | None = None
     """Moment at which the machines or their replacements are requested again. None: as soon as the reason is gone."""
     spills_to: str = ""
     """The next pool to request the machines from; empty if there is none."""
@@ -168,7 +168,7 @@ class Plan:
     transitions: tuple[Transition, ...] = ()
     """The changes of slots."""
     windows: tuple[WindowChange, ...] = ()
-    asked: tuple[RequestRecord | ReturnRecord, ...] = ()
+    new_records: tuple[RequestRecord | ReturnRecord, ...] = ()
     """Requests and return requests that were read for the first time."""
     deferrals: Mapping[str, Deferral] = field(default_factory=dict)
     """Machines of each request that no pool takes now."""
@@ -180,10 +180,10 @@ class Plan:
     """Ids that leave intent.json now."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon."""
-    due: float = NEVER
+    due_at: float = NEVER
     """Loop time before which another plan of the same inputs would have the same result."""
 
     @property
     def closes(self) -> tuple[Transition, ...]:
         """Return the changes that end a slot."""
-        return tuple(one for one in self.transitions if one.closes)
+        return tuple(one for one in self.transitions if one.is_closed)

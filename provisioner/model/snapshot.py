@@ -36,7 +36,7 @@ class Notice:
     """The announced end of a running machine."""
 
     cause: LossCause
-    ends: float
+    ends_at: float
     """Loop time at which the machine will be gone."""
 
 
@@ -56,17 +56,17 @@ class Machine:
     cause: LossCause | None = None
     """Cause of the end of a machine that is GONE or STOPPING, if known."""
     notice: Notice | None = None
-    gated: bool = False
+    is_gated: bool = False
     """True if the machine is held back on purpose, for example by a queue, so no node is sought for it yet."""
-    no_room: bool = False
+    has_no_room: bool = False
     """True if the place has said that it has no room for the machine, which waits until other machines end."""
-    strayed: bool = False
+    is_strayed: bool = False
     """True for a machine that has lost its identity: its pod has lost our labels, or its group has abandoned it."""
-    nameless: bool = False
+    is_nameless: bool = False
     """True for a machine that runs at its place and whose name does not resolve yet."""
     state: str = ""
     """The place's word for the machine's present state; empty for the usual ones."""
-    expires: float | None = None
+    expires_at: float | None = None
     """Epoch seconds, by the place's clock, at which the place ends the machine. None: no such time is known."""
     hindrance: Failure | None = None
     """The place's reason why a machine that is being deleted still exists."""
@@ -78,7 +78,7 @@ class Snapshot:
     observation is not an empty observation)."""
 
     pool: str
-    began: float
+    began_at: float
     """Begin of the observation. The snapshot contains everything that was true before then, within the backend's
     lag."""
     machines: Mapping[str, Machine]
@@ -101,15 +101,15 @@ class Snapshot:
     """Unique identity of the endpoint (for example the namespace's uid); empty if unknown."""
     wall: float | None = None
     """Time of the place's clock when the observation began, in epoch seconds. None: unknown."""
-    listed: float | None = None
+    listed_at: float | None = None
     """Begin of the list on which this snapshot is based; changes watched since then count as newer. None: the list
     began with the observation."""
 
     @property
-    def proves(self) -> float:
+    def confirmed_at(self) -> float:
         """Return the begin of the list on which the snapshot is based: the place itself has confirmed the content since
         then."""
-        return self.began if self.listed is None else self.listed
+        return self.began_at if self.listed_at is None else self.listed_at
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class ObservationFailed:
     """A failed observation of a pool, which gets no actions (law: a failed observation is not an empty observation)."""
 
     pool: str
-    began: float
+    began_at: float
     failure: Failure
 
     @property
@@ -144,25 +144,32 @@ class HfActivity:
     """Activity of HF that the loop has noticed. It is not stored: after a restart every id counts as just polled.
     Moments are in loop time."""
 
-    polled: Mapping[str, float] = field(default_factory=dict)
+    polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""
     since: float = 0.0
     """Moment since which HF's calls have been noticed. Silence before this moment proves nothing."""
-    active: float = 0.0
+    last_call_at: float = 0.0
     """Moment at which the latest call of HF was noticed."""
-    reported: frozenset[str] = frozenset()
+    read_ids: frozenset[str] = frozenset()
     """Ids whose terminal answer a script has read."""
     inventory: frozenset[str] = frozenset()
     """Short names of the hosts in HF's latest lists. A single list may be a part of the whole."""
-    listed: Mapping[str, float] = field(default_factory=dict)
+    listed_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which a list was last noticed to name each host, kept for a day."""
-    lists: float = 0.0
+    last_list_at: float = 0.0
     """Moment at which the latest list was noticed."""
-    started: float = 0.0
+    started_at: float = 0.0
     """Moment at which this process began to notice calls; earlier than ``since`` if HF was away in the meantime."""
 
     @property
     def news(self) -> tuple[object, ...]:
         """Return a key that changes if HF's calls contain something new. A list that is repeated within
         ``NEWS_SECONDS`` does not change the key."""
-        return self.reported, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS
+        return (
+            self.read_ids,
+            self.inventory,
+            self.since,
+            self.started_at,
+            len(self.polled_at),
+            self.last_call_at // NEWS_SECONDS,
+        )

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
-from provisioner.planning.allocate.fair_order import interleave_templates, turns
-from provisioner.planning.allocate.scheduling import ask
+from provisioner.planning.allocate.fair_order import interleave_templates, order_requests
+from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.collect.cleanup import delete_closed
-from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.collect.records import ingest, trim
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.usage import count_usage
 from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_reported
-from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
-from provisioner.planning.finish.lifetime import offer_ending
+from provisioner.planning.finish.deadlines import close_overdue, end_request, format_time_over
+from provisioner.planning.finish.lifetime import retire_machines
 from provisioner.planning.finish.returns import settle_returns
 from provisioner.planning.observe.reconciliation import reconcile
-from provisioner.planning.observe.trust import distrust
+from provisioner.planning.observe.trust import judge_snapshots
 from provisioner.planning.report.unmet import find_unmet
 
 
@@ -45,10 +45,10 @@ class World:
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     """Return the plan of one cycle. ``Plan.memory`` is ``memory`` itself if it did not change."""
-    return decide(perceive(world, memory, limits, now), world)
+    return decide(apply_inputs(world, memory, limits, now), world)
 
 
-def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
+def apply_inputs(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     """Return a draft after observations, HF's activity, returns and cancels. It requests no machine.
 
     Terminal answers that the draft revises have to be settled before ``decide``, which revises no other answer.
@@ -56,13 +56,13 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     snapshots = {
         name: observation
         for name, observation in world.observations.items()
-        if isinstance(observation, Snapshot) and fresh(observation, limits, now)
+        if isinstance(observation, Snapshot) and is_fresh(observation, limits, now)
     }
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest(draft, world.intent)
-    distrust(draft)
+    judge_snapshots(draft)
     reconcile(draft)
-    adopt(draft)
+    open_unrecorded_slots(draft)
     # Reported answers come before returns, because HF may know a machine only from the terminal answer.
     note_reported(draft, world.activity)
     settle_returns(draft, world.busy | draft.stopped)
@@ -75,15 +75,15 @@ def decide(draft: Draft, world: World) -> Plan:
     """Return the plan: machines to request, deadlines, orphans, leftovers, usage and retention."""
     busy = world.busy | draft.stopped
     capacity = Capacity(draft, busy)
-    order = turns(draft.records())
+    order = order_requests(draft.records())
     for id_ in order:
-        over_message = time_over(draft, draft.requests[id_])
+        over_message = format_time_over(draft, draft.requests[id_])
         close_overdue(draft, draft.requests[id_], capacity, over_message)
-        ask(draft, draft.requests[id_], capacity, over_message)
-        conclude(draft, draft.requests[id_])
+        request_machines(draft, draft.requests[id_], capacity, over_message)
+        end_request(draft, draft.requests[id_])
     capacity.note_windows()
     unmet = find_unmet(draft, capacity, order)
-    offer_ending(draft)
+    retire_machines(draft)
     if draft.deferrals and draft.closes:  # a request that was served earlier may use what a later one released
         draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.activity, busy)
@@ -97,13 +97,13 @@ def decide(draft: Draft, world: World) -> Plan:
         deletes=tuple(draft.deletes),
         transitions=draft.transitions,
         windows=draft.window_changes,
-        asked=tuple(draft.asked),
+        new_records=tuple(draft.asked),
         deferrals=draft.deferrals,
         deferred=draft.deferred,
         unmet=unmet,
         forget=tuple(draft.forget),
         distrusted=draft.distrusted,
-        due=draft.due,
+        due_at=draft.due_at,
     )
 
 
@@ -115,7 +115,7 @@ def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limi
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 
 
-def fresh(observation: Observation, limits: Limits, now: float) -> bool:
+def is_fresh(observation: Observation, limits: Limits, now: float) -> bool:
     """Return whether an observation is of a configured pool and young enough to act upon."""
     pool = limits.pools.get(observation.pool)
-    return pool is not None and now - observation.began <= pool.stale_after
+    return pool is not None and now - observation.began_at <= pool.stale_after_seconds

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
 
 from provisioner.model import PoolLimits
-from provisioner.schema.problems import Expects, Section
+from provisioner.schema.validation import Expects, Section
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """A label value that Kubernetes accepts. Ids and names become label values of the pods."""
@@ -101,9 +101,9 @@ class Pool(Section):
     earlier counts as a failed boot, and another machine is requested. Must be less than the lifetime that the place
     gives each machine."""
     down_seconds: DurationOrZero = 900.0
-    """Seconds that a machine reported to HF may not be ready (its container crashes repeatedly, or its readiness probe
-    fails) until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines
-    here, and more than one, are not ready at once, all are kept, because they are not the cause."""
+    """Seconds that a machine reported to HF may not be ready (its container crashes, or its readiness probe fails)
+    until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
+    and more than one, are not ready at once, all are kept, because the machines are hardly the cause."""
     spill_after_seconds: Duration = 180.0
     """Seconds that a machine may wait here until the template's next pool makes the machine; default 180."""
     lag_seconds: DurationOrZero = 0.0
@@ -144,7 +144,7 @@ class Pool(Section):
     def limits(self) -> PoolLimits:
         """Return the limits for the plan. An observation is stale after a minute, or after six times its interval."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
-        return self.as_limits(PoolLimits, initial_window=window, stale_after=stale_after)
+        return self.as_limits(PoolLimits, initial_window=window, stale_after_seconds=stale_after)
 
 
 class Compute(Section):

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from provisioner import model
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import HOUR, Limits, OrphanLimits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.schema.pool import (
@@ -27,7 +27,7 @@ from provisioner.schema.pool import (
     Site,
     Text,
 )
-from provisioner.schema.problems import Expects, Section
+from provisioner.schema.validation import Expects, Section
 
 Amount = Annotated[float | None, Field(gt=0), Expects("a number > 0")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
@@ -154,7 +154,12 @@ class TemplateSettings(Section):
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """Return the limits of the template for the plan; id, pools and cap come from HF's templates file."""
-        given = {"id": id_, "pools": pools, "max_machines": max_machines, "straggler_after": self.straggler_seconds}
+        given = {
+            "id": id_,
+            "pools": pools,
+            "max_machines": max_machines,
+            "straggler_after_seconds": self.straggler_seconds,
+        }
         return self.as_limits(TemplateLimits, **given)
 
 

@@ -14,9 +14,9 @@ from provisioner.backends import registry
 from provisioner.backends.kind import Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TemplatesError
+from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
+from provisioner.schema.validation import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
@@ -77,7 +77,7 @@ class _Reader:
         pools = self.written_pools()
         pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
-            fields = " or ".join(kind.template_field for kind in registry.built_in())
+            fields = " or ".join(kind.template_field for kind in registry.built_in_kinds())
             self.add_problem("pools", f"none; name one here, or give a template {fields}")
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
@@ -171,8 +171,8 @@ class _Reader:
             self.add_problem(where, expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
-        if kind not in registry.names():
-            words = " or ".join(registry.names())
+        if kind not in registry.kind_names():
+            words = " or ".join(registry.kind_names())
             wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
             self.add_problem(join(where, "kind"), wrong)
             return None
@@ -182,7 +182,7 @@ class _Reader:
 
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
         """Return a pool with its inherited settings, and its problems, whose paths are relative to the pool."""
-        kind = registry.kind(name_of_kind)
+        kind = registry.get_kind(name_of_kind)
         inheritable = kind.inherited(body, self.around)
         inherited = {key: value for key, value in inheritable.items() if value and body.get(key) is None}
         pool, problems = validate(kind.pool, {**body, **inherited}, "", "", self.around, name=name)
@@ -207,7 +207,7 @@ class _Reader:
 
         If one of ``pools`` has the same place, its name is returned; otherwise the new pool is added to ``pools``.
         """
-        kinds = registry.built_in()
+        kinds = registry.built_in_kinds()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
             words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])

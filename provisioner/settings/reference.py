@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from provisioner.backends.kind import Kind
 from provisioner.schema.pool import LABEL_VALUE, Pool
-from provisioner.schema.problems import Section, words_of
+from provisioner.schema.validation import Section, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 Json = dict[str, Any]

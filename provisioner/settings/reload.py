@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from provisioner.backends.network import signature
+from provisioner.backends.proxies_and_authorities import signature
 from provisioner.model import Limits, Memory
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings.definitions import Settings
 from provisioner.settings.loader import load
 from provisioner.state.directory import STATE_FILES
@@ -65,7 +65,7 @@ class Configuration:
         if identities != {name: pool.identity for name, pool in new.pools.items()}:
             raise ValueError("pools: cannot be added, removed or moved while the loop runs; restart the loop")
         for record in memory.requests.values() if memory else ():
-            has_machines = not all(slot.deletion.gone for slot in record.slots.values())
+            has_machines = not all(slot.deletion.is_gone for slot in record.slots.values())
             if has_machines and record.template not in new.template_limits:
                 raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 

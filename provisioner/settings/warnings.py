@@ -15,7 +15,7 @@ from provisioner.hostfactory.templates import Template
 from provisioner.settings.definitions import Settings
 
 
-def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
+def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """Return a line for each doubtful setting. Raises OSError or ValueError for a file that has changed."""
     of_templates = [
         line for template in templates for line in (*_slot_warnings(template), *_size_warnings(settings, template))
@@ -29,7 +29,9 @@ def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     ]
 
 
-def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
+def find_size_warnings(
+    settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]
+) -> list[Finding]:
     """Return a finding for each template that promises larger machines than the places of its pools make."""
     return [
         Finding(name, Severity.WARNING, line)
@@ -111,7 +113,7 @@ def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
     limits = settings.template_limits.get(template.id)
     for name in limits.pools if limits else ():
         pool = settings.pools.get(name)
-        size = registry.kind(pool.kind).size(pool, template.id) if pool else None
+        size = registry.get_kind(pool.kind).size(pool, template.id) if pool else None
         if size is not None:
             yield from _promise_warnings(template, name, size)
 

@@ -23,7 +23,7 @@ from provisioner.state.errors import (
     denied,
     is_denied,
     missing,
-    not_ours,
+    not_ours_message,
     writing,
 )
 
@@ -71,7 +71,7 @@ def read_if_present(path: str, advice: str) -> bytes | None:
             return None
         except OSError as error:
             if error.strerror == LINK or (error.strerror == HARD_LINK and is_last):
-                raise StateLinked(not_ours(path, error.strerror)) from error
+                raise StateLinked(not_ours_message(path, error.strerror)) from error
             if is_denied(error):
                 raise denied(path) from error
             if error.errno not in (errno.ESTALE, errno.EMLINK) or is_last:

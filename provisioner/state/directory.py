@@ -17,17 +17,17 @@ from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
-    from provisioner.hostfactory.instance import Digests
+    from provisioner.hostfactory.provider_config import Digests
     from provisioner.model import Holds
-    from provisioner.state.hf_activity import Announced, Inventory, ReportedAnswers, Seen
     from provisioner.state.holds import Change, HoldStore
-    from provisioner.state.intent import IntentStore
+    from provisioner.state.intent_file import IntentStore
     from provisioner.state.journal import Excerpt, Journal
     from provisioner.state.loop_lock import LoopLock
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
-    from provisioner.state.memory import MemoryStore
+    from provisioner.state.memory_file import MemoryStore
+    from provisioner.state.poll_markers import Announced, Inventory, ReportedAnswers, Seen
     from provisioner.state.protocols import ScriptState, State
-    from provisioner.state.status import PoolStatusFile, StatusStore
+    from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
@@ -71,14 +71,14 @@ class StateFiles:
     Raises StateMissing.
     """
 
-    intent: IntentStore = _part("intent", "IntentStore")
-    memory: MemoryStore = _part("memory", "MemoryStore")
-    status: StatusStore = _part("status", "StatusStore")
-    pool_status: PoolStatusFile = _part("status", "PoolStatusFile", POOL_STATUS_FILE)
-    seen: Seen = _part("hf_activity", "Seen", "seen")
-    terminal_answers: ReportedAnswers = _part("hf_activity", "ReportedAnswers", "seen")
-    inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
-    announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
+    intent: IntentStore = _part("intent_file", "IntentStore")
+    memory: MemoryStore = _part("memory_file", "MemoryStore")
+    status: StatusStore = _part("status_file", "StatusStore")
+    pool_status: PoolStatusFile = _part("status_file", "PoolStatusFile", POOL_STATUS_FILE)
+    seen: Seen = _part("poll_markers", "Seen", "seen")
+    terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
+    inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
+    announced: Announced = _part("poll_markers", "Announced", ANNOUNCED_FILE)
     heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
@@ -100,7 +100,7 @@ class StateFiles:
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
         return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.facts_of(path)) is not None}
 
-    def refusal(self) -> OSError | None:
+    def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing here now; None if a block can be written.
 
         The written block is removed again.
@@ -124,7 +124,7 @@ class StateFiles:
 class StateDir(StateFiles):
     """The state directory and its operations: a ``ScriptState`` and a ``State``."""
 
-    def since_intent(self) -> float:
+    def seconds_since_intent(self) -> float:
         """Return the seconds from intent.json's last write to the loop's last sign of life; 0 if unknown or negative.
 
         Both times are by the file system's clock (law: time is an argument). The result is less than the time since
@@ -299,9 +299,9 @@ class StateDir(StateFiles):
         Raises as ``Announced.read`` and ``Announced.write``.
         """
         before = self.announced.read()
-        from provisioner.hostfactory.templates import higher
+        from provisioner.hostfactory.templates import get_higher
 
-        shown = {name: higher(number, before.get(name, number)) for name, number in numbers.items()}
+        shown = {name: get_higher(number, before.get(name, number)) for name, number in numbers.items()}
         if before | shown != before:
             self.announced.write(before | shown)
         return shown, self.announced.path

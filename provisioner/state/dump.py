@@ -15,20 +15,20 @@ from contextvars import copy_context
 
 from provisioner import __version__
 from provisioner.files.safe_open import HARD_LINK, READS_LINKED, refusal_message
-from provisioner.state.archive import FORMAT, REPORTED, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_if_present
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
+from provisioner.state.dump_format import FORMAT, REPORTED, Manifest, Saved, pack
 from provisioner.state.errors import Condition, StateUnreadable
-from provisioner.state.hf_activity import ENTRY
 from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import names_in
+from provisioner.state.poll_markers import ENTRY
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 
 USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
-def take(state: StateDir) -> tuple[Manifest, bytes]:
+def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
     """Return the manifest and the packed dump, all files as of one moment.
 
     The databases are read under their writers' locks, so that intent has what memory knows. Raises StateError, also if

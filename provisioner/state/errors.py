@@ -99,10 +99,12 @@ def is_stale(directory: str) -> bool:
 def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwritable:
     """Return the error for a refused write, or for another refused action that ``done`` names."""
     if isinstance(error, NoFileError):
-        return StateUnwritable(not_ours(path, str(error.strerror)))
+        return StateUnwritable(not_ours_message(path, str(error.strerror)))
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {denied_message(path)}")
-    return StateUnwritable(f"{path}: cannot be {done}: {error.strerror or error}. {what_to_do(error)}, then try again.")
+    return StateUnwritable(
+        f"{path}: cannot be {done}: {error.strerror or error}. {advice_message(error)}, then try again."
+    )
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
         raise unwritable(path, error, done) from error
 
 
-def not_ours(path: str, message: str) -> str:
+def not_ours_message(path: str, message: str) -> str:
     """Return the message for a link, or another object that is no file, in the place of a file of ours.
 
     ``message`` is the text of ``open_own``.
@@ -131,7 +133,7 @@ def not_ours(path: str, message: str) -> str:
     return f"{path}: {message}, and a file of ours belongs there; nothing was changed. {advice}"
 
 
-def what_to_do(error: OSError) -> str:
+def advice_message(error: OSError) -> str:
     """Return the operator's next step after the operating system refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room on its disk, or raise the quota"

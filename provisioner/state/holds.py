@@ -85,14 +85,14 @@ def _key(hold: Hold) -> str:
     return f"{hold.kind} {hold.target}".rstrip()
 
 
-def pulled(holds: Holds, hold: Hold) -> Holds:
+def with_hold(holds: Holds, hold: Hold) -> Holds:
     """Return the holds with one more, or unchanged if the hold is set: whoever set it first stays named."""
     if any(_key(known) == _key(hold) for known in holds.current):
         return holds
     return replace(holds, current=(*holds.current, hold))
 
 
-def let_go(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
+def without_holds(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
     """Return the holds without these kinds on the target of ``by``, which records who released them, when and why."""
     removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
     if not removed_keys:

@@ -31,12 +31,12 @@ Line = Mapping[str, Any]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def stamp(wall: float) -> str:
+def format_time(wall: float) -> str:
     """Return epoch seconds as a line's ``time``: ISO 8601 with the host's offset."""
     return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="milliseconds")
 
 
-def when(line: Line) -> float:
+def parse_time(line: Line) -> float:
     """Return the epoch seconds of a line. Raises ValueError, TypeError or KeyError."""
     return _epoch(line["time"])
 
@@ -207,7 +207,7 @@ def _parse_line(text: bytes) -> Line | None:
 def _add_time(line: Any) -> Line | None:
     """Return the line with its time as ``at``; None for a line that no loop of ours writes."""
     with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
-        line["at"] = when(line)
+        line["at"] = parse_time(line)
         return line if isinstance(line.get("event", ""), str) else None
     return None
 

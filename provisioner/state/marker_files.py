@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.atomic import discard, facts_of, open_shared, remove, write_all
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
 
@@ -87,16 +87,16 @@ class LifeSigns(NamedTuple):
 
     holder: Mapping[str, Any] = {}
     """The ``epoch``, ``host`` and ``pid`` of the last holder of the loop's lock, and ``ended`` after it signed off."""
-    last_beat: float | None = None
-    silent: float | None = None
+    last_beat_at: float | None = None
+    silent_seconds: float | None = None
     """Seconds since the last heartbeat; None without a heartbeat, or if its age is unknown."""
 
     @property
     def is_running(self) -> bool | None:
         """True while a loop runs; None if that is unknown."""
-        if self.last_beat is None or self.holder.get("ended"):
+        if self.last_beat_at is None or self.holder.get("ended"):
             return False
-        return None if self.silent is None else self.silent <= SILENT_SECONDS
+        return None if self.silent_seconds is None else self.silent_seconds <= SILENT_SECONDS
 
 
 class Heartbeat:
@@ -152,7 +152,7 @@ MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """A content that one side has read, and the time of the last read in ns by the file system's clock."""
+    """Digests of the files that one side has read, and the last read in ns by the file system's clock."""
 
     at: int
     digests: Digests

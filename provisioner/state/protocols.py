@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Holds, Intent, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
@@ -236,7 +236,7 @@ class State(Protocol):
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Forget polls and terminal answers of requests that left the state."""
 
-    def since_intent(self) -> float:
+    def seconds_since_intent(self) -> float:
         """Return the seconds from intent's last write to the loop's last sign of life; 0 if that is unknown."""
 
     def recovery_asked(self) -> bool:
@@ -248,5 +248,5 @@ class State(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each part that grows with use, by its name."""
 
-    def refusal(self) -> OSError | None:
+    def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing now; None if writing is possible."""

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from provisioner.hostfactory.templates import higher
-from provisioner.state.archive import ADVICE, Dump
+from provisioner.hostfactory.templates import get_higher
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, sync_directory
 from provisioner.state.codec import RecordError, decode_intent
 from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
+from provisioner.state.dump_format import ADVICE, Dump
 from provisioner.state.errors import (
     LockTimeout,
     StateError,
@@ -33,10 +33,10 @@ from provisioner.state.errors import (
     StateUnreadable,
     writing,
 )
-from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import make_shared_directory
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.memory_file import MemoryCodec
+from provisioner.state.poll_markers import numbers_in
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 
@@ -57,7 +57,7 @@ class Restored:
     """Files of the dump that were damaged when the dump was taken. They are made again without it."""
 
 
-def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
+def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
     """Restore the dump. ``replaces``: present files may be moved aside. Present terminal answers always stay.
 
     Raises StateExists if there are files that may not be moved, LockTimeout while a loop or a script works on the
@@ -124,7 +124,7 @@ class _Saved:
         for name in ("requests", "returns"):  # trimmed records are left out, because their answers may be gone
             records = (memory or {}).get(name, {})
             intent[name] = {
-                id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("trimmed")
+                id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("is_trimmed")
             }
         if status is not None:
             # HF may have got newer answers of running requests. Without an answer, HF is assumed to know all that runs.
@@ -220,7 +220,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
         numbers = dict(saved.announced)
         with suppress(StateUnreadable):
             present = state.announced.read()
-            numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}
+            numbers |= {name: get_higher(most, numbers.get(name, most)) for name, most in present.items()}
         state.announced.write(numbers)
     with DataLock(state.holds.lock_path) as lock:
         if saved.holds is not None and _load_readable(state.holds) is None:

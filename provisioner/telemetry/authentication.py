@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from provisioner.backends.network import signature
+from provisioner.backends.proxies_and_authorities import signature
 from provisioner.settings.definitions import Server
 from provisioner.settings.warnings import is_loopback
 

@@ -15,7 +15,7 @@ from provisioner.planning.finish.cancellation import is_forgotten
 from provisioner.telemetry.pool_status import PoolStatus
 
 
-def time_at(memory: Memory, wall: float) -> float:
+def get_loop_time(memory: Memory, wall: float) -> float:
     """Return the loop time at a moment of the wall clock, as the next loop would have it."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
@@ -30,16 +30,20 @@ class Waiting(NamedTuple):
     """The earliest loop time of the delete, if no brake holds from now on; None: never, or unknown."""
 
 
-def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()) -> tuple[Waiting, ...]:
+def find_waiting_orphans(
+    memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()
+) -> tuple[Waiting, ...]:
     """Return the machines that wait to be deleted as orphans, in the order of their deletes, by grace and cap per hour.
 
     ``limits``: None if unknown. ``news``: machines without a request that no loop has recorded yet.
     """
-    grace = limits.orphans.grace if limits else 0.0
+    grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
     ripe += [(now + grace, False, name) for name in news - memory.orphans.since.keys()]
-    if limits and limits.orphans.unlisted_after is not None:
-        ripe += [(since + limits.orphans.unlisted_after, True, name) for name, since in memory.hosts.unlisted.items()]
+    if limits and limits.orphans.unlisted_after_seconds is not None:
+        ripe += [
+            (since + limits.orphans.unlisted_after_seconds, True, name) for name, since in memory.hosts.unlisted.items()
+        ]
     ripe.sort()
     times, waits = [*memory.orphans.deletes], []
     for at, unlisted, name in ripe:
@@ -60,7 +64,9 @@ class ScriptCalls:
     """The time of HF's last call of any script."""
 
 
-def forgotten(memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float) -> tuple[RequestRecord, ...]:
+def find_forgotten_requests(
+    memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
+) -> tuple[RequestRecord, ...]:
     """Return the requests that HF seems to have forgotten; the loop cancels them unless HF polls them first.
 
     The loop counts only calls since its own start, so it may wait longer than the markers suggest.
@@ -80,7 +86,7 @@ def _silent_seconds(record: RequestRecord, calls: ScriptCalls, now: float) -> fl
     They count from its last poll; if HF never polled it, from its reading by the loop's clock.
     """
     polled = calls.polled.get(record.id)
-    return now - record.read if polled is None else calls.last - polled
+    return now - record.read_at if polled is None else calls.last - polled
 
 
 def count_machines(record: RequestRecord) -> int:
@@ -88,7 +94,7 @@ def count_machines(record: RequestRecord) -> int:
     return sum(slot.verdict in DESIRED for slot in record.slots.values())
 
 
-def released(
+def release_fields(
     memory: Memory | None,
     pool_status: PoolStatus,
     calls: ScriptCalls,
@@ -101,8 +107,8 @@ def released(
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")
-    now, brake = time_at(memory, wall), memory.brake
-    waits = waiting(memory, limits, now, news.keys())
+    now, brake = get_loop_time(memory, wall), memory.brake
+    waits = find_waiting_orphans(memory, limits, now, news.keys())
     pools = _last_pools([one.name for one in waits], memory, pool_status, news)
     return {
         "brake": brake
@@ -122,7 +128,8 @@ def released(
             for one in waits
         ],
         "forgotten": [
-            {"id": record.id, "machines": count_machines(record)} for record in forgotten(memory, limits, calls, now)
+            {"id": record.id, "machines": count_machines(record)}
+            for record in find_forgotten_requests(memory, limits, calls, now)
         ],
     }
 

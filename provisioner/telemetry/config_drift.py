@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import Difference
 from provisioner.state.protocols import State
@@ -23,7 +23,7 @@ ADVICE = {
 }
 
 
-def sentence(difference: Difference) -> str:
+def format_difference(difference: Difference) -> str:
     """Return a sentence that names a difference and its remedy."""
     message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
     return f"{message}; {ADVICE[difference.newer]}"
@@ -47,5 +47,5 @@ class ConfigDrift:
             return
         self._metrics.config_differs.replace({one.file: 1.0 for one in differences})
         if differences and differences != self._logged:
-            log.warning("Configuration differs", extra={"problem": "; ".join(map(sentence, differences))})
+            log.warning("Configuration differs", extra={"problem": "; ".join(map(format_difference, differences))})
         self._logged = differences

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from provisioner.model import HOUR, Limits, Memory, PendingReason
-from provisioner.planning.allocate.budget import hourly, month_cost, priced
-from provisioner.planning.core.usage import month_of
-from provisioner.telemetry.pool_windows import Document, lasting, local, past_fields
+from provisioner.planning.allocate.budget import get_hourly_cost, get_month_cost, has_prices
+from provisioner.planning.core.usage import get_month
+from provisioner.telemetry.pool_windows import Document, format_duration, format_local_time, past_fields
 
 
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
@@ -19,13 +19,13 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     all machines that exist or are asked for; ``forecast`` is the month's cost if they stay. ``held``: the number of
     machines that the budget holds back; ``since``, ``since_seconds``: the time at which the oldest request was read.
     """
-    if not priced(limits):
+    if not has_prices(limits):
         return None
     budget, ahead = limits.budget, memory.written.ahead
-    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.gone)
-    hour_used = hourly(limits, machines)
-    month_used = month_cost(memory, limits, now, ahead)
-    hours_left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
+    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.is_gone)
+    hour_used = get_hourly_cost(limits, machines)
+    month_used = get_month_cost(memory, limits, now, ahead)
+    hours_left = max(0.0, get_month(now + ahead)[2] - (now + ahead)) / HOUR
     held_back = [one for one in unmet if one["reason"] == PendingReason.BUDGET]
     longest = max((one["since_seconds"] or 0.0 for one in held_back), default=None)
     reached = budget.per_month is not None and month_used >= budget.per_month
@@ -56,16 +56,16 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
         return
     hour, month, currency = costs["per_hour"], costs["per_month"], costs["currency"]
     yield (
-        f"costs {hour['used']:.2f}{of_most(hour['limit'])} {currency} per hour; "
-        f"this month {month['used']:.2f}{of_most(month['limit'])} {currency}, "
+        f"costs {hour['used']:.2f}{format_limit(hour['limit'])} {currency} per hour; "
+        f"this month {month['used']:.2f}{format_limit(month['limit'])} {currency}, "
         f"{month['forecast']:.2f} at its end if these machines stay"
     )
     if costs["held"]:
         budget_name = "month" if month["reached"] else "hour"
-        since = f"since {local(costs['since'])} ({lasting(costs['since_seconds'])})"
+        since = f"since {format_local_time(costs['since'])} ({format_duration(costs['since_seconds'])})"
         yield f"BUDGET of the {budget_name} holds back {costs['held']} machines {since}"
 
 
-def of_most(limit: float | None) -> str:
+def format_limit(limit: float | None) -> str:
     """Return the text for a budget, which follows the amount used; empty if the amount is unlimited."""
     return "" if limit is None else f" of {limit:g}"

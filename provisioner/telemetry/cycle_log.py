@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     LONG_AGO,
     Brake,
@@ -23,7 +23,12 @@ from provisioner.model import (
     Snapshot,
     format_utc,
 )
-from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
+from provisioner.planning.report.refusals import (
+    Refusal,
+    find_deferred_refusals,
+    find_new_refusals,
+    find_waiting_refusals,
+)
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -42,7 +47,7 @@ class CycleLog:
         self._distrusted: Mapping[str, Distrusted] = {}
         """The distrusted pools that were logged last."""
 
-    def take(self, report: CycleReport) -> None:
+    def record_cycle(self, report: CycleReport) -> None:
         """Log one cycle."""
         if report.problem and report.problem != self._problem:
             log.error("Cycle failed", extra={"error": report.problem})
@@ -83,7 +88,7 @@ class CycleLog:
         )
 
     def _log_distrust(self, report: CycleReport) -> None:
-        """Log once that a pool is distrusted, and once that its distrust ended, which no failed observation does."""
+        """Log the begin and the end of a pool's distrust, each once. A failed observation does not end the distrust."""
         failed = {
             pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
         }
@@ -95,7 +100,7 @@ class CycleLog:
             if before is not None and before.reason is one.reason:
                 continue
             if one.reason is DistrustReason.MASS_LOSS:
-                since = format_utc(one.since + report.ahead)
+                since = format_utc(one.since + report.ahead_seconds)
                 facts = {"pool": pool, "machines": one.missing, "known": one.expected, "since": since}
                 log.warning("Pool lacks many machines at once: waiting for a second observation", extra=facts)
             elif pool in report.unseen:
@@ -200,14 +205,14 @@ class RefusalLog:
         self._log_refusals(report.now)
 
     def _count_refusals(self, report: CycleReport, memory: Memory) -> None:
-        waiting_now = waiting(memory, self._snapshots)
+        waiting_now = find_waiting_refusals(memory, self._snapshots)
         if self._has_recorded:
-            new = list(news(report.transitions, self._refused_before, waiting_now))
+            new = list(find_new_refusals(report.transitions, self._refused_before, waiting_now))
             self._unlogged = _sum_refusals([*self._unlogged.values(), *new])
             for refusal in new:
                 self._metrics.refusals.labels(refusal.pool, refusal.error).inc()
         self._has_recorded, self._refused_before = True, waiting_now
-        self._waiting = _sum_refusals([*waiting_now.values(), *held_back(memory, report.deferred)])
+        self._waiting = _sum_refusals([*waiting_now.values(), *find_deferred_refusals(memory, report.deferred)])
         self._metrics.refused.replace({key: one.machines for key, one in self._waiting.items()})
 
     def _log_refusals(self, now: float) -> None:

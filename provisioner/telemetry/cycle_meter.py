@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     DESIRED,
     LONG_AGO,
@@ -24,10 +24,10 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import NO_TEMPLATE, split_name
-from provisioner.planning.allocate.budget import hourly, month_cost, priced
-from provisioner.planning.core.holds import counts
-from provisioner.planning.core.usage import by_pool, span, there
-from provisioner.planning.report.answers import unlisted
+from provisioner.planning.allocate.budget import get_hourly_cost, get_month_cost, has_prices
+from provisioner.planning.core.holds import count_holds
+from provisioner.planning.core.usage import by_pool, find_present_spans, find_span
+from provisioner.planning.report.answers import find_unlisted
 from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import Metrics
 
@@ -52,24 +52,26 @@ class CycleMeter:
         metrics, wall = self._metrics, time.time()
         metrics.count_cycle(report.result, report.seconds, wall)
         metrics.deferred.replace(report.deferred)
-        metrics.holds.replace(counts(report.holds, report.memory))
+        metrics.holds.replace(count_holds(report.holds, report.memory))
         self._observed |= {
-            pool: wall - (report.now - observation.began) for pool, observation in report.snapshots.items()
+            pool: wall - (report.now - observation.began_at) for pool, observation in report.snapshots.items()
         }
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:
                 metrics.count_outcome(outcome)
         for one in report.transitions:
-            if one.closes:
+            if one.is_closed:
                 self._count_end(one)
             self._count_machine(one, report.now)
-        if report.lock_wait is not None:
-            metrics.lock_wait.observe(report.lock_wait)
+        if report.lock_wait_seconds is not None:
+            metrics.lock_wait.observe(report.lock_wait_seconds)
         # Before HF's first request there is no memory.
         metrics.window.replace(_sum_windows(report.memory.windows if report.memory else {}, limits))
         if report.memory is not None:
-            metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
+            metrics.unlisted.replace(
+                Counter(slot.pool for slot in find_unlisted(report.memory, limits.prefix, report.now))
+            )
             self._count_memory(report, report.memory, limits, wall)
 
     def _count_end(self, one: Transition) -> None:
@@ -83,11 +85,11 @@ class CycleMeter:
     def _count_machine(self, one: Transition, now: float) -> None:
         """Count a machine that began to run, or that was returned and is gone; log a machine that became stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
-        if one.runs and slot.ran is not None:
-            metrics.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
-        if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.deletion.closed is not None:
-            metrics.shutdown.labels(slot.pool).observe(now - slot.deletion.closed)
-        if slot.deletion.stuck and not (before and before.deletion.stuck):
+        if one.is_first_run and slot.ran_at is not None:
+            metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)
+        if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.deletion.closed_at is not None:
+            metrics.shutdown.labels(slot.pool).observe(now - slot.deletion.closed_at)
+        if slot.deletion.is_stuck and not (before and before.deletion.is_stuck):
             why = slot.deletion.hindrance.facts if slot.deletion.hindrance else {}
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
@@ -119,10 +121,14 @@ class CycleMeter:
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
         metrics.use_pairs(desired.keys())
         metrics.desired.replace(desired)
-        metrics.set_aside.set(sum(slot.set_aside for _, slot in slots))
-        is_down = (slot.pool for _, slot in slots if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED)
+        metrics.set_aside.set(sum(slot.is_set_aside for _, slot in slots))
+        is_down = (
+            slot.pool for _, slot in slots if slot.life.down_since is not None and slot.verdict is Verdict.SUCCEEDED
+        )
         metrics.down.replace(Counter(is_down))
-        metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone))
+        metrics.stuck.replace(
+            Counter(slot.pool for _, slot in slots if slot.deletion.is_stuck and not slot.deletion.is_gone)
+        )
 
 
 def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
@@ -147,7 +153,7 @@ def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -
             record = memory.requests.get(parts[0]) if parts else None
             counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
     for record, slot in memory.slots:
-        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.observed.seen:
+        if slot.verdict is Verdict.OPEN and slot.submitted_at is not None and not slot.observed.was_seen:
             counts[slot.pool, record.template, Phase.SUBMITTED] += 1
     return counts
 
@@ -157,7 +163,7 @@ def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
     oldest: dict[str, float] = {}
     for record in memory.requests.values():
         if record.ended is None:
-            oldest[record.template] = min(record.read + offset, oldest.get(record.template, float("inf")))
+            oldest[record.template] = min(record.read_at + offset, oldest.get(record.template, float("inf")))
     return oldest
 
 
@@ -181,15 +187,15 @@ class UsageMeter:
         memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
-        self._observed |= {observation.pool: observation.began for observation in report.shown.values()}
+        self._observed |= {observation.pool: observation.began_at for observation in report.shown.values()}
         if now < self._summed + SUM_SECONDS:
             return
         self._summed = now
         self._metrics.seconds.replace(machine_seconds(memory, self._observed))
-        if priced(limits):
-            machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
-            self._metrics.per_hour.replace({(): hourly(limits, machines)})
-            self._metrics.month.replace({(): month_cost(memory, limits, now, wall - now)})
+        if has_prices(limits):
+            machines = Counter((pool, template) for (template, pool, _), _ in find_present_spans(memory, now))
+            self._metrics.per_hour.replace({(): get_hourly_cost(limits, machines)})
+            self._metrics.month.replace({(): get_month_cost(memory, limits, now, wall - now)})
         else:
             self._metrics.per_hour.replace({})
             self._metrics.month.replace({})
@@ -205,8 +211,8 @@ def machine_seconds(memory: Memory, observed_at: Mapping[str, float]) -> Mapping
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:
-        if slot.ran is None or slot.deletion.gone or slot.pool not in observed_at:
+        if slot.ran_at is None or slot.deletion.is_gone or slot.pool not in observed_at:
             continue
-        if one := span(slot, observed_at[slot.pool]):
+        if one := find_span(slot, observed_at[slot.pool]):
             sums[slot.pool] += max(0, one.milliseconds)
     return {pool: sums[pool] / 1000 for pool in observed_at}

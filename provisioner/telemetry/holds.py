@@ -9,7 +9,7 @@ from provisioner.model import DESIRED, HoldKind, Memory, format_utc
 from provisioner.planning.core.holds import is_done
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.pool_windows import Document, local
+from provisioner.telemetry.pool_windows import Document, format_local_time
 
 
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _format_hold(one: Document) -> str:
 
 
 def _format_author(one: Document) -> str:
-    return f"by {one['who']} since {local(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
+    return f"by {one['who']} since {format_local_time(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
 
 
 def cancel_lines(document: Document) -> list[str]:

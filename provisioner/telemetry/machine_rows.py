@@ -57,7 +57,10 @@ def count_slots(record: RequestRecord) -> ByPool:
     """Count the slots of a request in each pool."""
     states = Counter(
         [
-            (slot.pool, ("running" if slot.ran is not None else "pending") if slot.verdict in DESIRED else slot.verdict)
+            (
+                slot.pool,
+                ("running" if slot.ran_at is not None else "pending") if slot.verdict in DESIRED else slot.verdict,
+            )
             for slot in record.slots.values()
         ]
     )

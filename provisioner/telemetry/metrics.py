@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
 from provisioner import __version__
-from provisioner.loop.cycle import CycleResult
+from provisioner.loop.cycle_report import CycleResult
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
     BrakeReason,
@@ -29,7 +29,7 @@ from provisioner.model import (
     Phase,
     RequestStatus,
 )
-from provisioner.telemetry.metric_rows import CONFIGURED, CountedTable, Group, Metric, Table, timed
+from provisioner.telemetry.metric_families import CONFIGURED, CountedTable, Group, Metric, Table, timed
 
 Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

@@ -18,19 +18,19 @@ from urllib.parse import parse_qs, quote, unquote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
-from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
+from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.brake_release import time_at
-from provisioner.telemetry.connections import Response
+from provisioner.telemetry.brake_release import get_loop_time
 from provisioner.telemetry.cost import spending_lines
-from provisioner.telemetry.pool_windows import lasting, local, pool_line
-from provisioner.telemetry.samples import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
+from provisioner.telemetry.http_connections import Response
+from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
+from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
 from provisioner.telemetry.server import JSON
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_inputs import StatusInputs, read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrowed
-from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
+from provisioner.telemetry.timeline import Kind, Subject, search_texts, timeline
 from provisioner.telemetry.unmet import unmet_lines
 
 HTML = "text/html; charset=utf-8"
@@ -84,9 +84,9 @@ class Visit(NamedTuple):
         memory = self.inputs.memory
         if at is None or memory is None:
             return ""
-        seconds_left = at - time_at(memory, self.inputs.wall)
-        words = f"in {lasting(seconds_left)}" if seconds_left > 0 else f"{lasting(-seconds_left)} ago"
-        return f"{local(format_utc(memory.wall_of(at)))} ({words})"
+        seconds_left = at - get_loop_time(memory, self.inputs.wall)
+        words = f"in {format_duration(seconds_left)}" if seconds_left > 0 else f"{format_duration(-seconds_left)} ago"
+        return f"{format_local_time(format_utc(memory.wall_of(at)))} ({words})"
 
 
 class StatusPage:
@@ -141,13 +141,13 @@ class StatusPage:
         row = next((row for row in visit.status.pools if row.pool == name), None)
         if row is None:
             return _unknown(visit, [row.pool for row in visit.status.pools])
-        here = (slot for slot in _slots(inputs.memory) if slot.pool == name and not slot.deletion.gone)
+        here = (slot for slot in _slots(inputs.memory) if slot.pool == name and not slot.deletion.is_gone)
         slots = (slot for slot in here if find in slot.name)
         limits = inputs.pool_status.pool_limits.get(name)
         return self._show(
             "pool.html",
             visit,
-            status=narrowed(visit.status, pool=name),
+            status=narrow_status(visit.status, pool=name),
             row=row,
             where=limits.where if limits else "",
             orphans=inputs.pool_status.orphans.get(name, ()),
@@ -158,7 +158,7 @@ class StatusPage:
         row = next((row for row in visit.status.templates if row.template == visit.name), None)
         if row is None:
             return _unknown(visit, [row.template for row in visit.status.templates])
-        part = narrowed(visit.status, template=visit.name)
+        part = narrow_status(visit.status, template=visit.name)
         matching = [one for one in part.requests if visit.find in one["id"]]
         return self._show("template.html", visit, status=part, row=row, requests=matching)
 
@@ -207,9 +207,9 @@ class StatusPage:
         is_return = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         subject, memory = Subject(Kind.RETURN if is_return else Kind(kind), name), visit.inputs.memory
         most = MOST_LINES if subject.kind is Kind.POOL else None  # a request's timeline counts every line
-        lines = self._state.find_history(*needles(subject, memory), newest=True, most=most).lines
+        lines = self._state.find_history(*search_texts(subject, memory), newest=True, most=most).lines
         sentences = timeline(subject, lines, memory)[-MOST_SENTENCES:]
-        return [(local(format_utc(one.at)), one.text) for one in sentences]
+        return [(format_local_time(format_utc(one.at)), one.text) for one in sentences]
 
     def _plot(self, subject: PlottedSubject, status: StatusModel) -> Plot | None:
         """Return a plot of the samples of a pool, a template or all machines, up to the present numbers."""
@@ -236,7 +236,7 @@ def _sentence(code: HTTPStatus, title: str, text: str, root: str = "") -> Respon
 
 
 def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
-    text = printable_lines(templates().get_template(template).render(values))
+    text = format_printable_lines(templates().get_template(template).render(values))
     # A browser may load our own style, by its digest, and nothing else.
     digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
     own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
@@ -257,19 +257,19 @@ def templates() -> Environment:
     )
     environment.filters |= {
         "clip": clip,
-        "lasting": lasting,
-        "local": local,
+        "lasting": format_duration,
+        "local": format_local_time,
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"unmet_lines": unmet_lines, "pool_line": pool_line, "spending_lines": spending_lines}
+    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line, "spending_lines": spending_lines}
     environment.globals |= {**lines, "state_of": _state, "style": style}
     return environment
 
 
 def clip(text: object, longest: int = LONGEST) -> str:
     """Return a text on one line of at most ``longest`` characters."""
-    line = printable(str(text))
+    line = format_printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
@@ -283,17 +283,23 @@ def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:
-        (waiting if slot.verdict in DESIRED and slot.ran is None else others).append(slot)
+        (waiting if slot.verdict in DESIRED and slot.ran_at is None else others).append(slot)
     shown = islice((*waiting, *others), SHOWN)
     return {"shown": list(shown), "count": len(waiting) + len(others)}
 
 
 def _state(slot: Slot) -> str:
     """Return the state of a slot's machine in one to four words."""
-    if slot.set_aside:
+    if slot.is_set_aside:
         return "set aside"
-    if slot.deletion.stuck and not slot.deletion.gone:
+    if slot.deletion.is_stuck and not slot.deletion.is_gone:
         return "stuck"
     if slot.verdict in DESIRED:
-        return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
-    return f"{slot.verdict}, gone" if slot.deletion.gone else f"{slot.verdict}, ending"
+        return (
+            "running"
+            if slot.ran_at is not None
+            else "pending"
+            if slot.submitted_at is not None
+            else "not asked for yet"
+        )
+    return f"{slot.verdict}, gone" if slot.deletion.is_gone else f"{slot.verdict}, ending"

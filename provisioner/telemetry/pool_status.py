@@ -26,7 +26,7 @@ from provisioner.state.marker_files import UNSEEN
 from provisioner.state.protocols import State
 
 if TYPE_CHECKING:
-    from provisioner.loop.cycle import CycleReport
+    from provisioner.loop.cycle_report import CycleReport
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class PoolStatusWriter:
         self._write_error = ""
         """The error of the last write that failed, so that each error is logged once."""
 
-    def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
+    def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Record one cycle, which ended at ``wall`` (epoch seconds), and write the file if its content changed."""
         self._problem = _update_failure(self._problem, report.problem, wall)
         self._configuration = _update_failure(self._configuration, self._refused(), wall)
@@ -138,7 +138,7 @@ class PoolStatusWriter:
             problem=self._problem,
             configuration=self._configuration,
             refused=self._refusals(),
-            paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
+            paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.is_paused)),
             orphans=self._locate_orphans(report.memory, report.shown),
             limits=limits,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
@@ -168,7 +168,10 @@ class PoolStatusWriter:
         self._creates = {
             pair: StandingRefusal(pair[0], "create", pair[1], since.get(pair, wall), failure.text)
             for pair, window in sorted(memory.windows.items())
-            if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
+            if pair in named
+            and (failure := window.backs_off_from)
+            and failure.error.needs_operator
+            and not window.is_boot_failure
         }
 
     def _update_refused_deletes(self, report: CycleReport, wall: float) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from provisioner.model import DAY, HOUR, Failure, Memory, Verdict, format_utc
-from provisioner.names import printable
+from provisioner.names import format_printable
 
 Document = Mapping[str, Any]
 """An object as ``-o json`` prints it."""
@@ -37,10 +37,10 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
     for record in memory.requests.values():
         for slot in record.slots.values():
             key = (slot.pool, record.template)
-            if slot.ran is not None and slot.verdict is not Verdict.FAILED:
-                ran[key] = max(ran[key], slot.ran)
-            elif slot.failure is not None and slot.submitted is not None:
-                at = slot.submitted if slot.deletion.closed is None else slot.deletion.closed
+            if slot.ran_at is not None and slot.verdict is not Verdict.FAILED:
+                ran[key] = max(ran[key], slot.ran_at)
+            elif slot.failure is not None and slot.submitted_at is not None:
+                at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
                 failures[key].append((at, slot.failure))
     backing_off = set()
     for key, window in memory.windows.items():
@@ -115,7 +115,7 @@ def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> di
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def pool_line(pool: Document) -> str:
+def format_pool_line(pool: Document) -> str:
     """Return the line of a pool and template: window, missing machines, back-off, last error."""
     facts = [f"window {pool['window']}"] if pool["window"] is not None else []
     if pool["missing"]:
@@ -123,17 +123,19 @@ def pool_line(pool: Document) -> str:
     last = pool["last_error"]
     if pool["backing_off"]:
         seconds_left = pool["next_probe_seconds"]
-        probe = f"next probe in {lasting(seconds_left)}" if seconds_left else "probing"
-        since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
+        probe = f"next probe in {format_duration(seconds_left)}" if seconds_left else "probing"
+        since = f"since {format_local_time(pool['since'])} ({format_duration(pool['since_seconds'])})"
+        facts.append(f"backing off {since}, {probe}: {format_printable(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {printable(last['text'])}")
+        facts.append(
+            f"last error {format_duration(last['at_seconds'])} ago, {last['error']}: {format_printable(last['text'])}"
+        )
     elif last:
-        facts.append(f"last error {lasting(last['at_seconds'])} ago")
+        facts.append(f"last error {format_duration(last['at_seconds'])} ago")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'no state is known'}"
 
 
-def local(utc_time: str) -> str:
+def format_local_time(utc_time: str) -> str:
     """Return a UTC time in local time, with its date if it is a day or more away."""
     try:
         then = datetime.fromisoformat(utc_time).astimezone()
@@ -142,7 +144,7 @@ def local(utc_time: str) -> str:
     return then.strftime("%H:%M:%S" if abs(time.time() - then.timestamp()) < DAY else "%Y-%m-%d %H:%M:%S")
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as text, in seconds, minutes, hours or days."""
     if seconds < 120:
         return f"{seconds:.0f} s"

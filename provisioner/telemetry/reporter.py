@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Memory
 from provisioner.settings.reload import Configuration
 from provisioner.state.marker_files import SILENT_SECONDS
@@ -14,9 +14,9 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.config_drift import ConfigDrift
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
 from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
+from provisioner.telemetry.machine_plots import Samples
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.pool_status import PoolStatusWriter
-from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
 
 
@@ -46,9 +46,9 @@ class Reporter:
             self._limits = limits
         self._meter.record_cycle(report, limits)
         self._usage.record_cycle(report, limits, time.time())
-        self._log.take(report)
+        self._log.record_cycle(report)
         self._refusals.record_cycle(report)
-        self._pool_status_writer.take(report, limits, time.time())
+        self._pool_status_writer.record_cycle(report, limits, time.time())
         self._config_drift.compare()
         self.of_loop.record_cycle(report, ended)
         self.samples.add(report.memory, report.deferred, time.time())

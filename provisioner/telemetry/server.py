@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from provisioner.settings import definitions
 from provisioner.settings.warnings import is_loopback
 from provisioner.telemetry.authentication import NO_AUTHENTICATION, WRONG_SECONDS, Access, AccessError, is_own_host
-from provisioner.telemetry.connections import TEXT, Connections, Question, Response
+from provisioner.telemetry.http_connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
 

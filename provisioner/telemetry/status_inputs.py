@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.model import Intent, Memory, format_utc
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.holds import current_holds
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
-from provisioner.telemetry.pool_windows import Document, lasting, local
+from provisioner.telemetry.pool_windows import Document, format_duration, format_local_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
         intent_file=intent_file,
         pool_status=read_pool_status(state),
         signs=signs,
-        calls=script_calls(state),
+        calls=read_script_calls(state),
         release_asked=state.recovery_asked(),
         holds=current_holds(state, remembered),
         refusal=_write_problem(state, signs.holder),
@@ -83,12 +83,12 @@ def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
 
     A reader's host may mount the directory read-only.
     """
-    error = state.refusal()
+    error = state.find_write_error()
     if error is None or is_denied(error):
         return ""
     if error.errno == errno.EROFS and holder.get("host", socket.gethostname()) != socket.gethostname():
         return ""
-    return f"{error.strerror}. {what_to_do(error)}"
+    return f"{error.strerror}. {advice_message(error)}"
 
 
 def _memory(state: State) -> tuple[Memory | None, File]:
@@ -123,7 +123,7 @@ def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
     return intent, File()
 
 
-def script_calls(state: State) -> ScriptCalls:
+def read_script_calls(state: State) -> ScriptCalls:
     """Return HF's calls, in seconds by the file system's clock."""
     marks = state.polls()
     _, listed = state.listed_hosts() or ((), 0)
@@ -139,8 +139,8 @@ def script_calls(state: State) -> ScriptCalls:
 
 def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of a ``StatusModel``."""
-    beat = None if signs.last_beat is None else format_utc(signs.last_beat)
-    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": signs.is_running}
+    beat = None if signs.last_beat_at is None else format_utc(signs.last_beat_at)
+    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent_seconds, "running": signs.is_running}
 
 
 def silence_message(loop: Document) -> str:
@@ -150,4 +150,6 @@ def silence_message(loop: Document) -> str:
     if not loop["last_beat"]:
         return "and has never run on this directory"
     silent = loop["silent_seconds"]
-    return f"since {local(loop['last_beat'])}" + ("" if silent is None else f", silent for {lasting(silent)}")
+    return f"since {format_local_time(loop['last_beat'])}" + (
+        "" if silent is None else f", silent for {format_duration(silent)}"
+    )

@@ -25,15 +25,15 @@ from provisioner.model import (
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.state.marker_files import UNSEEN
-from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.config_drift import sentence
+from provisioner.telemetry.brake_release import get_loop_time, release_fields
+from provisioner.telemetry.config_drift import format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
-from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
+from provisioner.telemetry.pool_windows import Document, format_local_time, last_error, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
-from provisioner.telemetry.unmet import UnmetDocuments, waits
+from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class StatusModel:
         return list(_alarms(self))
 
     @property
-    def fine(self) -> bool:
+    def is_fine(self) -> bool:
         """Return True if no part of this status needs an operator."""
         unseen = any(note.startswith(UNSEEN) for pool_status in self.problems.values() for note in pool_status)
         aside = any(request["set_aside"] for request in self.requests)
@@ -127,7 +127,7 @@ class StatusModel:
         return Row("", "", wanted, *Counts(*counts), None, None, None)
 
     @property
-    def loop_acts(self) -> bool:
+    def is_loop_acting(self) -> bool:
         """Return True if a loop plans and runs, or may run."""
         return self.loop["running"] is not False and not self.nothing_planned and not self.unwritable
 
@@ -152,14 +152,14 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         memory_lost=inputs.memory_file.condition is Condition.MISSING,
         nothing_planned=_failure_entry(pool_status.problem),
         configuration_refused=_failure_entry(pool_status.configuration),
-        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in inputs.differing],
+        configuration_differs=[{**one._asdict(), "text": format_difference(one)} for one in inputs.differing],
         paused=list(pool_status.paused),
         holds=inputs.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
         release_asked=inputs.release_asked,
         problems={pool: list(sentences) for pool, sentences in pool_status.pools.items()},
         unread=sorted(read - remembered),
-        **released(memory, pool_status, inputs.calls, inputs.wall),
+        **release_fields(memory, pool_status, inputs.calls, inputs.wall),
         **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
     )
 
@@ -170,13 +170,13 @@ def _failure_entry(failure: LastingFailure | None) -> Document | None:
 
 def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
     """Return the fields that follow from memory, with the reasons of missing machines."""
-    now, failures = time_at(memory, wall), pool_failures(memory)
+    now, failures = get_loop_time(memory, wall), pool_failures(memory)
     slots = {record.id: count_slots(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
-    limits, waiting = pool_status.limits or Limits("", {}, {}), waits(memory, unmet)
+    limits, waiting = pool_status.limits or Limits("", {}, {}), count_waiting(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # A machine that was given up is not wanted any more, because no other machine replaces it.
-    wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
+    wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
     return tables(memory, limits, slots, wanted, errors) | {
         "requests": [
             _request_entry(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
@@ -194,12 +194,12 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
         "stuck": [
             _machine_entry(slot, slot.deletion.hindrance)
             for _, slot in memory.slots
-            if slot.deletion.stuck and not slot.deletion.gone
+            if slot.deletion.is_stuck and not slot.deletion.is_gone
         ],
         "down": [
-            _machine_entry(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
+            _machine_entry(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down_since))}
             for _, slot in memory.slots
-            if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED
+            if slot.life.down_since is not None and slot.verdict is Verdict.SUCCEEDED
         ],
         "pressure": window_documents(memory, failures, waiting, now),
         "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
@@ -217,10 +217,10 @@ def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict
         "template": record.template,
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
-        "deadline": format_utc(memory.wall_of(record.deadline)),
+        "deadline": format_utc(memory.wall_of(record.deadline_at)),
         "running": sum(counts.running for counts in pools.values()),
         "slots": dict(Counter([str(slot.verdict) for slot in record.slots.values()])),
-        "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
+        "set_aside": [slot.name for slot in record.slots.values() if slot.is_set_aside],
         "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }
 
@@ -239,10 +239,10 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; for what to do run provisioner recover"
     if failure := status.nothing_planned:
-        yield f"NOTHING IS PLANNED since {local(failure['since'])}: {failure['text']}"
+        yield f"NOTHING IS PLANNED since {format_local_time(failure['since'])}: {failure['text']}"
     if failure := status.configuration_refused:
         message = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{message}, since {local(failure['since'])}: {failure['text']}"
+        yield f"{message}, since {format_local_time(failure['since'])}: {failure['text']}"
     for one in status.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from hold_alarms(status.holds)
@@ -250,7 +250,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
-        yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
+        yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
     yield from _machine_alarms(status)
 
 
@@ -259,8 +259,8 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
     for pool, count in Counter(one["pool"] for one in status.down).items():
         one = next(one for one in status.down if one["pool"] == pool)
         machines = "1 machine" if count == 1 else f"{count} machines"
-        which = f"e.g. {one['machine']} since {local(one['since'])}"
+        which = f"e.g. {one['machine']} since {format_local_time(one['since'])}"
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
     for one in status.stuck:
         why = one["text"] or "its place gives no reason; see its node, or its group"
-        yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"
+        yield f"STUCK {one['machine']} in pool {one['pool']}, which should be gone by now: {why}"

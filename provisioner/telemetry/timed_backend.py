@@ -10,7 +10,7 @@ from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
 from provisioner.telemetry.metrics import Metrics, Operation
 
 
-class MeasuredBackend:
+class TimedBackend:
     """A backend that passes each call to another backend, and records its duration and failures in the metrics."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:

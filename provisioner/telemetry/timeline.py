@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from provisioner.model import Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
-from provisioner.names import prefix_of, request_of
+from provisioner.names import get_prefix, get_request_id
 from provisioner.state.journal import Line
 from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, format_order, read_facts, sentences
 
@@ -38,10 +38,10 @@ class Subject(NamedTuple):
         """Return the request that a machine belongs to by its name, or the request itself; empty for other kinds."""
         if self.kind is Kind.REQUEST:
             return self.id
-        return request_of(prefix_of(self.id), self.id) if self.kind is Kind.MACHINE else ""
+        return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""
 
 
-def needles(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
+def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return search texts; each line of the journal about the subject contains at least one of them.
 
     ``lines``: the lines that contain its id. They name the machines of a return request that memory has forgotten.
@@ -52,16 +52,16 @@ def needles(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ())
         return (subject.id, f'"request":"{subject.request}"')
     record = memory.returns.get(subject.id) if memory else None
     names = {*(record.names if record else ()), *_returned_names(subject, lines)}
-    return (subject.id, *sorted({request_of(prefix_of(name), name) for name in names} - {""}))
+    return (subject.id, *sorted({get_request_id(get_prefix(name), name) for name in names} - {""}))
 
 
 def _returned_names(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
     """Yield the machines that a return request names."""
-    return (name for line in lines if line.get("return") == subject.id for name in named_in(line))
+    return (name for line in lines if line.get("return") == subject.id for name in get_machine_names(line))
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
-    """Return the timeline in order. ``lines``: at least the journal lines that contain one of the ``needles``."""
+    """Return the timeline in order. ``lines``: at least the journal lines that contain one of the ``search_texts``."""
     kept = readable_lines(lines)
     if subject.kind is Kind.POOL:
         return sentences(read_facts(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
@@ -117,7 +117,7 @@ def _listed(line: Line) -> Sequence[Any]:
     return names if isinstance(names, (list, tuple)) else (names,)
 
 
-def named_in(line: Line) -> list[str]:
+def get_machine_names(line: Line) -> list[str]:
     """Return the machines that a line names."""
     return [name for name in (line.get("machine"), *_listed(line)) if isinstance(name, str)]
 
@@ -136,8 +136,8 @@ def _return_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None
     names = {*(record.names if record else ()), *_returned_names(subject, lines)}
     ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
     facts = read_facts(ends, names.__contains__)
-    if record and memory and not any(fact.event == "back" for fact in facts):
-        facts.append(Fact(memory.wall_of(record.read), "back", "", record.id, record.names, len(record.names)))
+    if record and memory and not any(fact.event == "return" for fact in facts):
+        facts.append(Fact(memory.wall_of(record.read_at), "return", "", record.id, record.names, len(record.names)))
     return facts + _acknowledgement(memory, record)
 
 
@@ -212,24 +212,24 @@ def _facts_from_memory(
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
     if "asked" not in journalled:
         order = format_order(record.template, record.rc_account)
-        yield Fact(memory.wall_of(record.read), "asked", about=order, number=record.count)
-    opened = [slot for slot in slots if slot.submitted is not None]
+        yield Fact(memory.wall_of(record.read_at), "asked", about=order, number=record.count)
+    opened = [slot for slot in slots if slot.submitted_at is not None]
     if not is_whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
-        yield from (_slot_fact(memory, slot, "opened", slot.opened) for slot in opened)
+        yield from (_slot_fact(memory, slot, "opened", slot.opened_at) for slot in opened)
     for slot in slots:
         yield from _slot_steps(memory, slot, {event for event, names in journalled.items() if slot.name in names})
 
 
 def _slot_steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
     """Yield the steps of a slot, except those that the journal has (``journalled``)."""
-    if slot.ran is not None and "running" not in journalled:
-        yield _slot_fact(memory, slot, "running", slot.ran)
-    if slot.deletion.closed is not None and "ended" not in journalled:
+    if slot.ran_at is not None and "running" not in journalled:
+        yield _slot_fact(memory, slot, "running", slot.ran_at)
+    if slot.deletion.closed_at is not None and "ended" not in journalled:
         words = slot.failure.text if slot.failure else ""
         why = str(slot.observed.cause or (slot.failure.error if slot.failure else ""))
-        yield _slot_fact(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
-    if slot.deletion.gone and slot.observed.absent is not None and "gone" not in journalled:
-        yield _slot_fact(memory, slot, "gone", slot.observed.absent)
+        yield _slot_fact(memory, slot, str(slot.verdict), slot.deletion.closed_at)._replace(about=why, words=words)
+    if slot.deletion.is_gone and slot.observed.absent_since is not None and "gone" not in journalled:
+        yield _slot_fact(memory, slot, "gone", slot.observed.absent_since)
 
 
 def _slot_fact(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
@@ -242,7 +242,7 @@ def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord
     return [Fact(memory.wall_of(record.reported_at), "heard", about=str(record.ended))]
 
 
-def machines_of(memory: Memory, request: str) -> list[dict[str, Any]]:
+def machine_documents(memory: Memory, request: str) -> list[dict[str, Any]]:
     """Return a document for each machine of a request: ``pool``, ``verdict`` of its slot, ``ran`` and ``gone``."""
     record = memory.requests.get(request)
     return [
@@ -250,8 +250,8 @@ def machines_of(memory: Memory, request: str) -> list[dict[str, Any]]:
             "machine": slot.name,
             "pool": slot.pool,
             "verdict": str(slot.verdict),
-            "ran": slot.ran is not None,
-            "gone": slot.deletion.gone,
+            "ran": slot.ran_at is not None,
+            "gone": slot.deletion.is_gone,
             "text": slot.failure.text if slot.failure else "",
         }
         for slot in (record.slots.values() if record else ())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from provisioner.model import PendingReason, RequestStatus
-from provisioner.state.journal import Line, when
+from provisioner.state.journal import Line, parse_time
 
 FEW = 3
 """The most machines that a sentence names; of more it gives the number."""
@@ -59,7 +59,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     if number is None:
         number = line.get("count", len(machines) or 1)
     try:
-        since = when({"time": line["since"]}) if "since" in line else at
+        since = parse_time({"time": line["since"]}) if "since" in line else at
     except ValueError:
         since = at
     fact = Fact(since, event, line.get("pool", ""), "", machines, number, line.get("text", ""), at)
@@ -106,7 +106,7 @@ def _read_window(line: Line) -> dict[str, Any]:
 
 def _read_hold(line: Line) -> dict[str, Any]:
     why = f": {line['text']}" if line.get("text") else ""
-    about = f" {line.get('result', 'pulled')} by {line.get('who', '?')}{why}"
+    about = f" {line.get('result', 'set')} by {line.get('who', '?')}{why}"
     return {"about": about, "event": str(line.get("hold", "hold")), "words": ""}
 
 
@@ -119,7 +119,7 @@ def _read_command(line: Line) -> dict[str, Any]:
 
 _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "asked": lambda line: {"about": format_order(line.get("template", "?"), line.get("account"))},
-    "back": lambda line: {"about": str(line.get("return", "?"))},
+    "return": lambda line: {"about": str(line.get("return", "?"))},
     "close": lambda line: {
         "about": line.get("cause") or line.get("error") or "",
         "event": line.get("verdict", "closed"),
@@ -187,7 +187,7 @@ _SENTENCES: Mapping[str, str] = {
     "heard": "HostFactory has read the end: {about}.",
     "lost": "{who} {were} lost{in_pool}{because}.",
     "reported lost": "The loop reports to HostFactory that {who} {about}.",
-    "back": "HostFactory returned {who} (return request {about}).",
+    "return": "HostFactory returned {who} (return request {about}).",
     "failed": "{who} failed{in_pool}{because}.",
     "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",
     "returned": "{who} {were} returned{in_pool}{because}.",

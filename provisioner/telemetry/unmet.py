@@ -16,10 +16,18 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.names import NO_TEMPLATE, printable
+from provisioner.names import NO_TEMPLATE, format_printable
 from provisioner.planning.report.unmet import TOTAL
 from provisioner.telemetry.pool_status import PoolStatus
-from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming_fields, lasting, local, past_fields
+from provisioner.telemetry.pool_windows import (
+    Document,
+    Key,
+    PoolFailure,
+    coming_fields,
+    format_duration,
+    format_local_time,
+    past_fields,
+)
 
 HOLDERS_SHOWN = 3
 """The most requests that a terminal line names as users of a cap; ``-o json`` names all."""
@@ -70,10 +78,13 @@ class UnmetDocuments:
     def _request_entries(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._pool_status.unmet.get(record.id, ())
         running = sum(
-            [slot.ran is not None and slot.life.down is None and slot.verdict in MET for slot in record.slots.values()]
+            [
+                slot.ran_at is not None and slot.life.down_since is None and slot.verdict in MET
+                for slot in record.slots.values()
+            ]
         )
-        missing = record.count - record.withheld - running - sum(one.machines for one in published)
-        unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
+        missing = record.count - record.failed_without_slot - running - sum(one.machines for one in published)
+        unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read_at)] if missing > 0 else []
         return [self._entry(one, record) for one in (*published, *unknown)]
 
     def _entry(self, one: Unmet, record: RequestRecord) -> dict[str, Any]:
@@ -95,12 +106,12 @@ class UnmetDocuments:
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
         """Return the class and words of the failure behind the reason, the reason's beginning, and the next try."""
-        error, text, since, next_try = one.error, one.text, one.since, one.next_try
+        error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
         window = self._memory.windows.get((one.pool, record.template), UNTRIED)
         if one.reason in BY_WINDOW and since is None:
-            since = record.read if window.closed_since is None else window.closed_since
+            since = record.read_at if window.closed_since is None else window.closed_since
             next_try = (window.retry_at or None) if one.reason is PendingReason.BACKOFF else None
         if one.reason in BY_WINDOW and (failure := window.backs_off_from):
             error, text, since = failure.error, failure.text, window.blocked_at
@@ -118,13 +129,15 @@ class UnmetDocuments:
             for record in self._memory.requests.values():
                 if record.template in (key[1] or record.template, NO_TEMPLATE):
                     users[record.id] = sum(
-                        [slot.pool == one.pool and not slot.deletion.gone for slot in record.slots.values()]
+                        [slot.pool == one.pool and not slot.deletion.is_gone for slot in record.slots.values()]
                     )
             self._holders[key] = {id_: machines for id_, machines in users.most_common() if machines}
         return self._holders[key]
 
 
-def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
+def count_waiting(
+    memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None
+) -> Counter[Key]:
     """Count the machines that do not run, by pool and template; only for ``reason``, if it is given."""
     waiting = Counter[Key]()
     for id_, entries in unmet.items():
@@ -152,9 +165,11 @@ def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
-    text = printable(one["text"])
+    text = format_printable(one["text"])
     why = ", ".join(filter(None, (_format_reason(one), one["error"])))
-    since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
+    since = (
+        f" since {format_local_time(one['since'])} ({format_duration(one['since_seconds'])})" if one["since"] else ""
+    )
     yield f"{why}{since}{': ' + text if text else ''}"
     yield _format_holders(one)
     yield f"behind {one['behind']}" if one["behind"] else ""
@@ -201,7 +216,7 @@ def _format_holders(one: Document) -> str:
 
 def _format_spill(one: Document) -> str:
     seconds_left = one["spills_at_seconds"]
-    when = f"in {lasting(seconds_left)}" if seconds_left else "once it takes them"
+    when = f"in {format_duration(seconds_left)}" if seconds_left else "once it takes them"
     return f"spills over to {one['spills_to']} {when}" if one["spills_to"] else ""
 
 
@@ -212,5 +227,5 @@ def _format_next_try(one: Document, *, loop_acts: bool) -> str:
     if not seconds_left:
         return "next try with the next cycle" if loop_acts else "next try once the loop acts"
     if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
-        return f"next try in {lasting(seconds_left)}"
-    return f"asked for again in {lasting(seconds_left)} at the latest"
+        return f"next try in {format_duration(seconds_left)}"
+    return f"asked for again in {format_duration(seconds_left)} at the latest"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from provisioner.files.yaml_text import join
-from provisioner.hostfactory.instance import TemplatesError, expected, read_json
-from provisioner.schema.problems import ConfigError, Problem
+from provisioner.hostfactory.provider_config import TemplatesError, format_expected, read_json
+from provisioner.schema.validation import ConfigError, Problem
 from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]
@@ -160,7 +160,7 @@ def _others(entry: JsonObject, instance: str) -> list[object]:
 def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str) -> Iterator[Problem]:
     mode = entry.get("requestMode")
     if _others(joined, instance) and mode != joined["requestMode"]:
-        text = expected(f"{joined['requestMode']} of the settings file", mode)
+        text = format_expected(f"{joined['requestMode']} of the settings file", mode)
         where = join("requestors", joined["name"], "requestMode")
         yield Problem(str(path), where, f"{text}, which other providers use; give the settings file that mode")
 
@@ -219,16 +219,16 @@ def _read(path: Path, key: str) -> JsonObject:
 def _find_structure_problems(document: object, key: str) -> Iterator[tuple[str, str]]:
     """Yield the path of each part of a document with a wrong structure, and the message about it."""
     if not isinstance(document, dict):
-        yield "", expected("an object", document)
+        yield "", format_expected("an object", document)
         return
     if document.get("version") != VERSION:
-        yield "version", expected(f"{VERSION}, that of Symphony 7.3 and later", document.get("version"))
+        yield "version", format_expected(f"{VERSION}, that of Symphony 7.3 and later", document.get("version"))
     entries = document.get(key)
     if not isinstance(entries, list):
-        yield key, expected("a list", entries)
+        yield key, format_expected("a list", entries)
         return
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            yield f"{key}[{index}]", expected("an object with a name", entry)
+            yield f"{key}[{index}]", format_expected("an object with a name", entry)
         elif not isinstance(entry.get("providers", []), list):
-            yield f"{key}[{index}].providers", expected("a list", entry["providers"])
+            yield f"{key}[{index}].providers", format_expected("a list", entry["providers"])

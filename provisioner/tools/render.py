@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TemplatesError, load_config, read_json
+from provisioner.hostfactory.provider_config import TemplatesError, load_config, read_json
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import ConfigError, Problem, quoted, read_mapping
+from provisioner.schema.validation import ConfigError, Problem, quoted, read_mapping
 from provisioner.settings import loader
 from provisioner.tools.file_placement import Rendered
 from provisioner.tools.provider_registration import (
@@ -218,7 +218,7 @@ def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[st
 
 
 def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Return the existing registration files below ``conf`` without the instance of ``file``.
+    """Return the registration files below ``conf``, with the instance that ``file`` names removed from them.
 
     The plug-in stays while another provider uses it. Raises ConfigError and OSError.
     """

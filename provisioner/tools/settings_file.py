@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from provisioner.files.yaml_text import join
-from provisioner.hostfactory.instance import TEMPLATE_ID, expected
-from provisioner.schema.problems import ConfigError, Expects, Problem, Section, read_mapping, validate
+from provisioner.hostfactory.provider_config import TEMPLATE_ID, format_expected
+from provisioner.schema.validation import ConfigError, Expects, Problem, Section, read_mapping, validate
 
 HfName = Annotated[str, StringConstraints(pattern=rf"^{TEMPLATE_ID}$"), Expects("1 to 64 letters, digits, '_' or '-'")]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
@@ -89,7 +89,7 @@ def own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
     """Yield the problems of the settings file that need no other file."""
     for requestor, given in settings.requestors.items():
         if given.providers is not None and settings.instance not in given.providers:
-            words = expected(f"a list that names {settings.instance}", given.providers)
+            words = format_expected(f"a list that names {settings.instance}", given.providers)
             yield Problem(file, join("requestors", requestor, "providers"), words)
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")

@@ -25,7 +25,7 @@ from rich.table import Table
 from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits, Verdict
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import JOURNAL_BYTES, JOURNAL_KEPT, stamp
+from provisioner.state.journal import JOURNAL_BYTES, JOURNAL_KEPT, format_time
 from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, TEMPLATE, memory, name, record, running
@@ -64,7 +64,7 @@ def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
 
 
 def _line(wall: float, event: str, **fields: object) -> Line:
-    return {"time": stamp(wall), "cycle": 1, "event": event, **fields}
+    return {"time": format_time(wall), "cycle": 1, "event": event, **fields}
 
 
 def fill(state: StateDir, machines: int) -> None:

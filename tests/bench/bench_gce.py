@@ -233,10 +233,10 @@ def cpu_of_typed_client(endpoint: str) -> float:
 def child(path: str) -> int:
     """Observe all groups by a provisioner's backends in this process, and print the peak of its memory in MB."""
     from provisioner.commands.observe_pools import observe
-    from provisioner.loop.loop import calm_collector
+    from provisioner.loop.loop import relax_collector
     from provisioner.settings.loader import load
 
-    calm_collector()
+    relax_collector()
     settings = load(Path(path), {})
     backends = make_backends(settings.pools, settings.site)
     for now in (1.0, 2.0):

@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop.loop import calm_collector
+from provisioner.loop.loop import relax_collector
 from tests.bench.kube_clients import REQUEST, Client, Coroutines, Ours, Rate, Target, Threads, timed
 from tests.bench.kube_loop import Quiet, Reaction, hold, p95, react
 from tests.kube.build import BuildError, assets
@@ -166,7 +166,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=10_000, help="to be held, default 10000")
     parser.add_argument("--tries", type=int, default=20, help="of each reaction, default 20")
     arguments = parser.parse_args()
-    calm_collector()
+    relax_collector()
     try:
         programs = assets(os.environ)
     except BuildError as error:

@@ -24,9 +24,9 @@ from rich.table import Table
 from provisioner.model import Memory
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import JOURNAL_BYTES, stamp
+from provisioner.state.journal import JOURNAL_BYTES, format_time
+from provisioner.telemetry.machine_plots import SAMPLE_SECONDS, Samples, points
 from provisioner.telemetry.page import StatusPage
-from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples, points
 from tests.bench.bench_explain import REFUSED, Line, life, size_of
 from tests.bench.bench_status import REQUESTS, grid, leave
 
@@ -57,7 +57,7 @@ def fill(state: StateDir, memory: Memory, journal: str) -> None:
 def refused(names: Sequence[str], wall: float) -> list[Line]:
     """Return creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
     fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
-    return [{"time": stamp(wall), "cycle": 1, "machine": name, **fields} for name in names]
+    return [{"time": format_time(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:

@@ -21,8 +21,8 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop.cycle import Mandate
-from provisioner.loop.loop import calm_collector, uncollected
+from provisioner.loop.cycle_report import Mandate
+from provisioner.loop.loop import relax_collector, without_collector
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Fingerprint,
@@ -93,7 +93,7 @@ def timed(act: Callable[[], object]) -> float:
     taken = []
     for _ in range(REPEATS):
         gc.collect()
-        with uncollected():
+        with without_collector():
             began = time.process_time()
             act()
             taken.append(time.process_time() - began)
@@ -103,7 +103,7 @@ def timed(act: Callable[[], object]) -> float:
 def copied(memory: Memory) -> list[dict[int, Slot]]:
     """Return each slot with one field changed, the least work of a plan that changes all slots."""
     return [
-        {number: slot._replace(set_aside=True) for number, slot in record.slots.items()}
+        {number: slot._replace(is_set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()
     ]
 
@@ -180,7 +180,7 @@ def cell(seconds: float, floor: float) -> str:
 
 def main() -> int:
     """Print the table; 1 when a goal is missed."""
-    calm_collector()
+    relax_collector()
     results = {slots: measure(slots) for slots in SIZES}
     table = Table(title="plan (ms of CPU at best, beside a copy of the same slots)")
     for title in ("slots", COPY, *(f"{kind} (goal {goal:g} x)" for kind, goal in GOALS.items())):

@@ -21,8 +21,8 @@ from prometheus_client.exposition import generate_latest
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.hostfactory.instance import Digests
-from provisioner.loop.cycle import CycleReport
+from provisioner.hostfactory.provider_config import Digests
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
@@ -79,7 +79,9 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
 
 def _machines(memory: Memory, pool: str) -> dict[str, Machine]:
     slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == pool]
-    return {slot.name: Machine(slot.name, Phase.RUNNING if slot.ran is not None else Phase.PENDING) for slot in slots}
+    return {
+        slot.name: Machine(slot.name, Phase.RUNNING if slot.ran_at is not None else Phase.PENDING) for slot in slots
+    }
 
 
 def _least(metrics: Metrics) -> float:

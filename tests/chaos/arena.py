@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from provisioner.interrupts import held
+from provisioner.interrupts import deferred_interrupts
 from provisioner.lab.playground import CALL_SECONDS, CONFIG, INSTANCE, Playground
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
@@ -112,7 +112,7 @@ class Arena(Playground):
     def _start_simulator(self) -> None:
         faults = str(self.config / "cloud.json")
         command = [sys.executable, "-m", "tests.chaos.cloud", str(self.chronicle), "simulator", "--faults", faults]
-        with (self.logs / "simulator.log").open("a") as log, held():
+        with (self.logs / "simulator.log").open("a") as log, deferred_interrupts():
             process = subprocess.Popen(
                 [*command, "--seed", str(self.seed % 2**31)],
                 env={**os.environ, **self.environment},

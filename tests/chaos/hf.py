@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from provisioner.hostfactory.instance import SCRIPTS
+from provisioner.hostfactory.provider_config import SCRIPTS
 from tests.chaos.arena import TEMPLATES, Arena
 from tests.chaos.ledger import Call, Ledger
 from tests.support.hostfactory.provider import Called

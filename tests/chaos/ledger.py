@@ -16,7 +16,7 @@ from typing import Any
 from jsonschema import ValidationError
 
 from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
-from provisioner.names import request_of
+from provisioner.names import get_request_id
 from tests.simulation.laws import Law
 from tests.support.hostfactory.provider import Called
 from tests.support.hostfactory.schemas import check_output
@@ -196,7 +196,7 @@ class Ledger:
         if len(succeeded) > count or (entry["status"] == "complete" and len(succeeded) != count):
             self.breaks(Law.PROVEN, f"{id_} of {count} is {entry['status']} with {len(succeeded)}")
         for name in succeeded:
-            if request_of(PREFIX, name) != id_:
+            if get_request_id(PREFIX, name) != id_:
                 self.breaks(Law.NAMED_ONCE, f"{name} is reported as a machine of {id_}")
             self.known_since.setdefault(name, time.time())
 
@@ -259,7 +259,7 @@ class Ledger:
                 self.breaks(Law.PROVEN, f"{count} machines of {template} in {pool}, cap {self._caps[pool]}, by {name}")
 
     def _template_of(self, name: str, labels: Mapping[str, str]) -> str:
-        return self.templates.get(labels.get(REQUEST_LABEL) or request_of(PREFIX, name), ("", 0))[0]
+        return self.templates.get(labels.get(REQUEST_LABEL) or get_request_id(PREFIX, name), ("", 0))[0]
 
     def _is_deleted(self, event: Mapping[str, Any]) -> None:
         name, pool = event["name"], event["pool"]
@@ -304,7 +304,7 @@ class Ledger:
 
     def _may_stay(self, name: str) -> bool:
         """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
-        id_ = request_of(PREFIX, name)
+        id_ = get_request_id(PREFIX, name)
         perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
         return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
 
@@ -326,7 +326,7 @@ class Ledger:
 
 def is_ours(name: str, labels: Mapping[str, str]) -> bool:
     """Return True if the machine has our identity: its label on a pod, the shape of its name elsewhere."""
-    return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(request_of(PREFIX, name)) and not labels
+    return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(get_request_id(PREFIX, name)) and not labels
 
 
 def of_ours(machines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

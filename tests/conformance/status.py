@@ -231,7 +231,7 @@ def not_deletable(hf: Grid) -> None:
     assert [(machine["name"], machine["result"]) for machine in entry["machines"]] == [(machines[0], "fail")]
     assert entry["machines"][0]["message"] != ""
     slots = [slot for record in hf.state.memory.read().requests.values() for slot in record.slots.values()]
-    assert [(slot.name, slot.deletion.gone) for slot in slots] == [(machines[0], False)]
+    assert [(slot.name, slot.deletion.is_gone) for slot in slots] == [(machines[0], False)]
 
 
 @case(66, "a return polled after its record was trimmed → as an unknown id", retention_hours=0)
@@ -263,7 +263,14 @@ def every_state(hf: Grid) -> None:
     ends = (None, RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR, None)
     records = {
         id_: RequestRecord(
-            id=id_, template="T2", count=1, read=0.0, deadline=1.0, ended=end, cancelling=number == 3, slots=_slots(id_)
+            id=id_,
+            template="T2",
+            count=1,
+            read_at=0.0,
+            deadline_at=1.0,
+            ended=end,
+            is_cancelling=number == 3,
+            slots=_slots(id_),
         )
         for number, (id_, end) in enumerate(zip(ids, ends, strict=True))
     }
@@ -273,11 +280,11 @@ def every_state(hf: Grid) -> None:
         name: result for name, result in zip(machines, itertools.cycle(results), strict=False) if result is not None
     }
     returns = {
-        id_: ReturnRecord(id=id_, names=tuple(machines), read=0.0, deadline=1.0, results=settled, ended=end)
+        id_: ReturnRecord(id=id_, names=tuple(machines), read_at=0.0, deadline_at=1.0, results=settled, ended=end)
         for id_, end in zip(return_ids, (None, RequestStatus.COMPLETE_WITH_ERROR), strict=True)
     }
     memory = Memory(hf.instance, requests=records, returns=returns)
-    answers = {id_: answer for id_, (_, answer) in rendering.render(memory, {}, "hf").items()}
+    answers = {id_: answer for id_, (_, answer) in rendering.render_answers(memory, {}, "hf").items()}
     hf.state.status.write(answers, {})
     entries = hf.status(*ids, *return_ids)
     assert {entry["status"] for entry in entries} == {"running", "complete", "complete_with_error"}
@@ -295,8 +302,8 @@ def _slots(request: str) -> dict[int, Slot]:
             pool="gke-main",
             verdict=verdict,
             delete=delete,
-            submitted=submitted,
-            ran=ran,
+            submitted_at=submitted,
+            ran_at=ran,
             failure=failure,
         )
         for number, (verdict, delete, submitted, ran, failure) in enumerate(kinds)

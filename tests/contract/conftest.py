@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     if kind == "yard":
         monkeypatch.syspath_prepend(install(tmp_path))
-        yield MemoryPlace(registry.kind("yard"), yard="north")
+        yield MemoryPlace(registry.get_kind("yard"), yard="north")
         return
     if flip:
         assume(ASSUMED[flip], monkeypatch)

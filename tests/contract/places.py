@@ -88,7 +88,7 @@ class Place(ABC):
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
         """Delete one machine."""
-        delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, force=force, adopted=adopted)
+        delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, is_forced=force, is_adopted=adopted)
         (outcome,) = self.backend.delete([delete], always)
         return outcome
 

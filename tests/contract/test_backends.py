@@ -29,7 +29,7 @@ def test_an_empty_place_is_seen_as_empty(place: Place) -> None:
 
 
 def test_a_snapshot_begins_when_it_was_asked_for(place: Place) -> None:
-    assert place.backend.observe(1234.5, {}).began >= 1234.5
+    assert place.backend.observe(1234.5, {}).began_at >= 1234.5
 
 
 def test_the_mapping_is_the_same_object_while_nothing_changes(place: Place) -> None:
@@ -336,7 +336,7 @@ def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid
     place.until_gone(ONE)
     found = asked(uid)
     assert found is not None
-    assert (found.phase, found.strayed, found.fingerprint.uid) == (Phase.RUNNING, True, uid)
+    assert (found.phase, found.is_strayed, found.fingerprint.uid) == (Phase.RUNNING, True, uid)
     assert asked("another") is None
     asked(uid)
     refused = place.delete(ONE, uid).failure

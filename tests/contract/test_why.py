@@ -141,7 +141,7 @@ def test_the_reason_why_a_pod_does_not_run_is_in_the_servers_words(
     assert machine.failure is not None
     assert (machine.phase, machine.failure.error) == (phase, error)
     assert all(word in machine.failure.text for word in words), machine.failure.text
-    assert not machine.gated
+    assert not machine.is_gated
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_the_reason_why_a_pod_does_not_run_is_in_the_servers_words(
 def test_a_gated_pod_waits_with_its_reason_until_its_gates_are_removed(cloud: Cloud) -> None:
     cloud.write(schedulingGates=[{"name": GATE}])
     cloud.place.create(1)
-    machine = cloud.until(lambda machine: machine.gated, "the gate")
+    machine = cloud.until(lambda machine: machine.is_gated, "the gate")
     assert machine.phase is Phase.PENDING
     assert machine.failure is not None
     assert machine.failure.error is ErrorClass.OTHER, "no node is missing, the gates block the pod"
@@ -158,7 +158,7 @@ def test_a_gated_pod_waits_with_its_reason_until_its_gates_are_removed(cloud: Cl
     assert machine.failure.text.endswith(GATE)
     cloud.pods.lift(ONE)
     machine = cloud.place.until_seen(ONE)
-    assert (machine.gated, machine.failure) == (False, None)
+    assert (machine.is_gated, machine.failure) == (False, None)
 
 
 # --- messages of the autoscaler ---------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import requests
 import urllib3
 from google.auth.exceptions import GoogleAuthError
 
-from provisioner.backends import Backend, BackendError, connections, google_auth
+from provisioner.backends import Backend, BackendError, client_connections, google_auth
 from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import pod_cache, pod_watch
 from provisioner.backends.gke.api import KubeApi, KubeTimes
@@ -208,7 +208,9 @@ HELLO = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"
 def by_pool(url: str, proxy: str | None) -> None:
     options = {"cert_reqs": "CERT_NONE"}
     pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-    KubeApi(Plain(url, connections.bounded(pool)), KubeTimes(call=SHORT)).get("/api/v1/namespaces/grid/pods")
+    KubeApi(Plain(url, client_connections.limit_responses(pool)), KubeTimes(call=SHORT)).get(
+        "/api/v1/namespaces/grid/pods"
+    )
 
 
 def by_session(url: str, proxy: str | None) -> None:
@@ -283,7 +285,7 @@ class HeavyList:
         more = {"metadata": {"continue": f"{end}"}, "nextPageToken": f"{end}"} if end < self._total else {}
         items = [{"name": f"{number:03}"} for number in range(begin, end)]
         document = {"kind": "compute#instanceList", "items": items, **more}
-        yield whole(json.dumps(document).encode() + b" " * (end - begin > self._fits and connections.BODY_BYTES))
+        yield whole(json.dumps(document).encode() + b" " * (end - begin > self._fits and client_connections.BODY_BYTES))
 
 
 def kube_list(address: str) -> list[str]:
@@ -302,7 +304,7 @@ EVERY_LIST = pytest.mark.parametrize("listed", [kube_list, compute_list])
 def test_a_page_that_is_too_large_is_asked_for_again_by_half_of_its_objects(
     listed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    monkeypatch.setattr(client_connections, "BODY_BYTES", 1 << 16)
     heavy = HeavyList(600, 200)
     with heavy.cloud as cloud:
         assert listed(cloud.address) == [f"{number:03}" for number in range(600)]
@@ -310,7 +312,7 @@ def test_a_page_that_is_too_large_is_asked_for_again_by_half_of_its_objects(
 
 
 def test_a_list_of_an_api_server_has_a_time_also_if_each_page_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    monkeypatch.setattr(client_connections, "BODY_BYTES", 1 << 16)
     heavy = HeavyList(600, 0)
 
     def monotonic() -> float:
@@ -331,14 +333,14 @@ def test_a_head_that_is_too_large_fails_the_look_at_once(listed: Any) -> None:
 
 def test_a_token_that_is_too_large_makes_no_page_smaller() -> None:
     refused, error = GoogleAuthError("no token"), BackendError(ErrorClass.UNAVAILABLE, "no Google token")
-    refused.__cause__, error.__cause__ = connections.LargeBody("a token"), refused
+    refused.__cause__, error.__cause__ = client_connections.LargeBody("a token"), refused
     with pytest.raises(BackendError, match="no Google token"):
         smaller_page(500, error)
 
 
 @EVERY_LIST
 def test_an_object_that_is_too_large_by_itself_fails_the_look(listed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    monkeypatch.setattr(client_connections, "BODY_BYTES", 1 << 16)
     heavy = HeavyList(600, 0)
     with heavy.cloud as cloud, pytest.raises(BackendError, match="0 MiB, though it is of a single object of the list"):
         listed(cloud.address)
@@ -407,12 +409,12 @@ def test_each_line_of_a_watch_has_the_time_and_the_size_of_a_response_again() ->
     )
     assert [event["n"] for event in events(stream)] == [1, 2]
     assert len(renewed) == 2
-    allowance = connections.Allowance("a call", 60.0, time.monotonic() - 61.0)
-    with pytest.raises(connections.LateResponse, match="a call: no complete response within 60 s"):
+    allowance = client_connections.Allowance("a call", 60.0, time.monotonic() - 61.0)
+    with pytest.raises(client_connections.LateResponse, match="a call: no complete response within 60 s"):
         allowance.seconds()
     allowance.renew(1)
     assert 0 < allowance.seconds() <= 60.0
-    with pytest.raises(connections.LargeResponse):
+    with pytest.raises(client_connections.LargeResponse):
         allowance.take(2)
 
 
@@ -551,13 +553,15 @@ sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
 HANGS = {
-    "the questions of the start": "offline.CHECK_SECONDS = service.END_SECONDS = 600; print('held', flush=True)",
+    "the questions of the start": """
+observe_pools.CHECK_SECONDS = loop_service.END_SECONDS = 600; print('held', flush=True)
+""",
     "something without a bound": """
-service.END_SECONDS = 1
+loop_service.END_SECONDS = 1
 Loop.run = lambda *_, **__: (print("held", flush=True), time.sleep(600))
 """,
     "threads that Python waits for": """
-service.END_SECONDS = 600
+loop_service.END_SECONDS = 600
 Loop.run = lambda *_, **__: (ThreadPoolExecutor(1).submit(time.sleep, 600), print("held", flush=True))
 """,
 }
@@ -602,6 +606,8 @@ def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in (ROOT / "provisioner" / "backends").rglob("*.py")
         for line in path.read_text().splitlines()
-        if makers.search(line) and "bounded_session(" not in line and path.name != Path(connections.__file__).name
+        if makers.search(line)
+        and "bounded_session(" not in line
+        and path.name != Path(client_connections.__file__).name
     ]
     assert found == []

@@ -18,16 +18,16 @@ from hypothesis import given
 from hf_scripts.commands import COMMANDS
 from provisioner.commands.status_text import printed
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TemplatesError
+from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.settings import loader
-from provisioner.settings.warnings import advice
+from provisioner.settings.warnings import find_warnings
 from provisioner.state import atomic
-from provisioner.state.archive import pack, unpack
 from provisioner.state.directory import StateDir
-from provisioner.state.dump import take
+from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import pack, unpack
 from provisioner.state.errors import StateError
-from provisioner.state.recovery import read_files, recovery, summary
-from provisioner.state.restore import restore
+from provisioner.state.file_recovery import plan_recovery, read_files, summary_message
+from provisioner.state.restore import restore_dump
 from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import status_model
 from tests.hostile.fuzzing import SEEDS, damaged, fuzzed, mutated
@@ -92,8 +92,8 @@ def journal_lines(state: StateDir) -> object:
 
 
 def recovered(state: StateDir) -> object:
-    plan = recovery(read_files(state), [LOST], "hf", "demo")
-    return summary(plan, applied=False, release=False)
+    plan = plan_recovery(read_files(state), [LOST], "hf", "demo")
+    return summary_message(plan, applied=False, release=False)
 
 
 READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
@@ -170,7 +170,7 @@ def test_a_dump_is_restored_or_refused_before_anything_changes(golden: StateDir,
     else:
         packed = damaged(packed, chance)
     before = but_locks(work)
-    if message := refusal(lambda: restore(golden, unpack("dump", packed), "demo", replaces=True), StateError):
+    if message := refusal(lambda: restore_dump(golden, unpack("dump", packed), "demo", replaces=True), StateError):
         assert message.startswith("dump")
         assert but_locks(work) == before
         return
@@ -190,7 +190,7 @@ _DUMPS: list[bytes] = []
 def dumped(state: StateDir) -> bytes:
     """Return a dump of the golden directory, made once."""
     if not _DUMPS:
-        _DUMPS.append(take(state)[1])
+        _DUMPS.append(take_dump(state)[1])
     return _DUMPS[0]
 
 
@@ -215,4 +215,4 @@ def test_a_configuration_is_taken_or_refused_with_each_mistake(tmp_path: Path, f
 def limits(path: Path) -> object:
     """Return all that is made of the files when a loop or a command reads them."""
     read = loader.load(path, {})
-    return read.limits(), list(advice(read, templates.load(path.parent, {}).templates))
+    return read.limits(), list(find_warnings(read, templates.load(path.parent, {}).templates))

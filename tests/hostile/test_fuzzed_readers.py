@@ -23,7 +23,7 @@ from provisioner.backends.gke.api import KubeApi, refusal
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_events import PodEvents
+from provisioner.backends.gke.pod_event_failures import PodEvents
 from provisioner.backends.gke.pod_watch import Disordered, NoStreamedLists, PodWatch
 from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
@@ -33,9 +33,9 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.errors import http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
-from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.responses import ODD_RESPONSES, json_object, understood
+from provisioner.backends.proxies_and_authorities import seconds_until
+from provisioner.backends.responses import ODD_RESPONSES, json_object, translated_errors
 from provisioner.model import Create, Snapshot
 from tests.hostile.fuzzing import JUNK, SEEDS, fuzzed, mutated
 from tests.support.clients.kube_access import Plain
@@ -348,5 +348,5 @@ def test_a_look_at_a_group(seed: int) -> None:
 def test_a_refusal_of_compute(status: int, seed: int) -> None:
     error = {"error": {"message": "m", "errors": [{"reason": "quotaExceeded"}], "details": [{"reason": "r"}]}}
     body = mutated(error, random.Random(seed))
-    with suppress(BackendError), understood():
+    with suppress(BackendError), translated_errors():
         assert sound(raised(http_error(status, body, "text"), None).failure)

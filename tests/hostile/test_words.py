@@ -25,7 +25,7 @@ from provisioner.lab.cloud.kubernetes import form, store
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure
-from provisioner.names import printable, printable_lines
+from provisioner.names import format_printable, format_printable_lines
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.provider import ROOT, HostFactory
@@ -142,13 +142,13 @@ def test_no_hostile_word_of_a_cloud_reaches_a_screen(site: Instance) -> None:
 
 @given(st.text())
 def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
-    shown = printable(text)
+    shown = format_printable(text)
     assert CONTROL.search(shown) is None
     assert "\n" not in shown
     assert Failure(ErrorClass.OTHER, text).text == shown
     assert [letter for letter in shown if letter.isalnum()] == [letter for letter in text if letter.isalnum()]
-    assert CONTROL.search(printable_lines(text)) is None
-    assert printable_lines(text).count("\n") == text.count("\n")
+    assert CONTROL.search(format_printable_lines(text)) is None
+    assert format_printable_lines(text).count("\n") == text.count("\n")
 
 
 def test_rich_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:

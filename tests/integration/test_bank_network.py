@@ -28,7 +28,7 @@ import pytest
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.network import ANOTHER_LOGIN
+from provisioner.backends.proxies_and_authorities import ANOTHER_LOGIN
 from provisioner.lab.cloud.server import Simulator
 from provisioner.settings import loader
 from provisioner.state.atomic import replace
@@ -459,7 +459,7 @@ def test_check_tells_of_an_authority_that_ends_soon(bank: Bank) -> None:
 
 ASK_METADATA = """
 import google.auth, google.auth.transport.requests
-from provisioner.backends.network import prepare
+from provisioner.backends.proxies_and_authorities import prepare
 prepare(None)
 credentials, project = google.auth.default(scopes=["s"])
 credentials.refresh(google.auth.transport.requests.Request())

@@ -18,7 +18,7 @@ import pytest
 from hf_scripts import host_checks, installation_check
 from hf_scripts.host_checks import CheckResult, fine
 from provisioner.files.ownership import user_name
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE

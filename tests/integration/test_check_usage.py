@@ -9,7 +9,7 @@ import pytest
 
 from hf_scripts import log
 from hf_scripts.installation_check import HERE, check_all
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.waiting import PATIENCE
 

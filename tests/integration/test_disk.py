@@ -115,10 +115,10 @@ def test_a_state_directory_that_cannot_be_written_is_said_everywhere_and_loses_n
     assert trouble.words in status.stdout
     assert command(hf, "explain", machines[1]).returncode == 0
     assert command(hf, "usage").returncode == 0
-    pulled = command(hf, "stop-all", "--reason", "x")
-    assert (pulled.returncode, pulled.stdout, pulled.stderr.count("\n")) == (1, "", 1)
-    assert trouble.words in pulled.stderr
-    assert trouble.advice in pulled.stderr
+    stopped = command(hf, "stop-all", "--reason", "x")
+    assert (stopped.returncode, stopped.stdout, stopped.stderr.count("\n")) == (1, "", 1)
+    assert trouble.words in stopped.stderr
+    assert trouble.advice in stopped.stderr
 
     trouble.end(room)
     until(lambda: requests.get(f"{hf.url}/readyz", timeout=10 * PATIENCE).ok, SECONDS, what="it is ready again")

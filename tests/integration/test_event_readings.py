@@ -16,7 +16,7 @@ from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_events import OF_NO_NODE, PodEvents
+from provisioner.backends.gke.pod_event_failures import OF_NO_NODE, PodEvents
 from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
 from provisioner.lab.cloud.server import Simulator

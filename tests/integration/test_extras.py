@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
-from provisioner.optional_packages import MissingExtra, needing
+from provisioner.optional_packages import MissingExtra, require_packages
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.hostfactory.sites import Site, small_site
 
@@ -66,14 +66,14 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
 
 
 def test_a_module_of_our_own_that_is_absent_is_no_extra() -> None:
-    with pytest.raises(ModuleNotFoundError), needing("anything"):
+    with pytest.raises(ModuleNotFoundError), require_packages("anything"):
         import provisioner.nothing_of_this_name  # noqa: F401
 
 
 def test_a_package_that_is_absent_names_what_brings_it() -> None:
     with (
         pytest.raises(MissingExtra, match=r"'nowhere'\): pip install 'yard-provisioner'$"),
-        needing("yard-provisioner"),
+        require_packages("yard-provisioner"),
     ):
         import nowhere  # noqa: F401
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.events import Worth
 from provisioner.backends.mig import api
+from provisioner.backends.pubsub_events import Worth
 from provisioner.lab.cloud.compute.member_life import PROTECTED
 from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.lab.cloud.world import Fault
@@ -254,8 +254,8 @@ def test_f10_a_vm_that_is_protected_against_deletion_is_reported_as_stuck_in_goo
     assert PROTECTED["message"] in answer["message"]
     assert [PROTECTED["message"] in machine["message"] for machine in answer["machines"]] == [True, False, False]
     assert site.reconciler.memory is not None
-    (slot,) = [slot for _, slot in site.reconciler.memory.slots if not slot.deletion.gone]
-    assert slot.deletion.stuck
+    (slot,) = [slot for _, slot in site.reconciler.memory.slots if not slot.deletion.is_gone]
+    assert slot.deletion.is_stuck
     site.faults()
     site.until(lambda: not site.phases())
     assert stays(site, answer)

@@ -188,11 +188,11 @@ def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
 def test_a_look_says_on_which_list_it_rests(bench: Bench) -> None:
     backend = bench.backend()
     observe(backend, 100.0)
-    first = backend.observe(101.0, {}).listed
+    first = backend.observe(101.0, {}).listed_at
     assert first is not None
     assert first <= 101.0
-    assert backend.observe(150.0, {}).listed == first, "the watch has gone on from it"
-    assert bench.backend(watched=False).observe(101.0, {}).listed is None, "without a watch each observation lists"
+    assert backend.observe(150.0, {}).listed_at == first, "the watch has gone on from it"
+    assert bench.backend(watched=False).observe(101.0, {}).listed_at is None, "without a watch each observation lists"
 
 
 def place_of(backend: GkeBackend) -> str:
@@ -248,7 +248,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
     assert bench.calls("pods.list") == 0, "its time has not come"
     wanted = time.monotonic()
     backend.list_after(wanted)
-    until(lambda: (backend.observe(time.monotonic(), {}).listed or 0.0) >= wanted, 30)
+    until(lambda: (backend.observe(time.monotonic(), {}).listed_at or 0.0) >= wanted, 30)
     create(backend, 2)
     seen(backend, 2)
     for _ in range(20):
@@ -475,7 +475,7 @@ def test_a_preempted_pod_is_announced_with_the_seconds_left(bench: Bench) -> Non
     assert machine.cause is LossCause.PREEMPTED
     assert machine.notice is not None
     assert machine.notice.cause is LossCause.PREEMPTED
-    assert 0 < machine.notice.ends <= 5.0
+    assert 0 < machine.notice.ends_at <= 5.0
 
 
 def test_a_pod_that_another_client_deletes_is_announced_and_then_absent(bench: Bench) -> None:
@@ -485,7 +485,7 @@ def test_a_pod_that_another_client_deletes_is_announced_and_then_absent(bench: B
     machine = seen(backend, 1, Phase.STOPPING)
     assert machine.cause is LossCause.DELETED
     assert machine.notice is not None
-    assert 10.0 < machine.notice.ends <= 20.0
+    assert 10.0 < machine.notice.ends_at <= 20.0
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1)), 0))
     until(lambda: not observe(backend), 30)
 
@@ -496,7 +496,7 @@ def test_a_notice_in_loop_time_counts_from_when_it_came(bench: Bench) -> None:
     until(lambda: observe(backend, 1000.0)[name(1)].notice, 30)
     notice = observe(backend, 1000.0)[name(1)].notice
     assert notice is not None
-    assert 1000.0 < notice.ends <= 1005.0
+    assert 1000.0 < notice.ends_at <= 1005.0
     assert observe(backend, 1001.0)[name(1)].notice is notice
 
 
@@ -698,7 +698,7 @@ def test_one_that_cannot_be_deleted_is_found_by_its_name_and_by_who_made_it(benc
     assert errors(create(backend, 1)) == [ErrorClass.INVALID]
     foreign(bench, 2)
     asked = backend.observe(0.0, {name(1): "", name(2): ""})
-    assert [one.name for one in asked.machines.values() if one.strayed] == [name(1)]
+    assert [one.name for one in asked.machines.values() if one.is_strayed] == [name(1)]
     assert asked.foreign == {name(2)}
     assert "run on without our labels" in asked.problems[0]
     bench.fault()
@@ -746,10 +746,10 @@ def test_a_stuck_pod_says_when_its_grace_ended_and_goes_by_force(bench: Bench) -
     delete(backend, 1, uid)
     ends = seen(backend, 1, Phase.STOPPING).notice
     assert ends is not None
-    assert ends.ends <= 1.0
+    assert ends.ends_at <= 1.0
     assert delete(backend, 1, uid).failure is None
     assert observe(backend)[name(1)].phase is Phase.STOPPING
-    forced = Delete(name(1), "gke-main", DeleteReason.RETURNED, uid, force=True)
+    forced = Delete(name(1), "gke-main", DeleteReason.RETURNED, uid, is_forced=True)
     assert errors(backend.delete([forced], lambda: True)) == [None]
     until(lambda: not observe(backend), 30)
 

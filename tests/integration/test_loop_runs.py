@@ -10,7 +10,7 @@ import pytest
 from hf_scripts.installation_check import check_all
 from provisioner.commands.cli import run
 from provisioner.commands.explain import explain
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from provisioner.lab.replay import is_loop_alive
 from provisioner.settings.definitions import Loop
 from provisioner.state.marker_files import SILENT_SECONDS

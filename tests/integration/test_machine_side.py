@@ -354,6 +354,7 @@ def left(machine: Machine, **environment: str) -> None:
     """Check that a pod joins, and leaves at SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     ready(machine)
+    until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it says that it has joined")
     pod.send_signal(signal.SIGTERM)
     assert pod.wait(timeout=30 * PATIENCE) == 0
     assert machine.calls[-1] == "egosh ego shutdown -f"

@@ -73,7 +73,7 @@ def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exac
     ids=["memory, across a restart", "intent, while the loop runs"],
 )
 def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:
-    """The cost of each file in a cycle is tested in tests/unit/loop/test_cycle.py."""
+    """The cost of each file in a cycle is tested in tests/unit/loop/test_cycle_report.py."""
     id_ = grid.hf.request("GkePod", 50)
     complete(grid, id_)
     before, calls = sorted(running(grid)), grid.cloud_state()["calls"]

@@ -22,7 +22,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.commands import cli
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
-from provisioner.telemetry.connections import Question
+from provisioner.telemetry.http_connections import Question
 from provisioner.telemetry.server import Health, Server
 from tests.support.checks.shell import faults_of
 from tests.support.clients.terraform import EXAMPLE, rendered

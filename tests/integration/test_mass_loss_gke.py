@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.loop.loop import Loop, Pace, Setup
 from provisioner.model import Limits, Memory, PoolLimits, Slot, TemplateLimits, Verdict
 from provisioner.state.directory import StateDir
@@ -21,7 +21,7 @@ from tests.support.stores import add_request
 from tests.support.waiting import until
 
 POOL = "gke-main"
-LIMITS = Limits("hf", {POOL: PoolLimits(POOL, mass_loss=2.0)}, {"T": TemplateLimits("T", (POOL,))})
+LIMITS = Limits("hf", {POOL: PoolLimits(POOL, mass_loss_seconds=2.0)}, {"T": TemplateLimits("T", (POOL,))})
 COUNT = 8
 
 
@@ -42,7 +42,7 @@ class Running:
         path.mkdir()
         state = StateDir(path)
         add_request(state, "T", COUNT, created_wall=time.time(), create_for="demo")
-        pace = Pace(interval=0.2, floor=0.0, act=5.0, intent_poll=0.01)
+        pace = Pace(interval_seconds=0.2, floor_seconds=0.0, act_seconds=5.0, intent_poll_seconds=0.01)
         self.reports: list[CycleReport] = []
         self.loop = Loop(Setup(state, {POOL: self.backend}, LIMITS, "demo", pace), self.reports.append)
         self.thread = threading.Thread(target=self.loop.run)

@@ -24,7 +24,7 @@ from google.cloud import pubsub_v1
 from prometheus_client import CollectorRegistry
 
 from provisioner import __version__
-from provisioner.backends import events
+from provisioner.backends import pubsub_events
 from provisioner.commands import cli
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
@@ -463,7 +463,7 @@ def test_messages_of_every_worth(
 ) -> None:
     """Google's own emulator: the subscription is missing at first, then five messages come."""
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub)
-    monkeypatch.setattr(events, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(pubsub_events, "FIRST_PAUSE", 0.1)
     word = f"seen-{uuid.uuid4().hex[:12]}"
     topic, subscription = (f"projects/{PROJECT}/{kind}/{word}" for kind in ("topics", "subscriptions"))
     with pubsub_v1.PublisherClient() as publisher, pubsub_v1.SubscriberClient() as subscriber:

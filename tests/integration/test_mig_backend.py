@@ -19,7 +19,7 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import Duplicate, Switches
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.actors import Batch, ThreadedActors
+from provisioner.loop.batch_threads import Batch, ThreadedActors
 from provisioner.model import (
     Delete,
     DeleteReason,
@@ -369,7 +369,7 @@ def test_an_adopted_instance_that_left_its_group_is_not_gone_and_left_alone(benc
     bench.cloud.do(lambda: bench.cloud.groups.vms.insert(bench.spec, zone, "sym-1"))
     until(lambda: bench.observe(["sym-1", "sym-2"]).name_collisions == {"sym-1"}, 30)
     assert bench.observe(["sym-1"]).foreign == frozenset()
-    deletes = [Delete("sym-1", "m", DeleteReason.RETURNED, adopted=True)]
+    deletes = [Delete("sym-1", "m", DeleteReason.RETURNED, is_adopted=True)]
     assert failures(backend.delete(deletes, lambda: True)) == []
     assert list(bench.cloud.state()) == ["sym-1"]
     assert sum(call == "instances" for call in bench.calls_of(bench.observe)) <= len(bench.spec.all_zones)
@@ -395,7 +395,7 @@ def test_a_member_taken_out_of_the_group_goes_on_and_its_delete_says_what_to_do(
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
     until(lambda: zonal.observe().machines == {}, 30, what="its absence")
     asked = zonal.backend.observe(zonal.now, {name(1): uid})
-    assert (asked.machines[name(1)].phase, asked.machines[name(1)].strayed) == (Phase.RUNNING, True)
+    assert (asked.machines[name(1)].phase, asked.machines[name(1)].is_strayed) == (Phase.RUNNING, True)
     assert zonal.backend.observe(zonal.now, {name(1): "7"}).name_collisions == {name(1)}, "another one of its name"
     zonal.backend.observe(zonal.now, {name(1): uid})
     (outcome,) = zonal.backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, uid)], lambda: True)

@@ -179,7 +179,7 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
 ) -> None:
     missing = {"zone": "us-central1-a", "group": "hf-x"}
     silent = {"zone": "us-central1-a", "group": "hf-a", "endpoint": "http://127.0.0.1:9"}
-    listed = findings(site(tmp_path, cloud.url, missing=missing, silent=silent).path, capsys, 1)
+    listed = findings(site(tmp_path, cloud.url, missing=missing, silent_seconds=silent).path, capsys, 1)
     texts = {finding["pool"]: finding["text"] for finding in listed}
     words = (
         "there is no group hf-x in zone us-central1-a of project demo-project: correct pools.missing, or make the group"

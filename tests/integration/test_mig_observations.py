@@ -122,7 +122,7 @@ def test_pools_of_one_zone_read_it_once() -> None:
         until(lambda: list(cloud.state().values()) == ["running"] * 3, 30)
         snapshots = [backend.observe(1.0 + number, {}) for number, backend in enumerate(backends)]
         assert [list(one.machines) for one in snapshots] == [[name(0)], [name(1)], [name(2)]]
-        assert [one.began for one in snapshots] == [1.0] * 3, "a snapshot is as old as the oldest list in it"
+        assert [one.began_at for one in snapshots] == [1.0] * 3, "a snapshot is as old as the oldest list in it"
         paths = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
         assert (paths["instances"], paths["instanceGroupManagers"], paths["listManagedInstances"]) == (1, 1, 3)
         for backend in backends:
@@ -137,7 +137,7 @@ def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> Non
     with ComputeCloud(specs) as cloud:
         projects = Projects("hf")
         backends = [MigBackend(pool(cloud.url, spec, name=spec.name, observe_seconds=30.0), projects) for spec in specs]
-        assert [backend.observe(1.0 + number, {}).began for number, backend in enumerate(backends)] == [1.0] * 3
+        assert [backend.observe(1.0 + number, {}).began_at for number, backend in enumerate(backends)] == [1.0] * 3
         lists = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
         assert (lists["instanceGroupManagers"], lists["instances"]) == (2, 2)
         for backend in backends:
@@ -191,7 +191,7 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() 
         assert stopping is not None
         assert (stopping.phase, stopping.cause) == (Phase.STOPPING, LossCause.PREEMPTED)
         assert stopping.notice is not None
-        assert stopping.notice.ends == bench.now + 30.0
+        assert stopping.notice.ends_at == bench.now + 30.0
         if Switches().dead_member_stays:
             gone = until(lambda: _if_gone(bench.machine(name(1))), 30, what="the end")
             assert gone is not None

@@ -18,8 +18,8 @@ import requests
 import yaml
 from google.cloud import pubsub_v1
 
-from provisioner.backends import events
-from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
+from provisioner.backends import pubsub_events
+from provisioner.backends.pubsub_events import EventStream, InstanceEvent, Judged, Worth
 from provisioner.backends.pubsub_subscription import subscription_findings
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Serving, Simulator
@@ -139,15 +139,15 @@ def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:
     place.subscribe()
     with Listener(place) as listener:
         for content in (b"not json", entry(0), entry(1, "another-vm")):
-            place.publish(*[content] * (events.MAX_MESSAGES + 50))
+            place.publish(*[content] * (pubsub_events.MAX_MESSAGES + 50))
         place.publish(entry(2))
         until(lambda: len(listener.news()) == 2, 30, what="the last hint")
-        until(lambda: len(listener.taken) == 3 * events.MAX_MESSAGES + 151, 30, what="all messages")
+        until(lambda: len(listener.taken) == 3 * pubsub_events.MAX_MESSAGES + 151, 30, what="all messages")
     assert listener.news() == ["id-0", "id-2"]
 
 
 def test_a_subscription_that_is_missing_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(pubsub_events, "FIRST_PAUSE", 0.1)
     with Listener(place) as listener:
         until(lambda: listener.breaks, 20, what="a break")
         place.subscribe()

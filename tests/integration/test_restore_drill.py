@@ -14,8 +14,8 @@ import pytest
 
 from provisioner.lab.playground import Playground
 from provisioner.model import format_utc
-from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
+from provisioner.state.dump_format import unpack
 from provisioner.state.errors import Condition
 from tests.support.waiting import PATIENCE, until
 

@@ -16,7 +16,6 @@ import pytest
 import requests
 
 from provisioner.backends import BackendError, Ended
-from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.api import ComputeTimes
@@ -24,6 +23,7 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.group_checks import NEEDED
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
+from provisioner.backends.pubsub_events import EventStream, Judged, Worth
 from provisioner.backends.pubsub_subscription import CONSUME, subscription_findings
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec

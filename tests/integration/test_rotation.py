@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from provisioner.backends import BackendError, connections
+from provisioner.backends import BackendError, client_connections
 from provisioner.backends.gke.api import KubeApi
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.settings import GkePool
@@ -232,11 +232,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_connection_serves_many_calls_until_it_was_idle_for_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = 0.0
-    monkeypatch.setattr(connections, "time", type("Ahead", (), {"monotonic": lambda: time.monotonic() + ahead}))
+    monkeypatch.setattr(client_connections, "time", type("Ahead", (), {"monotonic": lambda: time.monotonic() + ahead}))
     for _ in range(3):
         site.asks()
     assert site.servers[0].opened == 1
-    ahead = connections.IDLE_SECONDS + 0.1
+    ahead = client_connections.IDLE_SECONDS + 0.1
     site.asks()
     assert site.servers[0].opened == 2, "a firewall may have forgotten the first"
 

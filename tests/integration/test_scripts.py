@@ -270,13 +270,13 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
     state = (
-        *("atomic", "batched_writes", "database", "directory", "errors", "hf_activity", "intent"),
-        *("locks", "markers", "state_file", "status"),
+        *("atomic", "batched_writes", "database", "directory", "errors", "poll_markers", "intent_file"),
+        *("locks", "marker_files", "state_file", "status_file"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.config_error", "provisioner.files.safe_open"),
         *("provisioner.names", "provisioner.utc"),
         "provisioner.state",
-        *("provisioner.hostfactory", "provisioner.hostfactory.instance", "provisioner.hostfactory.templates"),
+        *("provisioner.hostfactory", "provisioner.hostfactory.provider_config", "provisioner.hostfactory.templates"),
         *(f"provisioner.state.{name}" for name in state),
     }

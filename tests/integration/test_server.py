@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.model import Limits, PoolLimits, TemplateLimits
 from provisioner.settings.definitions import Server as Readers
-from provisioner.telemetry import authentication, connections
+from provisioner.telemetry import authentication, http_connections
 from provisioner.telemetry.authentication import NO_AUTHENTICATION
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import PROBES, Health, ListenError, Server
@@ -317,7 +317,7 @@ def test_of_many_wrong_tokens_the_last_are_answered_after_a_pause_that_holds_up_
             response = requests.get(server.url + path, headers=WRONG, timeout=SECONDS)
             assert response.status_code == (401 if refused else 200)
         monkeypatch.setattr(asyncio, "sleep", pause)
-        lines = [stack.enter_context(from_address(server)) for _ in range(connections.WORKERS + 1)]
+        lines = [stack.enter_context(from_address(server)) for _ in range(http_connections.WORKERS + 1)]
         for line in lines:
             line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n".encode())
         until(lambda: len(paused) == len(lines), SECONDS)
@@ -364,9 +364,9 @@ REFUSED_FORMS = {
     "a body with its length": (GET + b"Content-Length: 1000000000\r\n\r\n" + b"a" * 1000, 400),
     "a body of chunks": (GET + b"Transfer-Encoding: chunked\r\n\r\nff\r\n", 400),
     "a body that is expected": (GET + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", 400),
-    "a header that is too long": (GET + b"X: " + b"a" * connections.LINE_BYTES + b"\r\n\r\n", 431),
+    "a header that is too long": (GET + b"X: " + b"a" * http_connections.LINE_BYTES + b"\r\n\r\n", 431),
     "a path that is too long": (
-        b"GET /" + b"a" * connections.LINE_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /" + b"a" * http_connections.LINE_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         431,
     ),
     "a method of no standard": (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
@@ -420,7 +420,7 @@ SLOW_HEADS = {"silent": b"", "in the first line": b"GET /met", "between two head
 def test_a_head_has_a_deadline_that_no_byte_puts_off(
     start: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_connections, "HEAD_SECONDS", 0.3)
     with from_address(start()) as line:
         line.sendall(sent)
 
@@ -435,7 +435,7 @@ def test_a_head_has_a_deadline_that_no_byte_puts_off(
 
 
 def test_a_response_that_is_not_read_has_a_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "RESPONSE_SECONDS", 2.0)
+    monkeypatch.setattr(http_connections, "RESPONSE_SECONDS", 2.0)
     server = start(status=lambda: {"large": "a" * 10_000_000})
     with from_address(server) as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -454,8 +454,8 @@ def held_by(server: Server) -> Sequence[str]:
 def test_the_oldest_connection_of_who_has_most_makes_room_for_a_new_one(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS", 5)
-    monkeypatch.setattr(connections, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(http_connections, "CONNECTIONS", 5)
+    monkeypatch.setattr(http_connections, "LEAST_SECONDS", 0.05)
     server = start()
     rejected: list[str] = []
     server.rejected = rejected.append
@@ -474,8 +474,8 @@ def test_the_oldest_connection_of_who_has_most_makes_room_for_a_new_one(
 def test_a_young_connection_is_not_closed_and_a_new_one_waits_for_room(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS", 2)
-    monkeypatch.setattr(connections, "LEAST_SECONDS", 3600.0)
+    monkeypatch.setattr(http_connections, "CONNECTIONS", 2)
+    monkeypatch.setattr(http_connections, "LEAST_SECONDS", 3600.0)
     server = start()
     with from_address(server) as first, from_address(server), from_address(server) as third:
         third.sendall(GET + b"\r\n")
@@ -487,7 +487,7 @@ def test_a_young_connection_is_not_closed_and_a_new_one_waits_for_room(
 
 
 def test_responses_that_are_not_read_hold_little_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "UNSENT_BYTES", 25_000_000)
+    monkeypatch.setattr(http_connections, "UNSENT_BYTES", 25_000_000)
     server = start(status=lambda: {"large": "a" * 10_000_000})
     with ExitStack() as stack:
         for _ in range(5):
@@ -507,7 +507,7 @@ def test_probes_are_answered_while_every_maker_of_responses_is_busy(start: Start
 
     server = start(status=wait)
     with ExitStack() as stack:
-        lines = [stack.enter_context(from_address(server)) for _ in range(connections.WORKERS + 3)]
+        lines = [stack.enter_context(from_address(server)) for _ in range(http_connections.WORKERS + 3)]
         for line in lines:
             line.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert [get(server, path).status_code for path in ("/readyz", "/healthz")] == [200, 200]
@@ -542,14 +542,14 @@ def test_a_fault_of_ours_costs_its_connection_alone(
 ) -> None:
     server = start()
     faults = iter([ValueError("odd"), KeyError("odd"), ssl.SSLError("odd")])
-    real = connections.network_of
+    real = http_connections.network_of
 
     def odd(host: str) -> str:
         for fault in faults:
             raise fault
         return real(host)
 
-    monkeypatch.setattr(connections, "network_of", odd)
+    monkeypatch.setattr(http_connections, "network_of", odd)
     for _ in range(3):
         with from_address(server) as line:
             assert line.recv(1) == b"", "the server ends the connection"
@@ -576,7 +576,7 @@ def test_no_response_is_made_for_a_connection_that_was_closed_for_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"WORKERS": 1, "CONNECTIONS": 2, "LEAST_SECONDS": 0.2}.items():
-        monkeypatch.setattr(connections, name, value)
+        monkeypatch.setattr(http_connections, name, value)
     released, made = threading.Event(), []
 
     def wait() -> Mapping[str, Any]:
@@ -599,14 +599,14 @@ def test_no_response_is_made_for_a_connection_that_was_closed_for_others(
 
 
 def test_the_loop_keeps_three_of_four_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (100, 100))
-    assert connections.most_connections() == 25
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (20_000, 20_000))
-    assert connections.most_connections() == connections.CONNECTIONS
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert connections.most_connections() == connections.CONNECTIONS
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (3, 3))
-    assert connections.most_connections() == 1
+    monkeypatch.setattr(http_connections.resource, "getrlimit", lambda _: (100, 100))
+    assert http_connections.most_connections() == 25
+    monkeypatch.setattr(http_connections.resource, "getrlimit", lambda _: (20_000, 20_000))
+    assert http_connections.most_connections() == http_connections.CONNECTIONS
+    monkeypatch.setattr(http_connections.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert http_connections.most_connections() == http_connections.CONNECTIONS
+    monkeypatch.setattr(http_connections.resource, "getrlimit", lambda _: (3, 3))
+    assert http_connections.most_connections() == 1
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -668,7 +668,7 @@ def test_a_client_without_tls_delays_no_other(tmp_path: Path) -> None:
 @needs_openssl
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a handshake"])
 def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_connections, "HEAD_SECONDS", 0.3)
     cert, key = certificate(tmp_path, "one")
     with served(page(tmp_path, *grid()), Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")

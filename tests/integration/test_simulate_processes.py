@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 
-from provisioner.lab.virtual import trial
+from provisioner.lab.virtual import parallel_runs
 from provisioner.lab.virtual.scenario_file import catalogue
 
 FEW = catalogue()["few"]
 
 
 def test_a_dead_process_is_reported_and_replaced_and_the_rest_is_as_in_one_process() -> None:
-    runs = [trial.Run(FEW, seed, "exact") for seed in range(4)]
-    results = trial.play_all(runs, 2)
+    runs = [parallel_runs.Run(FEW, seed, "exact") for seed in range(4)]
+    results = parallel_runs.play_all(runs, 2)
     first = next(results)
     workers = multiprocessing.active_children()
     for process in workers:
@@ -24,12 +24,12 @@ def test_a_dead_process_is_reported_and_replaced_and_the_rest_is_as_in_one_proce
     assert 1 <= len(died) <= len(workers)
     assert all(broken == ("the run ended: its process died with exit code -9",) for broken in died)
     assert not multiprocessing.active_children()
-    alone = {result.seed: result for result in trial.play_all(runs, 1)}
+    alone = {result.seed: result for result in parallel_runs.play_all(runs, 1)}
     assert all(result == alone[result.seed] for result in (first, *rest) if not result.broken)
 
 
 def test_no_process_outlives_a_caller_that_has_seen_enough() -> None:
-    results = trial.play_all([trial.Run(FEW, seed, "exact") for seed in (1, 2)], 2)
+    results = parallel_runs.play_all([parallel_runs.Run(FEW, seed, "exact") for seed in (1, 2)], 2)
     assert next(results).scenario == "few"
     assert multiprocessing.active_children()
     results.close()

@@ -98,7 +98,7 @@ def test_no_templates(hf: Grid) -> None:
 
 def test_holds(hf: Grid, ask: Ask) -> None:
     line = 'provisioner stop-all --reason "machines are made in a loop, INC-4711"'
-    words = "No machine is made or deleted until `provisioner start-all`; the scripts answer on."
+    words = "No machine is made or deleted until `provisioner start-all`; the scripts still answer."
     assert shows(ask, "Stop all now", words, code=0, command=line)
     assert "STOPPED" in ask("status")[1]
     assert ask("start-all")[0] == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.backends.events import METHODS
+from provisioner.backends.pubsub_events import METHODS
 from provisioner.commands.cli import run
 from tests.support.checks.attributes import OPTIONAL, attributes_read
 from tests.support.checks.rights import ROLES

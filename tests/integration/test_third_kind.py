@@ -17,7 +17,7 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.hostfactory import templates
-from provisioner.settings.warnings import advice
+from provisioner.settings.warnings import find_warnings
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
 from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install
@@ -79,7 +79,7 @@ def test_two_pools_that_are_one_yard_are_a_mistake(site: Site) -> None:
 
 def test_a_template_that_promises_more_than_its_hosts_have_is_advised_against(site: Site) -> None:
     settings = site.load()
-    (line,) = advice(settings, templates.load(site.directory, {}).templates)
+    (line,) = find_warnings(settings, templates.load(site.directory, {}).templates)
     assert line == "template T: nram promises 8192 MB, but every host of yard north has 4096 MB (pool host)"
 
 

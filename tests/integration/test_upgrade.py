@@ -17,7 +17,7 @@ from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from provisioner.model import BrakeReason, Hold, HoldKind, Verdict
 from provisioner.state.database import SCHEMA
-from provisioner.state.holds import pulled
+from provisioner.state.holds import with_hold
 from tests.conformance.stage import TIMINGS, Instance, template
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
@@ -70,7 +70,7 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     machines = upgraded.complete(2, "U")
     upgraded.request("T", 1)
     later = Hold(HoldKind.PAUSE, "other", "bob", 1.0, "later")
-    upgraded.state.holds.change(lambda holds: pulled(holds, later))
+    upgraded.state.holds.change(lambda holds: with_hold(holds, later))
     return_id = upgraded.give_back(machines[0])
     assert upgraded.ended(return_id)["status"] == "complete"
     upgraded.cycles()
@@ -201,7 +201,9 @@ def test_a_loop_that_runs_holds_still_when_another_upgrades(upgraded: Instance) 
     upgraded.cycles()
     written = newer(upgraded.work, "intent")
     until(
-        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(), 30, what="the loop reports it"
+        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(),
+        30,
+        what="the loop reports it",
     )
     upgraded.stop_loop()
     assert (upgraded.work / "intent.json").read_bytes() == written

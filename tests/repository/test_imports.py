@@ -54,13 +54,13 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("tinydb", {"provisioner.state.database"}),
         ("kubernetes", {f"provisioner.backends.gke.{name}" for name in ("credentials", "login", "pod_fields")}),
         ("google.cloud.compute_v1", set()),
-        ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.pubsub_subscription"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.pubsub_events", "provisioner.backends.pubsub_subscription"}),
         ("jinja2", {"provisioner.telemetry.page"}),
-        ("tornado", {"provisioner.telemetry.connections"}),
+        ("tornado", {"provisioner.telemetry.http_connections"}),
         (
             "prometheus_client",
             {
-                "provisioner.telemetry.metric_rows",
+                "provisioner.telemetry.metric_families",
                 "provisioner.telemetry.metrics",
                 "provisioner.telemetry.server",
                 "provisioner.commands.loop_service",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.hostfactory import Answer
 from provisioner.lab.cloud.kubernetes import pod_status
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     NO_HOLDS,
     Create,
@@ -156,13 +156,15 @@ class Judge:
         memory = self._sim.memory() if creates else None
         for create in creates:
             assert create.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {create.name} is created, its pool is not seen"
-            assert not self._sim.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
-            hold = self.holds.against(create.pool) or self.holds.of(HoldKind.CANCEL).get(create.request)
+            assert not self._sim.limits.pools[create.pool].is_paused, f"{create.pool} is paused and is asked"
+            hold = self.holds.against(create.pool) or self.holds.of_kind(HoldKind.CANCEL).get(create.request)
             assert hold is None, f"{create.name} is created although {hold} holds it back"
             slot = _slot(memory, create.name)
             assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
             assert slot.verdict is Verdict.OPEN, f"{Law.NAMED_ONCE}: {create.name} is {slot.verdict} and is created"
-            assert slot.submitted is not None, f"{Law.RECORDED}: that {create.name} is submitted is not in memory.json"
+            assert slot.submitted_at is not None, (
+                f"{Law.RECORDED}: that {create.name} is submitted is not in memory.json"
+            )
             assert slot.pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} of {slot.pool} goes to {create.pool}"
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._sim.world.now))
             assert pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} is created in {pool} and in {create.pool}"
@@ -223,8 +225,10 @@ class Judge:
                 assert name in self._cancelled, f"{why}, but its slot is not"
             case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
                 assert not (healthy and seen_running), f"{why}, but it was seen running"
-                patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
-                late = wanted is not None and now - wanted.asked >= sim.limits.request_deadline
+                patience = (
+                    limits.spill_after_seconds if reason is DeleteReason.WITHDRAWN else limits.boot_deadline_seconds
+                )
+                late = wanted is not None and now - wanted.asked >= sim.limits.request_deadline_seconds
                 late = late or (reason is DeleteReason.WITHDRAWN and name in self._no_room)
                 late = late or self._memory_was_lost  # the time of its request may be lost with the files
                 late = late or (reason is DeleteReason.TIMED_OUT and wanted is not None and self._many_run(wanted, now))
@@ -239,7 +243,7 @@ class Judge:
     def _many_run(self, wanted: Wanted, now: float) -> bool:
         """Return True if the last machines of a request may be given up."""
         template = self._sim.limits.templates[wanted.template]
-        return bool(template.straggler_after) and now - wanted.asked >= template.straggler_after
+        return bool(template.straggler_after_seconds) and now - wanted.asked >= template.straggler_after_seconds
 
     def _judge_orphan(self, name: str, pool: str) -> None:
         sim, now = self._sim, self._sim.world.now
@@ -253,7 +257,9 @@ class Judge:
         assert not known or self._memory_was_lost, f"{Law.SLOWLY}: orphan {name} is deleted, its request is in intent"
         assert name not in self.hosts(), f"{Law.PROVEN}: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
-        assert now + self.gained - since >= sim.limits.orphans.grace, f"{Law.SLOWLY}: orphan {name} got no grace"
+        assert now + self.gained - since >= sim.limits.orphans.grace_seconds, (
+            f"{Law.SLOWLY}: orphan {name} got no grace"
+        )
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
         fits = self.gained or len(recent) <= sim.limits.orphans.cap_per_hour
@@ -316,11 +322,11 @@ class Judge:
         for observation in observations.values():
             if (
                 not isinstance(observation, Snapshot)
-                or now - observation.began > self._sim.limits.pools[observation.pool].stale_after
+                or now - observation.began_at > self._sim.limits.pools[observation.pool].stale_after_seconds
             ):
                 continue
             self._in_sight.add(observation.pool)
-            self._no_room |= {name for name, machine in observation.machines.items() if machine.no_room}
+            self._no_room |= {name for name, machine in observation.machines.items() if machine.has_no_room}
             running = {name for name, machine in observation.machines.items() if machine.phase is Phase.RUNNING}
             running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
@@ -371,7 +377,7 @@ class Judge:
 
     def _check_slot(self, slot: Slot) -> None:
         before, pool = self._slots.get(slot.name, (slot.verdict, slot.pool))
-        assert not slot.set_aside, f"{slot.name} was set aside"
+        assert not slot.is_set_aside, f"{slot.name} was set aside"
         assert slot.pool == pool, f"{Law.NAMED_ONCE}: {slot.name} moved from {pool} to {slot.pool}"
         allowed = slot.verdict is before or _reachable(before, slot.verdict)
         assert allowed, f"{Law.STAYS}: {slot.name} went from {before} to {slot.verdict}"
@@ -379,8 +385,8 @@ class Judge:
         if slot.deletion.reason is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
-            silent = self._sim.world.now + self.gained - polled >= self._sim.limits.cancel_after
-            asked = slot.name.split("-")[1] in self.holds.of(HoldKind.CANCEL)
+            silent = self._sim.world.now + self.gained - polled >= self._sim.limits.cancel_after_seconds
+            asked = slot.name.split("-")[1] in self.holds.of_kind(HoldKind.CANCEL)
             is_returned = slot.name in self._returned_before
             assert is_returned or silent or asked, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
 
@@ -399,7 +405,7 @@ class Judge:
                 self._check_answer(id_, answer, whole=whole)
             elif whole and not self._may_be_forgotten(id_):
                 old = self._sim.world.now + self.gained - self._ended_at.get(id_, float("inf"))
-                assert old >= self._sim.limits.retention, f"the answer of {id_} is gone after {old:.0f} s"
+                assert old >= self._sim.limits.retention_seconds, f"the answer of {id_} is gone after {old:.0f} s"
                 cancelled = id_ in self._answers and CANCELLED_MESSAGE in self._answers[id_].text
                 assert wanted.reported is not None or cancelled or self._memory_was_lost
         for id_ in self._sim.returns.keys() & answers.keys():
@@ -516,14 +522,14 @@ class Judge:
 
     def _judge_asked_back(self, name: str) -> None:
         """Check that HF is asked for a machine only if an operator drains or has cancelled it."""
-        drained, cancelled = self.holds.of(HoldKind.DRAIN), self.holds.of(HoldKind.CANCEL)
+        drained, cancelled = self.holds.of_kind(HoldKind.DRAIN), self.holds.of_kind(HoldKind.CANCEL)
         assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
         """Check that HF is offered an aged machine only if it has that machine, and not too early."""
         wanted = self._wanted(name)
         assert wanted is not None
-        lifetime = self._sim.limits.templates[wanted.template].max_lifetime
+        lifetime = self._sim.limits.templates[wanted.template].max_lifetime_seconds
         asked = self._asked[name][1]
         assert lifetime is not None, f"{Law.PROVEN}: {name} has no lifetime and is reported as aged"
         age = self._sim.world.now + self.gained - asked

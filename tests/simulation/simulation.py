@@ -22,15 +22,15 @@ from hf_scripts.commands import ScriptCall
 from hf_scripts.input_documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.hostfactory import Answer
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Timings
 from provisioner.lab.cloud.kubernetes.errors import ApiError
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import Fault, World
-from provisioner.loop.actors import Batch, Results, carry_out
 from provisioner.loop.announced_ends import Notices
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.batch_threads import Batch, Results, carry_out
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
@@ -51,12 +51,12 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.state import batched_writes, recovery
-from provisioner.state import intent as intent_file
+from provisioner.state import batched_writes, file_recovery
+from provisioner.state import intent_file as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
-from provisioner.state.hf_activity import ReportedAnswers
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import with_hold, without_holds
+from provisioner.state.poll_markers import ReportedAnswers
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
@@ -67,26 +67,28 @@ PREFIX = "hf"
 RAM = "/dev/shm"
 
 POOLS = (
-    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline=300.0, spill_after=90.0),
-    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline=400.0, spill_after=120.0,
-               lag=30.0, stale_after=90.0),
-    PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
+    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline_seconds=300.0,
+               spill_after_seconds=90.0),
+    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline_seconds=400.0,
+               spill_after_seconds=120.0,
+               lag_seconds=30.0, stale_after_seconds=90.0),
+    PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline_seconds=300.0, spill_after_seconds=90.0),
 )  # fmt: skip
 TEMPLATES = (
-    TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime=900.0),
+    TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime_seconds=900.0),
     TemplateLimits("pods", ("alpha",), tries=0),
-    TemplateLimits("vms", ("beta", "gamma"), straggler_after=60.0, straggler_share=0.5),
+    TemplateLimits("vms", ("beta", "gamma"), straggler_after_seconds=60.0, straggler_share=0.5),
 )
 LIMITS = Limits(
     prefix=PREFIX,
     pools={one.name: one for one in POOLS},
     templates={one.id: one for one in TEMPLATES},
-    request_deadline=1800.0,
-    return_deadline=1800.0,
+    request_deadline_seconds=1800.0,
+    return_deadline_seconds=1800.0,
     orphans=OrphanLimits(300.0, 4),
-    cancel_after=1200.0,
-    retention=7200.0,
-    backoff=Backoff(last=300.0),
+    cancel_after_seconds=1200.0,
+    retention_seconds=7200.0,
+    backoff=Backoff(last_seconds=300.0),
 )
 
 SPEC = advised(project="p", name="mig-beta", zone="r1-a")
@@ -104,7 +106,7 @@ def crash(where: str) -> None:
     raise Crash(where)
 
 
-EXPECTED = ("no space left", "made again as soon as every pool was seen", "`provisioner recover`")
+EXPECTED = ("no space left", "is rebuilt as soon as every pool was observed", "`provisioner recover`")
 """Words of problems that may keep a cycle from its work."""
 
 REFUSED = (StateMissing, StateStale, StateUnreadable)
@@ -402,7 +404,7 @@ class Simulation:
         if report is not None:
             assert not report.problem or any(words in report.problem for words in EXPECTED), report.problem
             if report.plan is not None:
-                self.due = report.plan.due
+                self.due = report.plan.due_at
         self.judge.after_cycle(None if report is None or report.problem else report)
 
     def _observe(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Observation]:
@@ -417,7 +419,7 @@ class Simulation:
             try:
                 names = sought.get(pool, {})
                 observation = replace(backend.observe(now, names), asked=frozenset(names))
-                observations[pool] = self.notices.added_to(observation, backend.lag)
+                observations[pool] = self.notices.add_to(observation, backend.lag)
             except BackendError as error:
                 observations[pool] = ObservationFailed(pool, now, error.failure)
         return observations
@@ -499,23 +501,23 @@ class Simulation:
 
     def pause(self, pool: str, *, paused: bool = True) -> None:
         """Change the configuration while the loop runs."""
-        changed = replace(self.limits.pools[pool], paused=paused)
+        changed = replace(self.limits.pools[pool], is_paused=paused)
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
     def set_hold(self, kind: HoldKind, target: str = "") -> None:
         """Set a hold as an operator."""
-        self.hf.holds.change(lambda holds: pulled(holds, Hold(kind, target, "ann", reason="a simulation")))
+        self.hf.holds.change(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
 
     def release_holds(self) -> None:
         """Release all holds as an operator, except cancels."""
         for hold in self.hf.holds.read().current:
-            self.hf.holds.change(lambda holds, by=hold: let_go(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
+            self.hf.holds.change(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
         try:
-            files = recovery.read_files(self.hf)
+            files = file_recovery.read_files(self.hf)
         except StateMissing:  # no state is left: `provisioner init`
             self.hf.intent.create(PROVISIONER)
             return
@@ -527,8 +529,8 @@ class Simulation:
                 if isinstance(observation, Snapshot)
                 for name in observation.machines
             ]
-            plan = recovery.recovery(files, names, PREFIX, PROVISIONER)
-            recovery.apply(self.hf, plan)
+            plan = file_recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
+            file_recovery.apply_recovery(self.hf, plan)
             if plan.releases(applied=True):
                 self.hf.ask_recovery()
             self.judge.too_many = False
@@ -699,7 +701,12 @@ class Simulation:
         self.cycle()
         self.recover()
         began = self.life.clock.now()
-        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphans.grace + 3600.0
+        patience = (
+            self.limits.request_deadline_seconds
+            + self.limits.return_deadline_seconds
+            + self.limits.orphans.grace_seconds
+            + 3600.0
+        )
         self.poll_all()
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()
@@ -717,7 +724,7 @@ class Simulation:
             if answer.ended and reported.get(id_, "") is None:
                 self.poll(id_)
         for id_, wanted in self.requests.items():
-            if wanted.reported is None and self.world.now - wanted.polled > self.limits.cancel_after / 3:
+            if wanted.reported is None and self.world.now - wanted.polled > self.limits.cancel_after_seconds / 3:
                 self.poll(id_)
         if self.judge.hosts() - self.machines().keys():
             self.list_hosts()

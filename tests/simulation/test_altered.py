@@ -85,7 +85,7 @@ def test_no_machine_is_made_unseen_and_each_request_ends_with_the_clusters_doing
         assert not unended, f"seed {seed}: {unended} have not ended"
         memory = sim.memory()
         assert memory is not None
-        known = {slot.name for _, slot in memory.slots if not slot.deletion.gone}
+        known = {slot.name for _, slot in memory.slots if not slot.deletion.is_gone}
         assert sim.machines().keys() <= known, f"seed {seed}: {sim.machines().keys() - known} run unseen"
         answers = [json.loads(wanted.reported or "{}") for wanted in sim.requests.values()]
         failed = [one["message"] for entry in answers for one in entry["machines"] if one["result"] == "fail"]

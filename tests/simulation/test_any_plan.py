@@ -34,8 +34,8 @@ from provisioner.model import (
 from provisioner.names import split_name
 from provisioner.planning.core.draft import TRANSITIONS
 from provisioner.planning.core.holds import in_force
-from provisioner.planning.plan import World, make_plan, perceive
-from provisioner.planning.report.answers import losses, request_answer
+from provisioner.planning.plan import World, apply_inputs, make_plan
+from provisioner.planning.report.answers import find_losses, request_answer
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -63,8 +63,8 @@ from tests.unit.planning.test_holds import DRAIN, PAUSE, STOP, cancel
 
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 SLOTS = 6
-THREE = limits(pool("a", max_machines=4, max_pending=3, initial_window=3), pool("b", max_machines=3, lag=30.0),
-               pool("c", paused=True), maximum=8)  # fmt: skip
+THREE = limits(pool("a", max_machines=4, max_pending=3, initial_window=3), pool("b", max_machines=3, lag_seconds=30.0),
+               pool("c", is_paused=True), maximum=8)  # fmt: skip
 CAPS = {"a": 4, "b": 3, "c": 0}
 TIMES = st.sampled_from([NOW - 4000, NOW - 700, NOW - 200, NOW - 100, NOW - 30, NOW - 2, NOW])
 
@@ -85,13 +85,13 @@ def any_slot(draw: st.DrawFn, number: int, request: str, ended: bool) -> Slot:
         verdict,
         request,
         pool=where,
-        opened=opened,
-        submitted=opened if sent else None,
-        accepted=seen or (sent and draw(st.booleans())),
-        seen=seen,
-        ran=opened if ran else None,
-        gone=verdict not in DESIRED and (not sent or draw(st.booleans())),
-        absent=draw(st.sampled_from([None, NOW - 40, SEEN])),
+        opened_at=opened,
+        submitted_at=opened if sent else None,
+        is_accepted=seen or (sent and draw(st.booleans())),
+        was_seen=seen,
+        ran_at=opened if ran else None,
+        is_gone=verdict not in DESIRED and (not sent or draw(st.booleans())),
+        absent_since=draw(st.sampled_from([None, NOW - 40, SEEN])),
         delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in DESIRED else None,
         fingerprint=machine(number).fingerprint if seen else Fingerprint(),
         failure=draw(st.sampled_from([None, BROKEN, STOCKOUT])),
@@ -109,8 +109,8 @@ def any_record(draw: st.DrawFn, request: str) -> RequestRecord:
         ended=ended,
         ended_at=BEFORE if ended else None,
         reported_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
-        deadline=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
-        cancelling=draw(st.booleans()),
+        deadline_at=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
+        is_cancelling=draw(st.booleans()),
     )
 
 
@@ -127,7 +127,7 @@ def any_observation(draw: st.DrawFn, where: str, remembered: Memory) -> Observat
         return None
     if kind == "failed":
         return unobserved(where)
-    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.deletion.gone]
+    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.deletion.is_gone]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
     began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
@@ -140,7 +140,7 @@ ANY_PRESSURE = st.builds(
     level=st.just(1),
     blocked_at=st.just(NOW - 50),
     retry_at=st.sampled_from([0.0, NOW + 10]),
-    probing=st.booleans(),
+    is_probing=st.booleans(),
     failure=st.just(STOCKOUT),
     closed_since=st.sampled_from([None, NOW - 10, NOW - 500]),
 )
@@ -161,9 +161,9 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
         where: observation for where in "abc" if (observation := draw(any_observation(where, remembered))) is not None
     }
     activity = HfActivity(
-        polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
-        active=draw(TIMES),
-        reported=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
+        polled_at=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
+        last_call_at=draw(TIMES),
+        read_ids=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
     return World(intent_of(remembered), observations, activity, draw(st.frozensets(st.sampled_from("abc")))), remembered
@@ -174,7 +174,7 @@ def usable(world: World) -> set[str]:
     seen = {
         observation.pool
         for observation in world.observations.values()
-        if isinstance(observation, Snapshot) and NOW - observation.began <= 60
+        if isinstance(observation, Snapshot) and NOW - observation.began_at <= 60
     }
     return seen - world.busy
 
@@ -191,7 +191,7 @@ def slots_of(remembered: Memory) -> dict[str, Slot]:
 
 def there(remembered: Memory, where: str) -> set[str]:
     """Return the machines that may exist in a pool."""
-    return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.deletion.gone}
+    return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.deletion.is_gone}
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
@@ -228,9 +228,11 @@ def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(_: Wo
     assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
     for create in made.creates:
         one = made.memory.requests[create.request].slots[number_of(create.name)]
-        assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
+        assert (one.name, one.pool, one.verdict, one.submitted_at) == (create.name, create.pool, Verdict.OPEN, NOW)
         before = slots_of(known).get(one.name)
-        assert before is None or (before.pool == one.pool and not before.observed.seen and not before.observed.accepted)
+        assert before is None or (
+            before.pool == one.pool and not before.observed.was_seen and not before.observed.is_accepted
+        )
 
 
 def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Memory, made: Plan) -> None:
@@ -256,7 +258,7 @@ def once_recorded_it_asks_for_nothing_again(world: World, _: Memory, made: Plan)
     second = make_plan(again, made.memory, THREE, NOW)
     # Room that one request freed may go to another request, but not twice.
     assert not {create.name for create in made.creates} & {create.name for create in second.creates}
-    assert not any(create.again for create in second.creates)
+    assert not any(create.is_repeated for create in second.creates)
     assert second.deletes == ()
 
 
@@ -265,11 +267,11 @@ def the_same_inputs_make_the_same_plan(world: World, known: Memory, made: Plan) 
 
 
 def a_request_past_its_deadline_ends(_: World, __: Memory, made: Plan) -> None:
-    assert all(each.ended is not None or each.deadline > NOW for each in made.memory.requests.values())
+    assert all(each.ended is not None or each.deadline_at > NOW for each in made.memory.requests.values())
 
 
 def what_is_decided_revises_no_terminal_answer_that_was_settled_before(world: World, known: Memory, made: Plan) -> None:
-    settled = perceive(world, known, THREE, NOW).requests
+    settled = apply_inputs(world, known, THREE, NOW).requests
     for id_, after in made.memory.requests.items():
         if id_ in known.requests and known.requests[id_].ended is not None:
             assert request_answer(after) == request_answer(settled[id_])
@@ -327,16 +329,16 @@ def test_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory],
     reported = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
     usual = make_plan(world, remembered, THREE, NOW)
     assert not any(holds.against(create.pool) for create in reported.creates)
-    assert not {create.request for create in reported.creates} & holds.of(HoldKind.CANCEL).keys()
+    assert not {create.request for create in reported.creates} & holds.of_kind(HoldKind.CANCEL).keys()
     if holds.stop:
         assert (reported.creates, reported.deletes) == ((), ())
     assert {delete.pool for delete in reported.deletes} <= usable(world)
-    cancelled = holds.of(HoldKind.CANCEL)
+    cancelled = holds.of_kind(HoldKind.CANCEL)
     for id_, before in remembered.requests.items():
         for number, one in before.slots.items():
             alone = usual.memory.requests[id_].slots[number].verdict
-            if before.ended or (one.ran is not None and id_ in cancelled):
+            if before.ended or (one.ran_at is not None and id_ in cancelled):
                 assert reported.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
-    for named, loss in losses(reported.memory, world.activity, NOW, holds).items():
-        if named not in losses(reported.memory, world.activity, NOW):
+    for named, loss in find_losses(reported.memory, world.activity, NOW, holds).items():
+        if named not in find_losses(reported.memory, world.activity, NOW):
             assert loss.grace > 0, "an existing machine is never reported as gone"

@@ -11,7 +11,7 @@ import pytest
 from provisioner.lab.cloud.world import Fault
 from provisioner.lab.virtual.run import Provisioner, Stage
 from provisioner.lab.virtual.scenario_file import scenarios
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Backoff, ErrorClass, Failure, Window
 from tests.simulation.watched import Watched
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
@@ -67,7 +67,7 @@ def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_ti
     hole = Hole(2.0, a=HOLE)
     assert WANTED <= hole.made["a"] < 2 * WANTED
     known, why = hole.windows[-1], Failure(ErrorClass.OTHER, "Lost in its first 300 s: The machine ended: exit code 1.")
-    assert (known.probing, known.failure, known.early_loss) == (True, why, why)
+    assert (known.is_probing, known.failure, known.early_loss) == (True, why, why)
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
 )
 def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:
     limits = limits_of([GROUP.name])
-    pool = replace(limits.pools[GROUP.name], initial_window=15, early_loss=EARLY)
+    pool = replace(limits.pools[GROUP.name], initial_window=15, early_loss_seconds=EARLY)
     limits = replace(limits, pools={GROUP.name: pool}, backoff=Backoff())
     spec = GROUP if closes else SPEC
     with VirtualSite(tmp_path, spec, limits=limits, faults=[Fault(mode, params={"seconds": 30.0})]) as site:
@@ -171,6 +171,6 @@ def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, close
         assert memory is not None
         known = memory.windows[GROUP.name, "T"]
         slots = [slot for record in memory.requests.values() for slot in record.slots.values()]
-        made = sum(slot.submitted is not None for slot in slots)
+        made = sum(slot.submitted_at is not None for slot in slots)
     assert (known.early_loss is not None) is closes
     assert (made < 30) is closes, f"{made} machines"

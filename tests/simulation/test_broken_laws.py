@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from provisioner.hostfactory import Loss
-from provisioner.loop import reconciler, startup
+from provisioner.loop import cached_state, reconciler
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
@@ -99,12 +99,12 @@ def memory_is_recorded_a_cycle_late() -> Break:
 
 
 def a_failed_observation_is_an_empty_pool() -> Break:
-    perceive = reconciler.perceive
+    perceive = reconciler.apply_inputs
 
     def trusting(world: plan.World, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
         observations = {
-            pool: Snapshot(pool, observation.began, {}, asked=names)
+            pool: Snapshot(pool, observation.began_at, {}, asked=names)
             if isinstance(observation, ObservationFailed)
             else observation
             for pool, observation in world.observations.items()
@@ -193,14 +193,14 @@ def only_wanted_machines_count_against_a_cap() -> Break:
             if slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED)
         ]
         self.occupied = Counter(key for _, key in wanted)
-        self.starting = Counter(key for slot, key in wanted if slot.ran is None)
+        self.starting = Counter(key for slot, key in wanted if slot.ran_at is None)
 
     return patch.object(capacity.Capacity, "__init__", blind)
 
 
 def one_observation_proves_an_absence() -> Break:
     pool = Draft.pool
-    return patch.object(Draft, "pool", lambda self, name: replace(pool(self, name), lag=0.0))
+    return patch.object(Draft, "pool", lambda self, name: replace(pool(self, name), lag_seconds=0.0))
 
 
 def a_return_is_done_when_it_is_read() -> Break:
@@ -232,12 +232,12 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
         if any(slot.verdict is Verdict.FAILED for slot in record.slots.values()):
             draft.update(record.id, ended=RequestStatus.COMPLETE, ended_at=draft.now)
 
-    conclude = plan.conclude
+    conclude = plan.end_request
     return patch.object(plan, "conclude", rash)
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
-    rebuild = startup.rebuild
+    rebuild = cached_state.rebuild_memory
 
     def forgetful(*arguments: Any) -> Memory:
         memory = rebuild(*arguments)
@@ -246,35 +246,35 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(startup, "rebuild", forgetful)
+    return patch.object(cached_state, "rebuild", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:
     find_orphans = orphans.find_orphans
 
     def deaf(draft: Draft, activity: HfActivity, busy: Collection[str]) -> None:
-        find_orphans(draft, replace(activity, listed={}), frozenset(busy))
+        find_orphans(draft, replace(activity, listed_at={}), frozenset(busy))
 
     return patch.object(plan, "find_orphans", deaf)
 
 
 def the_last_machines_of_a_request_get_no_time() -> Break:
-    time_over = plan.time_over
+    time_over = plan.format_time_over
 
     def hasty(draft: Draft, record: RequestRecord) -> str:
         late = time_over(draft, record)
-        return late or ("at once" if any(slot.ran is not None for slot in record.slots.values()) else "")
+        return late or ("at once" if any(slot.ran_at is not None for slot in record.slots.values()) else "")
 
     return patch.object(plan, "time_over", hasty)
 
 
 def machines_are_old_from_the_beginning() -> Break:
-    offer_ending = plan.offer_ending
+    offer_ending = plan.retire_machines
 
     def hasty(draft: Draft) -> None:
         templates = draft.limits.templates
         draft.limits = replace(
-            draft.limits, templates={id_: replace(one, max_lifetime=1.0) for id_, one in templates.items()}
+            draft.limits, templates={id_: replace(one, max_lifetime_seconds=1.0) for id_, one in templates.items()}
         )
         offer_ending(draft)
 
@@ -292,7 +292,7 @@ def holds_hold_nothing() -> Break:
 
 
 def reclaimed_machines_are_reported_as_gone() -> Break:
-    asked_back = answers.asked_back
+    asked_back = answers.make_loss_finder
 
     def rash(holds: Holds) -> Callable[[Slot], Loss | None]:
         asked = asked_back(holds)
@@ -306,7 +306,7 @@ def what_is_cancelled_is_deleted() -> Break:
 
     def rash(draft: Draft) -> None:
         cancel_asked(draft)
-        for name in draft.holds.of(HoldKind.CANCEL):
+        for name in draft.holds.of_kind(HoldKind.CANCEL):
             slot = draft.named(name)
             if slot is not None and slot.verdict is Verdict.SUCCEEDED:
                 draft.close(slot, Verdict.LOST, reason=DeleteReason.LOST)

@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import RequestRecord, Slot, Verdict
 from provisioner.state.errors import StateMissing
@@ -22,7 +22,7 @@ from tests.support.inline_actors import InlineActors
 
 MINUTES, DAY = 600.0, 86400.0
 JUMPS = pytest.mark.parametrize("jump", [MINUTES, DAY, -DAY])
-BOOT = LIMITS.pools["pool"].boot_deadline
+BOOT = LIMITS.pools["pool"].boot_deadline_seconds
 ORPHAN = "hf-zzzzzzzzzz-000000"
 STEP = 5.0
 
@@ -107,7 +107,7 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
     site.place.place.create(ORPHAN, Mark("demo", "pool", ORPHAN))
     site.run(10.0)
     site.run(BOOT / 2)
-    deadline = site.record(id_).deadline
+    deadline = site.record(id_).deadline_at
     jumped(site, jump, restarted=restarted)
     site.run(BOOT / 2 - 20.0)
     assert {slot.verdict for slot in site.slots(id_)} == {Verdict.OPEN}, "it boots within its time"
@@ -115,7 +115,7 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
     site.run(30.0)
     assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "and no longer"
     assert ORPHAN in [delete.name for delete in site.place.deleted]
-    assert site.record(id_).deadline == deadline
+    assert site.record(id_).deadline_at == deadline
     assert {slot.verdict for slot in site.slots(kept)} == {Verdict.SUCCEEDED}
     assert not site.state.status.read_lost()
 
@@ -158,4 +158,4 @@ def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: 
     site.run(BOOT / 2 - 20.0)
     assert {slot.verdict for slot in site.slots(id_)} == {Verdict.OPEN}
     record = site.record(id_)
-    assert record.deadline - record.read == LIMITS.request_deadline
+    assert record.deadline_at - record.read_at == LIMITS.request_deadline_seconds

@@ -15,7 +15,7 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.backends.events import Hint, Sieve
+from provisioner.backends.pubsub_events import Hint, Sieve
 from provisioner.lab.cloud.compute.settings import Switches, Timings
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
@@ -34,7 +34,14 @@ EXACT = Timings(
 )
 """Durations without chance; only the log entries are left to chance."""
 
-BETA = PoolLimits("beta", initial_window=50, boot_deadline=200.0, spill_after=150.0, lag=30.0, stale_after=90.0)
+BETA = PoolLimits(
+    "beta",
+    initial_window=50,
+    boot_deadline_seconds=200.0,
+    spill_after_seconds=150.0,
+    lag_seconds=30.0,
+    stale_after_seconds=90.0,
+)
 EVENTFUL = replace(
     LIMITS,
     pools=LIMITS.pools | {"beta": BETA},
@@ -115,7 +122,7 @@ class EventRun:
         now = self.sim.life.clock.now()
         for hint in self._news:
             if hint.grace is not None:
-                self.sim.notices.hear(hint.instance, Notice(LossCause.PREEMPTED, now + hint.grace), now)
+                self.sim.notices.add(hint.instance, Notice(LossCause.PREEMPTED, now + hint.grace), now)
         self._news.clear()
 
     def _listen(self) -> None:

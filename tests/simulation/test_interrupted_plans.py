@@ -14,8 +14,8 @@ import pytest
 from provisioner.lab.virtual.run import Provisioner, Stage
 from provisioner.lab.virtual.scenario import Act, Event, Scenario
 from provisioner.lab.virtual.scenario_file import scenarios
-from provisioner.loop.actors import Batch
-from provisioner.loop.cycle import SupersededError
+from provisioner.loop.batch_threads import Batch
+from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Create
 from tests.simulation.watched import Watched
 

@@ -116,7 +116,7 @@ def test_hf_keeps_no_machine_that_does_not_run(part: int, sims: list[Simulation]
         memory = sim.memory()
         assert memory is not None
         there = sim.machines()
-        known = {slot.name for _, slot in memory.slots if not slot.deletion.gone}
+        known = {slot.name for _, slot in memory.slots if not slot.deletion.is_gone}
         assert there.keys() <= known, f"seed {seed}: {there.keys() - known} run unseen"
         idle = {name for name in sim.judge.hosts() if name not in there or not there[name].running}
         pools = [there[name].pool for name in idle if name in there]

@@ -36,7 +36,7 @@ def site() -> Iterator[Copied]:
     sim.poll_all()
     sim.cycle()
     assert all(sim.returns.values())
-    sim.run(LIMITS.retention + 1200.0, 30)
+    sim.run(LIMITS.retention_seconds + 1200.0, 30)
     assert done not in sim.hf.intent.read().requests
     sim.request("vms", 2)
     sim.run(300.0, 15)

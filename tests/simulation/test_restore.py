@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pytest
 
 from provisioner.model import BrakeReason, Memory
-from provisioner.planning.core.usage import by_pool, used
-from provisioner.state.archive import Dump, unpack
-from provisioner.state.dump import take
-from provisioner.state.memory import MemoryCodec
-from provisioner.state.restore import restore
+from provisioner.planning.core.usage import by_pool, get_usage
+from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import Dump, unpack
+from provisioner.state.memory_file import MemoryCodec
+from provisioner.state.restore import restore_dump
 from tests.simulation.simulation import LIMITS, PROVISIONER
 from tests.simulation.site import Site, three_requests
 
@@ -38,13 +38,13 @@ class Dumped(Site):
     def loses_all(self) -> None:
         """Empty the directory, and restore the dump into it."""
         self.sim.wipe()
-        restore(self.sim.hf, self.dump, PROVISIONER, replaces=False)
+        restore_dump(self.sim.hf, self.dump, PROVISIONER, replaces=False)
         self.sim.restart()
 
     def goes_back(self) -> None:
         """Replace the existing files by the dump."""
         self.sim.judge.note_lost_files(["intent", "memory", "status"])
-        restore(self.sim.hf, self.dump, PROVISIONER, replaces=True)
+        restore_dump(self.sim.hf, self.dump, PROVISIONER, replaces=True)
         self.sim.restart()
 
     def made_again(self) -> Memory:
@@ -63,18 +63,18 @@ class Dumped(Site):
 
 def hours(memory: Memory) -> Mapping[str, int]:
     """Return the usage of each pool's machines when a memory was written, in milliseconds."""
-    return by_pool(used(memory, memory.written.time, memory.written.ahead))
+    return by_pool(get_usage(memory, memory.written.time, memory.written.ahead))
 
 
 @pytest.fixture
 def site() -> Iterator[Dumped]:
     sim = three_requests()
     done, _, opened = sim.requests
-    dump = unpack("dump", take(sim.hf)[1])
+    dump = unpack("dump", take_dump(sim.hf)[1])
     sim.run(300.0, 15)
     sim.poll_all()
     sim.return_machines(name for name in sim.judge.hosts() if done in name)
-    sim.run(LIMITS.retention + 1200.0, 30)
+    sim.run(LIMITS.retention_seconds + 1200.0, 30)
     sim.poll_all()
     sim.request("vms", 2)
     sim.run(300.0, 15)
@@ -124,7 +124,7 @@ def test_answers_reported_since_the_dump_stay_where_the_directory_is_still_there
 
 
 def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dumped) -> None:
-    site.dump = unpack("dump", take(site.sim.hf)[1])
+    site.dump = unpack("dump", take_dump(site.sim.hf)[1])
     assert site.saved().usage.days, "one has gone"
     site.sim.run(600.0, 10)
     site.loses_all()
@@ -134,7 +134,7 @@ def test_usage_until_the_dump_is_restored_and_no_hour_is_counted_twice(site: Dum
         site.saved().usage.since_wall,
     )
 
-    kept = [slot for record in rebuilt.requests.values() for slot in record.slots.values() if not slot.deletion.gone]
+    kept = [slot for record in rebuilt.requests.values() for slot in record.slots.values() if not slot.deletion.is_gone]
     site.sim.run(3600.0, 60)
     grown = sum(hours(site.memory()).values()) - sum(hours(rebuilt).values())
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)

@@ -13,8 +13,8 @@ from provisioner.lab.virtual.run import play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
-from provisioner.planning.allocate import capacity, scheduling
-from provisioner.planning.core import window
+from provisioner.planning.allocate import capacity, machine_requests
+from provisioner.planning.core import create_window
 from provisioner.planning.observe import trust
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -37,12 +37,14 @@ def without(module: Any, name: str, value: object) -> Switch:
 
 
 def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
-    room = window.room
-    patch.setattr(window, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes))
+    room = create_window.room
+    patch.setattr(
+        create_window, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes)
+    )
 
 
 def each_place_seems_to_have_room(patch: pytest.MonkeyPatch) -> None:
-    for module in (capacity, scheduling):
+    for module in (capacity, machine_requests):
         patch.setattr(module, "lacks_room", lambda *_: False)
 
 
@@ -54,12 +56,14 @@ def room_is_like_any_other(patch: pytest.MonkeyPatch) -> None:
 
 RULES = {
     "the window grows by two with each machine that runs": Rule(
-        "step", "t90_running", 384, without(window, "GROWTH", 1), 0.25
+        "step", "t90_running", 384, without(create_window, "GROWTH", 1), 0.25
     ),
     "what failed keeps its room until the round is over": Rule(
         "crash-loop", "created", 130, every_failure_frees_room, 1.0
     ),
-    "a round is a hundred results at most": Rule("observation-old", "created", 610, without(window, "ROUND", 10**6)),
+    "a round is a hundred results at most": Rule(
+        "observation-old", "created", 610, without(create_window, "ROUND", 10**6)
+    ),
     "where there is no room the next pool is asked at once": Rule(
         "stockout-first", "t90", 420, each_place_seems_to_have_room, 0.5
     ),

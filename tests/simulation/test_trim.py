@@ -14,7 +14,7 @@ import pytest
 
 from tests.simulation.simulation import LIMITS, Simulation, crash, disk_is_full
 
-RETENTION = LIMITS.retention
+RETENTION = LIMITS.retention_seconds
 
 
 def finished_simulation() -> Simulation:
@@ -111,7 +111,7 @@ NO_CAPS = replace(
         for name, pool in LIMITS.pools.items()
     },
     templates={name: replace(template, max_machines=None) for name, template in LIMITS.templates.items()},
-    retention=KEPT,
+    retention_seconds=KEPT,
 )
 
 

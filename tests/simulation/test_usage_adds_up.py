@@ -10,10 +10,10 @@ import pytest
 from provisioner.lab.virtual.run import Provisioner, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import scenarios
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
-from provisioner.planning.allocate.budget import cost
-from provisioner.planning.core.usage import by_pool, used
+from provisioner.planning.allocate.budget import get_cost
+from provisioner.planning.core.usage import by_pool, get_usage
 from provisioner.telemetry.cycle_meter import machine_seconds
 
 SCENARIO: dict[str, Any] = {
@@ -74,7 +74,7 @@ class Counted(Provisioner):
         if report.memory is None or report.problem:
             return
         self._looked |= {
-            observation.pool: observation.began
+            observation.pool: observation.began_at
             for observation in report.observations.values()
             if isinstance(observation, Snapshot)
         }
@@ -94,7 +94,7 @@ class Day:
         memory = self.provisioner.loop.reconciler.memory
         assert memory is not None
         self.memory: Memory = memory
-        self.usage = used(memory, clock.now(), clock.wall() - clock.now())
+        self.usage = get_usage(memory, clock.now(), clock.wall() - clock.now())
 
     def _begin(self, stage: Stage) -> Provisioner:
         self.stage, self.ledger, self.provisioner = stage, stage.ledger, Counted(stage)
@@ -106,7 +106,7 @@ class Day:
 def test_hours_and_costs_are_those_of_the_places(events: str, hours: float) -> None:
     day = Day(EVENTS[events], hours=hours)
     tally, reported = day.ledger.tally, sum(by_pool(day.usage).values()) / 1000
-    total = sum(cost(day.limits, cells) for cells in day.usage.values())
+    total = sum(get_cost(day.limits, cells) for cells in day.usage.values())
 
     assert not day.broken
     assert tally.gone > 20

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from provisioner.lab.virtual.run import Provisioner, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
-from provisioner.planning.core.usage import by_pool, used
+from provisioner.planning.core.usage import by_pool, get_usage
 
 QUIET_SECONDS = 600.0
 """Seconds at the end of a run in which no call is needed if all is well again."""
@@ -49,7 +49,7 @@ class Watched:
         """Return the average seconds of each machine by which memory's usage differs from the truth of the places."""
         memory, clock = self._provisioner.loop.reconciler.memory, self._provisioner.loop.clock
         assert memory is not None
-        reported = sum(by_pool(used(memory, clock.now(), 0.0)).values()) / 1000
+        reported = sum(by_pool(get_usage(memory, clock.now(), 0.0)).values()) / 1000
         tally = self._stage.ledger.tally
         return abs(reported - tally.seconds) / tally.created
 

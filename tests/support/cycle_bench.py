@@ -10,7 +10,7 @@ from pathlib import Path
 
 from provisioner.backends import MayStart
 from provisioner.lab.fake import Entry, FakeBackend, FakePool
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Create,
@@ -151,7 +151,7 @@ class Bench:
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
         """Return newer observations that show the same."""
-        return {name: replace(observation, began=self.clock.time) for name, observation in observations.items()}
+        return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
         """Return the observations of a cycle that plans nothing any more."""

@@ -14,7 +14,7 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import stamp
+from provisioner.state.journal import format_time
 from provisioner.state.marker_files import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.pool_status import PoolStatus
@@ -69,7 +69,9 @@ class Desk:
     def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:
         """Write lines of a second each, the first so many seconds ago."""
         began = time.time() - ago
-        self.state.journal.append({"time": stamp(began + n), "cycle": n} | dict(line) for n, line in enumerate(lines))
+        self.state.journal.append(
+            {"time": format_time(began + n), "cycle": n} | dict(line) for n, line in enumerate(lines)
+        )
 
     def call(self, command: str, *arguments: str) -> tuple[int, str, str]:
         """Run a command; return its exit code and both outputs."""

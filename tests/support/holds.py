@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.model import Hold, HoldKind
 from provisioner.state.directory import StateDir
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import with_hold, without_holds
 
 STOP = Hold(HoldKind.STOP_ALL, "", "ann", 1.5, "cloud is down")
 PAUSE = Hold(HoldKind.PAUSE, "a", "bob", 2.0)
@@ -14,9 +14,9 @@ CANCEL = Hold(HoldKind.CANCEL, "aaaaaaaaaa", "eve", 4.0, "wrong job")
 
 def pull(state: StateDir, *holds: Hold) -> None:
     for hold in holds:
-        state.holds.change(lambda current, hold=hold: pulled(current, hold))  # type: ignore[misc]
+        state.holds.change(lambda current, hold=hold: with_hold(current, hold))  # type: ignore[misc]
 
 
 def release(state: StateDir, *kinds: HoldKind, target: str = "a") -> None:
     by = Hold(kinds[0], target, "joe", 9.0, "all is well")
-    state.holds.change(lambda current: let_go(current, kinds, by))
+    state.holds.change(lambda current: without_holds(current, kinds, by))

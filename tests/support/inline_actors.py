@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 from provisioner.backends import Backend
-from provisioner.loop.actors import Batch, Results, carry_out
+from provisioner.loop.batch_threads import Batch, Results, carry_out
 
 
 class InlineActors:

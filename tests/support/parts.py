@@ -21,17 +21,17 @@ PLACES = {
     Slot: _places(observed=Observed, life=Life, deletion=Deletion)
     | {
         "delete": ("deletion", "reason"),
-        "delete_sent": ("deletion", "sent"),
-        "delete_begun": ("deletion", "begun"),
+        "delete_sent": ("deletion", "sent_at"),
+        "delete_begun": ("deletion", "first_sent_at"),
         "tries": ("tries", "failed"),
         "tried": ("tries", "failure"),
     },
     Limits: {
-        "orphan_grace": ("orphans", "grace"),
+        "orphan_grace": ("orphans", "grace_seconds"),
         "orphan_cap_per_hour": ("orphans", "cap_per_hour"),
-        "delete_unlisted_after": ("orphans", "unlisted_after"),
-        "backoff_first": ("backoff", "first"),
-        "backoff_last": ("backoff", "last"),
+        "delete_unlisted_after": ("orphans", "unlisted_after_seconds"),
+        "backoff_first": ("backoff", "first_seconds"),
+        "backoff_last": ("backoff", "last_seconds"),
     },
     Memory: _places(written=Moment, orphans=Orphans, hosts=Hosts, places=Places)
     | {

@@ -33,9 +33,9 @@ from provisioner.model import (
 from provisioner.settings.definitions import Server as Readers
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.authentication import NO_AUTHENTICATION
+from provisioner.telemetry.machine_plots import SAMPLE_SECONDS, Samples
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, StandingRefusal
-from provisioner.telemetry.samples import SAMPLE_SECONDS, Samples
 from provisioner.telemetry.server import Health, Server
 from tests.support.stores import add_request
 from tests.unit.core import BEFORE, NOW, running, slot
@@ -63,8 +63,8 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         running(0, pool=word, ip=word, request="aaaaaaaaaa"),
         slot(1, pool=word, failure=failure),
         slot(2, Verdict.FAILED, pool=word, failure=failure),
-        running(3, pool=word, set_aside=True),
-        running(4, Verdict.RETURNED, pool=word, stuck=True),
+        running(3, pool=word, is_set_aside=True),
+        running(4, Verdict.RETURNED, pool=word, is_stuck=True),
     )
     requests = [
         RequestRecord(

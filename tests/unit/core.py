@@ -37,8 +37,8 @@ from provisioner.model import (
 )
 from provisioner.names import machine_name
 from provisioner.planning.allocate.capacity import Capacity
-from provisioner.planning.allocate.fair_order import turns
-from provisioner.planning.allocate.scheduling import ask
+from provisioner.planning.allocate.fair_order import order_requests
+from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet
@@ -108,7 +108,7 @@ def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
         return []
     before = {one.name: one for _, one in former.slots}
     return [
-        Transition(of.template, of.read, before.get(one.name), one)
+        Transition(of.template, of.read_at, before.get(one.name), one)
         for of, one in now.slots
         if before.get(one.name) is not one
     ]
@@ -119,26 +119,37 @@ def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
 
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
     """A slot whose create was accepted, and whose machine nobody has seen; a closed one is to be deleted as failed."""
-    closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
-    defaults: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
+    closed = {} if verdict in DESIRED else {"closed_at": BEFORE, "delete": DeleteReason.FAILED}
+    defaults: dict[str, Any] = {"pool": "a", "opened_at": BEFORE, "submitted_at": BEFORE, "is_accepted": True}
     return make_slot(name(number, request), verdict=verdict, **(defaults | closed | changes))
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
     """A slot whose machine runs, as ``machine(number)`` makes it."""
     seen = machine(number, request=request)
-    facts = {"seen": True, "ran": BEFORE, "fingerprint": seen.fingerprint, "ip": seen.ip, "launched": seen.launched}
+    facts = {
+        "was_seen": True,
+        "ran_at": BEFORE,
+        "fingerprint": seen.fingerprint,
+        "ip": seen.ip,
+        "launched": seen.launched,
+    }
     return slot(number, verdict, request, **(facts | changes))
 
 
 def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> Slot:
     """A slot for which no call was ever made."""
-    return slot(number, verdict, **({"submitted": None, "accepted": False} | changes))
+    return slot(number, verdict, **({"submitted_at": None, "is_accepted": False} | changes))
 
 
 def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
     """A request of as many machines as it has slots."""
-    defaults: dict[str, Any] = {"template": TEMPLATE, "count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
+    defaults: dict[str, Any] = {
+        "template": TEMPLATE,
+        "count": len(slots),
+        "read_at": BEFORE,
+        "deadline_at": BEFORE + 3600.0,
+    }
     if changes.get("ended"):
         defaults |= {"ended_at": BEFORE}
     numbers = {one.number: one for one in slots}
@@ -147,7 +158,7 @@ def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
 
 
 def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> ReturnRecord:
-    return ReturnRecord(id_, names, **({"read": BEFORE, "deadline": BEFORE + 3600.0} | changes))
+    return ReturnRecord(id_, names, **({"read_at": BEFORE, "deadline_at": BEFORE + 3600.0} | changes))
 
 
 def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
@@ -203,15 +214,17 @@ def unmet_of(
 ) -> Mapping[str, tuple[Unmet, ...]]:
     """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
     full = [
-        slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.observed.seen
+        slot
+        for _, slot in remembered.slots
+        if slot.failure and slot.failure.error.has_no_room and slot.observed.was_seen
     ]
-    machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
+    machines = {one.name: Machine(one.name, Phase.PENDING, has_no_room=True) for one in full if one.ran_at is None}
     observations = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
     draft = draft_of(remembered, *observations, limits=limits)
     draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}
-    capacity, order = capacity_of(draft), turns(draft.records())
+    capacity, order = capacity_of(draft), order_requests(draft.records())
     for id_ in order:
-        ask(draft, draft.requests[id_], capacity)
+        request_machines(draft, draft.requests[id_], capacity)
     capacity.note_windows()
     return find_unmet(draft, capacity, order)
 
@@ -230,7 +243,7 @@ def plan(
     world = World(
         intent or intent_of(remembered),
         {one.pool: one for one in observations},
-        activity or HfActivity(since=now, active=now),
+        activity or HfActivity(since=now, last_call_at=now),
         frozenset(busy),
         holds=holds,
     )

@@ -17,10 +17,10 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 
 from provisioner.backends import BackendError
+from provisioner.backends.client_connections import MOST_PAGES, PAGE, read_body
 from provisioner.backends.concurrency import MOST, Flow
-from provisioner.backends.connections import MOST_PAGES, PAGE, read_body
-from provisioner.backends.network import failed_call, seconds_until
 from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.proxies_and_authorities import failed_call, seconds_until
 from provisioner.backends.responses import class_of_status, json_object, smaller_page
 from provisioner.model import ErrorClass, Failure
 
@@ -54,7 +54,7 @@ class KubeTimes:
     blind: float = 10.0
     """Time for which a cache stays valid without its stream, because a restarted stream is no outage."""
     first_observation: float = 10.0
-    """Longest wait of the first observation for the first list."""
+    """Most seconds that the first observation waits for the first list."""
     stream: float = 270.0
     """Length of a stream, ± 10 % so that many watches do not restart together."""
     first_retry: float = 0.1

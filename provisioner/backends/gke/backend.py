@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from provisioner.backends import BackendError, Ended, Finding, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes
@@ -25,7 +25,7 @@ from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.pods import Identity, altered
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
@@ -81,7 +81,7 @@ class GkeBackend:
         """Set the loop time after which a live watch must have listed the pods again."""
         self._list_after_time = when
 
-    @understood()
+    @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
@@ -92,14 +92,14 @@ class GkeBackend:
         sought = self._cache.worth_asking(dict(sought))
         there = self._find_pods(sought)
         machines = self._cache.with_strayed(there, sought, now)
-        strayed = [name for name in there if name in machines and machines[name].strayed]
+        strayed = [name for name in there if name in machines and machines[name].is_strayed]
         if self._cache.is_missing_any(there):
             self._list_after_time = now
         others = there.keys() - machines.keys()
         ours = {name for name in others if self._identity.is_of_provisioner(there[name])}
         return Snapshot(
             pool=self.pool,
-            began=now,
+            began_at=now,
             wall=self._api.clock.now(),
             machines=machines,
             foreign=frozenset(others - ours),
@@ -109,7 +109,7 @@ class GkeBackend:
             causes=self._cache.causes(),
             problems=(*self._api.clock.slowness(), *((STRAYED.format(len(strayed), min(strayed)),) if strayed else ())),
             endpoint_identity=self._endpoint_identity,
-            listed=listed,
+            listed_at=listed,
         )
 
     def _refresh(self, now: float) -> float | None:
@@ -144,7 +144,7 @@ class GkeBackend:
         if self._resolver is not None:
             self._resolver.close()
 
-    @understood()
+    @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
         """Create a pod as a dry run, under a name that no machine has, and check the rights that the loop needs."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
@@ -168,7 +168,7 @@ class GkeBackend:
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
         return altered({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
 
-    @understood(ErrorClass.UNAVAILABLE)
+    @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. An accepted pod is in the next observation, however late the watch is."""
         asked: PodSpec | None = spec
@@ -201,14 +201,14 @@ class GkeBackend:
             raise BackendError(ErrorClass.OTHER, f'pod "{create.name}" exists already and is being deleted')
         return pod
 
-    @understood(ErrorClass.UNAVAILABLE)
+    @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete the slot's own pod. A pod that is gone or belongs to another owner is a success."""
         uid = delete.uid
-        if not uid and (pod := self._find_pod(delete.name)) and (delete.adopted or self._identity.owns(pod)):
+        if not uid and (pod := self._find_pod(delete.name)) and (delete.is_adopted or self._identity.owns(pod)):
             uid = str(pod["metadata"]["uid"])
         if uid:
-            self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
+            self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.is_forced else {})
         return {}
 
     def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
 from provisioner.backends.responses import ODD_RESPONSES, json_object
-from provisioner.interrupts import ended_first
+from provisioner.interrupts import ends_process
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
@@ -96,7 +96,7 @@ class ExecPlugin:
             start_new_session=True,
         ) as process:
             try:
-                with ended_first(process.pid):
+                with ends_process(process.pid):
                     output, stderr = self._outputs(process)
             except (subprocess.TimeoutExpired, BackendError):
                 os.killpg(process.pid, signal.SIGKILL)

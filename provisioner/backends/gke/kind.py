@@ -11,12 +11,12 @@ from provisioner.backends import Backend, MachineSize
 from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested_amount
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
-from provisioner.files.yaml_text import reason_of
+from provisioner.files.yaml_text import format_read_error
 from provisioner.hostfactory.templates import Template
 from provisioner.model import NEVER
-from provisioner.optional_packages import extra, needing
+from provisioner.optional_packages import extra, require_packages
 from provisioner.schema.pool import Site
-from provisioner.schema.problems import Problem
+from provisioner.schema.validation import Problem
 
 TOO_SHORT = "activeDeadlineSeconds is {:g}, so no pod lives for least_life_seconds ({:g}): lower that setting"
 RESTARTED = (
@@ -68,7 +68,7 @@ class Gke(Kind[GkePool]):
     def warnings(self, pool: GkePool) -> list[str]:
         """Return warnings on pod spec fields that are replaced, unknown, or hide a pod's end."""
         # The client's models take a third of a second to load.
-        with needing(self.distribution):
+        with require_packages(self.distribution):
             from provisioner.backends.gke.pod_fields import unknown_fields
             from provisioner.backends.gke.pods import OWN_LABELS
 
@@ -105,7 +105,7 @@ def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | No
     except PodSpecError as error:
         return f"{written!r}: {error}"
     except (OSError, ValueError) as error:
-        return f"{written!r} cannot be read: {reason_of(error)}"
+        return f"{written!r} cannot be read: {format_read_error(error)}"
     return None
 
 

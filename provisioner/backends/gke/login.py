@@ -17,8 +17,8 @@ from typing import Any
 import kubernetes.client
 
 from provisioner.backends import BackendError
+from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.concurrency import MOST
-from provisioner.backends.connections import bounded
 from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, Way, words
 from provisioner.backends.gke.credentials import (
     MALFORMED,
@@ -29,7 +29,7 @@ from provisioner.backends.gke.credentials import (
     read_credentials,
 )
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.network import authorities, proxy_login, signature
+from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
@@ -140,11 +140,11 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
     named = [os.path.expanduser(part) for part in str(pool.kubeconfig or "").split(os.pathsep)]
     signed = signature(named)
     credentials = read_credentials(pool, context, configuration)
-    configuration.ssl_ca_cert = configuration.ssl_ca_cert or authorities()
+    configuration.ssl_ca_cert = configuration.ssl_ca_cert or get_ca_bundle()
     configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
     signed += signature(files)
-    connections = bounded(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
+    connections = limit_responses(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
     is_usable = True
     if configuration.host.startswith("https:"):
         try:

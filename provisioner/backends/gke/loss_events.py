@@ -52,7 +52,7 @@ class UnsentLosses:
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of the losses with an Event of their own."""
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Number of the other losses by pool and reason."""
+    """Number of losses without an Event of their own, by pool and reason."""
     attached_to: dict[str, Ended] = field(default_factory=dict)
     """The pod, by pool, to which the Event on the other losses is attached."""
 

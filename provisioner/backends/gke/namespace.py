@@ -9,7 +9,7 @@ from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.loss_events import LossEvents
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_events import PodEvents
+from provisioner.backends.gke.pod_event_failures import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
-from provisioner.backends.connections import MOST_PAGES
+from provisioner.backends.client_connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pod_status import Pod
@@ -227,7 +227,7 @@ class PodCache:
             return None
         if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.is_resolved(name):
             self._dirty.add(name)
-            machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
+            machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
         if name in self._waits:
             machine = _explain_machine(machine, self._waits[name][0], self._reasons)
         if name not in self._endings:
@@ -240,11 +240,11 @@ def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failur
     """Return a waiting machine with its last Events. If its node has only begun to prepare it, there are none."""
     why = reasons.get(wait)
     if wait.placed:
-        return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
+        return replace(machine, failure=why, has_no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
         return machine
     combined = Failure(why.error, words(f"{why.text}; {machine.failure.text}"))  # the autoscaler's class, then its text
-    return replace(machine, failure=combined, no_room=why.text.startswith(FAILED))
+    return replace(machine, failure=combined, has_no_room=why.text.startswith(FAILED))
 
 
 def _number(version: object) -> int:

@@ -69,7 +69,7 @@ class PodCaches:
         return PodList((cache.identity for cache in self._wakes), self._is_spot)
 
     def replace(self, pods: PodList, version: str) -> None:
-        """Replace all caches by a complete list of that version."""
+        """Replace the content of all caches by a complete list, whose resource version is ``version``."""
         for cache, wake in self._wakes.items():
             cache.replace(pods.readings(cache.identity), version)
             wake()

@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes.client import models
 
-from provisioner.schema.problems import suggestion
+from provisioner.schema.validation import suggestion
 
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(\w+)\]")
 """Model's type of a field that contains a list or a mapping of objects."""

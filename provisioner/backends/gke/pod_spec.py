@@ -23,10 +23,10 @@ from typing import Any
 import yaml
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import signature
-from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
+from provisioner.backends.proxies_and_authorities import signature
+from provisioner.files.yaml_text import TOO_DEEP, format_read_error, format_syntax_error, parse, read_text
 from provisioner.model import Create, ErrorClass
-from provisioner.schema.problems import expected
+from provisioner.schema.validation import expected
 
 CONTAINERS = "hf-provisioner/containers"
 """Annotation of a pod with its pod spec's containers, because others (a service mesh) may add containers."""
@@ -112,7 +112,7 @@ class PodSpecFile:
                 return self._spec
             spec = read_pod_spec(self._path, self._namespace)
         except (OSError, ValueError) as error:
-            raise BackendError(ErrorClass.INVALID, f"{self._path}: {reason_of(error)}") from error
+            raise BackendError(ErrorClass.INVALID, f"{self._path}: {format_read_error(error)}") from error
         self._signature = now
         return spec
 
@@ -165,7 +165,7 @@ def _document(text: str) -> object:
     try:
         document, repeated = parse(text)
     except yaml.YAMLError as error:
-        raise PodSpecError(syntax_text(error)) from error
+        raise PodSpecError(format_syntax_error(error)) from error
     if repeated:
         raise PodSpecError(": ".join(repeated[0]))
     return document

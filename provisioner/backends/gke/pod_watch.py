@@ -21,11 +21,11 @@ from typing import Any
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
+from provisioner.backends.client_connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered_error, words
 from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pods import Identity
-from provisioner.backends.responses import ODD_RESPONSES, json_object, text, understood
+from provisioner.backends.responses import ODD_RESPONSES, json_object, text, translated_errors
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class PodWatch:
             self._replace(*self.list_pods())
             self._is_list_wanted.clear()
 
-    @understood(ErrorClass.UNAVAILABLE)
+    @translated_errors(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
         """Return a complete list of the pods of ``pool`` (None: of all pools) and its version. Raises BackendError."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from provisioner.backends.gke.pod_failures import NOT_PREPARED, failure, gates, hindrance
 from provisioner.backends.gke.pod_status import RECENT, Pod, cause_of, epoch, expiry, phase_of, seconds_left
+from provisioner.backends.gke.pod_status_failures import NOT_PREPARED, failure, gates, hindrance
 from provisioner.backends.responses import text
 from provisioner.model import Create, ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
 
@@ -121,8 +121,8 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
         launched=epoch(status.get("startTime") or created),
         failure=None if phase is Phase.RUNNING else failure(pod),
         cause=cause if phase in (Phase.STOPPING, Phase.GONE) else None,
-        gated=phase is Phase.PENDING and bool(gates(pod)),
-        expires=expiry(pod),
+        is_gated=phase is Phase.PENDING and bool(gates(pod)),
+        expires_at=expiry(pod),
         hindrance=hindrance(metadata) if phase is Phase.STOPPING else None,
     )
     return machine, Ending(cause, left) if cause is not None and left is not None else None
@@ -134,7 +134,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:
         notice = Notice(ending.cause, now + ending.seconds) if ending else None
-    return replace(machine, strayed=strayed, notice=notice)
+    return replace(machine, is_strayed=strayed, notice=notice)
 
 
 def altered(asked: Pod, made: Pod) -> str:

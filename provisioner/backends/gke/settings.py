@@ -17,7 +17,7 @@ from provisioner.schema.pool import (
     Pool,
     Switch,
 )
-from provisioner.schema.problems import Expects, expected, words_of
+from provisioner.schema.validation import Expects, expected, words_of
 
 Namespace = Annotated[
     str,
@@ -30,7 +30,7 @@ class GkePool(Pool):
     """Pods in one namespace of one cluster, all from one pod spec."""
 
     kind: Literal["gke"] = "gke"
-    """``gke``."""
+    """Kind of the place."""
     namespace: Namespace = "gcp-symphony"
     """Namespace of the pods; default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
     pod_spec: File
@@ -69,7 +69,7 @@ class GkePool(Pool):
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
     @property
-    def force_after(self) -> float | None:
+    def force_after_seconds(self) -> float | None:
         """The limit of this name."""
         return self.force_delete_after_seconds
 

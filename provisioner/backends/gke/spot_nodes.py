@@ -14,7 +14,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pod_status import SPOT_SELECTORS
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class SpotNodes:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """True for a Spot node, False for another, None for a node not read yet, by name in the order of first use."""
+        """By node name, in the order of first use: True for Spot, False for any other, None if not read yet."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
@@ -57,7 +57,7 @@ class SpotNodes:
         """Read for each node that was met before this reading if it is a Spot node."""
         met = list(self._nodes)
         try:
-            with understood():
+            with translated_errors():
                 spot = frozenset(self._list())
         except BackendError as error:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US

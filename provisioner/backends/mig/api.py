@@ -17,7 +17,7 @@ import google.auth.credentials
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import MOST_PAGES, PAGE
+from provisioner.backends.client_connections import MOST_PAGES, PAGE
 from provisioner.backends.google_auth import bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.entries import Json

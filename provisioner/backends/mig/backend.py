@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeVar
 
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.live_check import GroupInspection
@@ -32,7 +32,7 @@ from provisioner.backends.mig.observer import GroupObserver
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.mig.undecided_creates import UndecidedCreates
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
 CHUNK = 1000
@@ -73,7 +73,7 @@ class MigBackend(GroupInspection):
     def start(self, wake: Callable[[], None]) -> None:
         """Do nothing, because a group cannot be watched. Pub/Sub may report changes."""
 
-    @understood()
+    @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return the members whose names have our shape, and the sought instances that left the group.
 
@@ -108,7 +108,7 @@ class MigBackend(GroupInspection):
         Success means that the group accepted the delete, does not have this instance, or already deletes it.
         """
         # Only names of our shape and adopted machines are deleted (law: nothing is deleted by count).
-        ours = {delete.name: delete for delete in deletes if delete.adopted or self._project.is_ours(delete.name)}
+        ours = {delete.name: delete for delete in deletes if delete.is_adopted or self._project.is_ours(delete.name)}
         outcomes = [Outcome(delete) for delete in deletes if delete.name not in ours]
         if not ours or not may_start():
             return outcomes
@@ -150,7 +150,7 @@ class MigBackend(GroupInspection):
     def _members(self) -> Mapping[str, Member]:
         return self._project.members(self._settings, time.monotonic() + self._project.api.times.call)
 
-    @understood(ErrorClass.UNAVAILABLE)
+    @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """Send one createInstances. Compute has accepted it once it responds. Observations find late results."""
         api, key = self._project.api, request_key(self._settings.identity, names)
@@ -191,7 +191,7 @@ class MigBackend(GroupInspection):
             members = {}
         return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
 
-    @understood(ErrorClass.UNAVAILABLE)
+    @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
         """Send one deleteInstances. Do not wait for its operation, because the next observations show its effect."""
         if error := operation_error(self._project.api.delete(self._settings, urls)):

@@ -15,7 +15,7 @@ import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import failed_call, seconds_until
+from provisioner.backends.proxies_and_authorities import failed_call, seconds_until
 from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
 

@@ -72,10 +72,10 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
         failure=failure,
         cause=cause,
         notice=_notice(phase, cause, instance.grace, before, began),
-        no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
-        strayed=member.action == "ABANDONING",
+        has_no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
+        is_strayed=member.action == "ABANDONING",
         state=_state(member, phase),
-        expires=instance.expires or member.expires,
+        expires_at=instance.expires or member.expires,
         hindrance=member.hindrance,
     )
     return before if made == before and before is not None else made
@@ -152,7 +152,7 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping instance, which may hang. The end is the same in all observations."""
+    """Return the expected end of a stopping instance, as first observed; None if the cause is unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

@@ -12,7 +12,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.hostfactory.templates import Template
 from provisioner.optional_packages import extra
 from provisioner.schema.pool import Site
-from provisioner.schema.problems import Problem
+from provisioner.schema.validation import Problem
 
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"
 """Environment variable with the Compute API of all groups that set no endpoint."""

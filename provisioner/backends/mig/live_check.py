@@ -21,7 +21,7 @@ from provisioner.backends.mig.group_checks import (
 )
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Project
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunDuration/seconds)"
@@ -40,7 +40,7 @@ class GroupInspection:
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._settings, self._project = pool, project
 
-    @understood()
+    @translated_errors()
     def check(self, seconds: float) -> list[Finding]:
         """Return the findings on the group's settings, template, autoscaler and members."""
         deadline = time.monotonic() + seconds
@@ -65,7 +65,7 @@ class GroupInspection:
     def rehearse(self, template: str) -> list[Finding]:
         """Return findings on missing rights. Only rights are checked, because Compute has no dry run of a create."""
         try:
-            with understood():
+            with translated_errors():
                 deadline = time.monotonic() + self._project.api.times.call
                 granted = self._project.api.permissions(self._settings, NEEDED, deadline)
         except BackendError as error:
@@ -73,7 +73,7 @@ class GroupInspection:
             return [Finding(self._settings.name, Severity.WARNING, text)]
         return permission_findings(self._settings, granted)
 
-    @understood()
+    @translated_errors()
     def size(self, seconds: float) -> MachineSize | None:
         """Return the size of the machine type in the group's instance template; None if the template names no type."""
         deadline = time.monotonic() + seconds

@@ -26,10 +26,10 @@ from provisioner.backends.mig.entries import (
 )
 from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
-from provisioner.backends.mig.preemptions import Preemptions
+from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import ListResult, Project, SharedList
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
@@ -74,7 +74,7 @@ class GroupObserver:
         if self._resolver:
             self._resolver.close()
 
-    @understood()
+    @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
         """Return a complete snapshot, begun at ``now`` or when a shared list was. Raise BackendError otherwise.
 
@@ -97,7 +97,7 @@ class GroupObserver:
         began = min(groups.began, *(listed.began for listed in lists.values()))
         return Snapshot(
             pool=self._pool.name,
-            began=began,
+            began_at=began,
             wall=wall and wall - (now - began),
             machines=self._publish({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
@@ -227,7 +227,7 @@ class GroupObserver:
         """Return the machine, pending while its name does not resolve."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
-        waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
+        waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
         before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
 

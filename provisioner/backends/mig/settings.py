@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from provisioner.schema.pool import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
-from provisioner.schema.problems import Expects
+from provisioner.schema.validation import Expects
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
 """Google's own Compute API."""
@@ -24,7 +24,7 @@ class MigPool(Pool):
     """Instances of one managed instance group."""
 
     kind: Literal["mig"] = "mig"
-    """``mig``."""
+    """Kind of the place."""
     project: PlaceName
     """Google Cloud project of the group; default ``GCP_PROJECT_ID`` of HF's provider config."""
     zone: Zone = None
@@ -42,8 +42,8 @@ class MigPool(Pool):
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0
-    """Seconds two observations must begin apart to prove that a machine is gone; default 30: lists may miss a new
-    instance."""
+    """Least seconds between the starts of two observations that prove that a machine is gone; default 30, because lists
+    may miss a new instance."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
     """Seconds between two observations; default 10. Pools of one project share the lists of their zones, a call per 500
     instances; at most 30, so that no machine is unseen for longer."""

@@ -19,7 +19,7 @@ from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.entries import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
@@ -49,7 +49,7 @@ class SharedList:
         self._last_results: dict[str, Future[ListResult]] = {}
         """The list that each pool received last."""
 
-    @understood()
+    @translated_errors()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
         """Return a complete list that ``pool`` has not had yet. Raise BackendError otherwise.
 
@@ -115,7 +115,7 @@ class Project:
         """Return the instances of a zone whose names begin with our prefix."""
         return self._shared(zone, self.api.instances)
 
-    @understood()
+    @translated_errors()
     def members(self, group: MigPool, deadline: float) -> dict[str, Member]:
         """Return the members of a group by name. Raise BackendError otherwise. ``deadline`` is monotonic time."""
         items = self.api.members(group, deadline)

@@ -102,9 +102,9 @@ class Conditions:
         try:
             return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {yaml_text.reason_of(error)}") from error
+            raise ValueError(f"{path}: {yaml_text.format_read_error(error)}") from error
         except yaml.YAMLError as error:
-            raise ValueError(f"{path}: {yaml_text.syntax_text(error)}") from error
+            raise ValueError(f"{path}: {yaml_text.format_syntax_error(error)}") from error
 
 
 def _object(where: str, value: object, fields: set[str] | None = None) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aiohttp import web
 
-from provisioner.interrupts import INTERRUPTED, orderly
+from provisioner.interrupts import INTERRUPTED, interruptible
 from provisioner.lab.cloud import control
 from provisioner.lab.cloud.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
 from provisioner.lab.cloud.compute import api as compute_api
@@ -328,7 +328,7 @@ def run_until_signal(simulator: Simulator) -> int:
         print(simulator.line(), flush=True)
         log.info("Simulator answers", extra={"address": simulator.address})
 
-    with orderly(simulator.close):
+    with interruptible(simulator.close):
         with asyncio.Runner() as runner:
             # before the loop runs, because a KeyboardInterrupt inside it may drop a callback that a caller waits for
             for number in (signal.SIGTERM, signal.SIGINT):

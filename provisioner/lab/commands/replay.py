@@ -8,16 +8,22 @@ import os
 from pathlib import Path
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.instance import Directories
-from provisioner.interrupts import orderly
+from provisioner.hostfactory.provider_config import Directories
+from provisioner.interrupts import interruptible
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the options of ``provisioner replay``."""
     command.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
-    command.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
+    command.add_argument("--speed", type=float, default=1.0, help="speed-up factor; default 1")
     command.add_argument("--yes", action="store_true", help="play even if a loop runs: it makes and deletes machines")
-    command.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
+    command.add_argument(
+        "--longest-gap",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="longest wait between two calls; default: no limit",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
             "Set HF_PROVIDER_WORKDIR to another directory, or give --yes."
         )
     replay = Replay(run_script, speed=options.speed, longest_gap=options.longest_gap)
-    with orderly():
+    with interruptible():
         replay.play(events)
     print(json.dumps(replay.report(), indent=2))
     return PROBLEM if any(replay.refused.values()) else FINE

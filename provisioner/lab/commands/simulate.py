@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
-from provisioner.interrupts import INTERRUPTED, orderly
+from provisioner.interrupts import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
-    from provisioner.lab.virtual.chosen import Chosen
+    from provisioner.lab.virtual.parallel_runs import Run
     from provisioner.lab.virtual.report import Report
-    from provisioner.lab.virtual.trial import Run
+    from provisioner.lab.virtual.scenario_choice import Chosen
 
 SEEDS = 5
 """The default number of seeds. They show whether numbers scatter, and take little time; laws are judged over hundreds.
@@ -42,7 +42,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="compare two scenarios with the same seeds; no baselines",
     )
-    command.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs a scenario; default {SEEDS}")
+    command.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs per scenario; default {SEEDS}")
     command.add_argument("--first-seed", type=int, default=1, metavar="S", help="default 1")
     command.add_argument("--jobs", type=int, metavar="N", help="number of processes; default: one for each processor")
     command.add_argument(
@@ -51,7 +51,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         default=True,
         help="add the formulas of other programs to the table; default yes",
     )
-    command.add_argument("--out", type=Path, metavar="DIR", help="write results.json and a picture a scenario there")
+    command.add_argument("--out", type=Path, metavar="DIR", help="write results.json and the pictures to DIR")
     add_shared(command, "output")
 
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises ConfigError, UsageError, MissingExtra.
     """
-    from provisioner.lab.virtual.chosen import UnknownScenario
+    from provisioner.lab.virtual.scenario_choice import UnknownScenario
 
     try:
         if options.list:
@@ -81,7 +81,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(name: str) -> int:
-    from provisioner.lab.virtual.chosen import written
+    from provisioner.lab.virtual.scenario_choice import written
 
     print(written(name))
     return FINE
@@ -89,8 +89,8 @@ def _show(name: str) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     """Play all runs and print the report. After Ctrl-C, report the runs that have ended."""
-    from provisioner.lab.virtual.chosen import choose, pairs
     from provisioner.lab.virtual.report import Report, document
+    from provisioner.lab.virtual.scenario_choice import choose, pairs
 
     _check(options)
     sides = pairs(*options.compare) if options.compare else []
@@ -123,7 +123,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
     """Return the runs, scenario by scenario, so that each scenario is drawn once its last run has ended."""
-    from provisioner.lab.virtual.trial import CONTROLLERS, Run
+    from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -157,13 +157,17 @@ def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report
     """Fill the report. Return True if all runs were played to their end."""
     from rich.console import Console
 
+    from provisioner.lab.virtual.parallel_runs import play_all
     from provisioner.lab.virtual.progress import progress
-    from provisioner.lab.virtual.trial import play_all
 
     allow_drawing()
     left = dict.fromkeys((run.scenario.name for run in runs), len(runs) // len(report.scenarios))
     try:
-        with orderly(), closing(play_all(runs, jobs)) as results, progress(len(runs), Console(stderr=True)) as played:
+        with (
+            interruptible(),
+            closing(play_all(runs, jobs)) as results,
+            progress(len(runs), Console(stderr=True)) as played,
+        ):
             for result in results:
                 report.add(result)
                 played(result)
@@ -179,7 +183,7 @@ def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report
 def _print(report: Report, chosen: Mapping[str, Chosen], compared: Any) -> None:
     from rich.console import Console
 
-    from provisioner.lab.virtual.table import comparison_text, report_text, wide
+    from provisioner.lab.virtual.result_table import comparison_text, report_text, wide
 
     def repeat(name: str) -> str:
         return chosen[name].argument

@@ -11,7 +11,7 @@ from provisioner.backends.concurrency import Flow
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.place import LOST_ANSWER, Member, Place
 from provisioner.lab.virtual.scenario import ObservationMode
-from provisioner.loop.actors import Batch, Results
+from provisioner.loop.batch_threads import Batch, Results
 from provisioner.model import (
     Action,
     Create,

@@ -11,7 +11,7 @@ from provisioner.lab.virtual.backend import VirtualActors, VirtualBackend
 from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.clock import gap
-from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Uptime
 from provisioner.settings.definitions import Settings
@@ -135,7 +135,10 @@ class VirtualLoop:
             return
         self._heard(report)
         if report.plan is not None:
-            self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due - self.clock.ahead
+            self._earliest, self._due = (
+                self._world.now + self._pace.floor_seconds,
+                report.plan.due_at - self.clock.ahead,
+            )
         due = self._due
         if report.problem or any(
             isinstance(observation, ObservationFailed) for observation in self._observations.values()
@@ -149,7 +152,7 @@ class VirtualLoop:
         if not self._places[name].pool.watched:
             now = now // backend.pace * backend.pace
             before = self._observations.get(name)
-            if before is not None and before.began == now + self.clock.ahead and not sought:
+            if before is not None and before.began_at == now + self.clock.ahead and not sought:
                 return before
         began = now + self.clock.ahead
         try:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from provisioner.lab.virtual.backend import VirtualBackend
-from provisioner.lab.virtual.grid import Levels
+from provisioner.lab.virtual.hostfactory import Levels
 from provisioner.lab.virtual.place import Member
 from provisioner.lab.virtual.run import Stage
 from provisioner.lab.virtual.scenario import Event

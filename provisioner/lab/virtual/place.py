@@ -65,7 +65,7 @@ class Member:
             launched=self.launched,
             failure=self.failure,
             cause=self.cause,
-            no_room=self.is_waiting,
+            has_no_room=self.is_waiting,
         )
 
 

@@ -16,9 +16,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from provisioner.lab.virtual.ledger import MINUTE, Sample
 from provisioner.lab.virtual.report import OURS, Report, middle
 from provisioner.lab.virtual.run import Result
+from provisioner.lab.virtual.true_events import MINUTE, Sample
 from provisioner.model import HOUR
 
 logging.getLogger("matplotlib").setLevel(logging.WARNING)

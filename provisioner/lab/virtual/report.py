@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from provisioner.lab.virtual.measured import MEASURES
+from provisioner.lab.virtual.measures import MEASURES
 from provisioner.lab.virtual.run import Provisioner, Result
 from provisioner.lab.virtual.scenario import Scenario
 
@@ -113,7 +113,7 @@ def worst(numbers: Sequence[float | None]) -> float | None:
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """Return the least number that a ``share`` of the numbers does not exceed. None counts as the largest."""
+    """Return the percentile ``share`` (0 to 1) of the numbers. None counts as infinitely large."""
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)

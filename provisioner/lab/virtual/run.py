@@ -11,12 +11,12 @@ from typing import Protocol
 
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.driver import VirtualLoop
-from provisioner.lab.virtual.grid import Grid
-from provisioner.lab.virtual.ledger import MINUTE, Ledger, Sample
+from provisioner.lab.virtual.hostfactory import Grid
 from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.scenario import Act, Event, Scenario
 from provisioner.lab.virtual.state import VirtualState
-from provisioner.loop.cycle import CycleReport
+from provisioner.lab.virtual.true_events import MINUTE, Ledger, Sample
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import HOUR, ErrorClass, Hold, HoldKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
@@ -62,7 +62,7 @@ class Controller(Protocol):
         """Check the laws that hold at every moment."""
 
     def end(self) -> Mapping[str, float | None]:
-        """Return the numbers that only this controller has."""
+        """End the run. Return the measures that only this controller has, by name."""
 
     def reasons(self) -> tuple[str, ...]:
         """Return the classes of failures that were reported as reasons for missing machines."""
@@ -79,7 +79,7 @@ class Stage:
             self.world,
             dict(limits.pools),
             {name: pool.price_per_hour or 0.0 for name, pool in scenario.pools.items()},
-            limits.orphans.grace,
+            limits.orphans.grace_seconds,
             60 * scenario.judge_from_minutes,
         )
         self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
@@ -153,7 +153,7 @@ class Provisioner:
         holds = self.state.holds.current
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
-        cancelled = holds.of(HoldKind.CANCEL)
+        cancelled = holds.of_kind(HoldKind.CANCEL)
         for create in plan.creates:
             if holds.against(create.pool) or create.request in cancelled:
                 self._ledger.breach("hold", f"{create.name} was asked for in {create.pool}")

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from provisioner.model import Limits
 from provisioner.schema.pool import Cap, Count, Duration, DurationOrZero, OptionalDuration, Pool, Price, Switch, Text
-from provisioner.schema.problems import Expects, Section
+from provisioner.schema.validation import Expects, Section
 from provisioner.settings.definitions import CountOrZero, Settings, TemplateSettings
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
@@ -132,7 +132,7 @@ class Demand(Section):
     at_minutes: DurationOrZero = 0.0
     """The start in minutes; default 0."""
     ramp_minutes: DurationOrZero = 0.0
-    """Minutes in which the number is reached, growing evenly; default 0: at once."""
+    """Minutes in which the number grows evenly from zero; default 0, so at once."""
     for_minutes: OptionalDuration = None
     """Minutes after which the machines are no longer wanted; default none."""
     every_minutes: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
@@ -323,7 +323,7 @@ class Scenario(Section):
             return None
         idle = sum(event.seconds or 0.0 for event in self.events if event.do in STANDSTILLS)
         limits = self.limits()
-        return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
+        return (1 + losses) * max(limits.request_deadline_seconds, limits.return_deadline_seconds) + idle + END_SLACK
 
     def _is_always_seen(self) -> bool:
         changed = [event.change.get("observations") for event in self.events]

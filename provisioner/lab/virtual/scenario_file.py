@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from provisioner.files.yaml_text import join, parse
 from provisioner.lab.trace import TraceError, read_trace
-from provisioner.lab.virtual.measured import MEASURES
+from provisioner.lab.virtual.measures import MEASURES
 from provisioner.lab.virtual.scenario import (
     PROVISIONER,
     Demand,
@@ -21,9 +21,9 @@ from provisioner.lab.virtual.scenario import (
     TracedDemand,
     VirtualPool,
 )
-from provisioner.lab.virtual.traced import levels_of
+from provisioner.lab.virtual.trace_demand import levels_of
 from provisioner.model import ErrorClass
-from provisioner.schema.problems import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
+from provisioner.schema.validation import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
 from provisioner.settings.definitions import SECTIONS, Settings
 
 CATALOGUE = "catalogue.yaml"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, Intent, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
 
@@ -262,11 +262,11 @@ class VirtualHolds:
 
     def pull(self, hold: Hold) -> None:
         """Set a hold."""
-        self.change(lambda holds: pulled(holds, hold))
+        self.change(lambda holds: with_hold(holds, hold))
 
     def release(self, kind: HoldKind, target: str) -> None:
         """Release a hold."""
-        self.change(lambda holds: let_go(holds, [kind], Hold(kind, target)))
+        self.change(lambda holds: without_holds(holds, [kind], Hold(kind, target)))
 
     def _write(self, holds: Holds) -> None:
         self.current = holds
@@ -336,7 +336,7 @@ class VirtualState:
             self._polls.pop(id_, None)
         self.terminal_answers.forget(left)
 
-    def since_intent(self) -> float:
+    def seconds_since_intent(self) -> float:
         return 0.0
 
     def recovery_asked(self) -> bool:
@@ -347,7 +347,7 @@ class VirtualState:
     def sizes(self) -> Mapping[str, int]:
         return {}
 
-    def refusal(self) -> None: ...
+    def find_write_error(self) -> None: ...
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

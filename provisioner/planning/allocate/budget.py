@@ -14,24 +14,24 @@ from functools import cached_property
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import HOUR, Limits, Memory
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.usage import Cell, month_of, there
+from provisioner.planning.core.usage import Cell, find_present_spans, get_month
 
 TOLERANCE = 1e-6
 """Tolerance in machines. Prices have rounding errors, and ten machines at 0.1 have to fit into a budget of 1."""
 
 
-def priced(limits: Limits) -> bool:
+def has_prices(limits: Limits) -> bool:
     """Return whether a template or pool has a price."""
     prices = [one.price_per_hour for one in limits.templates.values()]
     return {None} < {None, *prices, *(one.price_per_hour for one in limits.pools.values())}
 
 
-def hourly(limits: Limits, machines: Mapping[tuple[str, str], int]) -> float:
+def get_hourly_cost(limits: Limits, machines: Mapping[tuple[str, str], int]) -> float:
     """Return the hourly cost of machines, which are counted by pool and template."""
     return math.fsum(count * (limits.price(template, pool) or 0.0) for (pool, template), count in machines.items())
 
 
-def cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
+def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
     """Return the cost of milliseconds of machines at present prices. Machines without a price cost 0."""
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
@@ -39,14 +39,14 @@ def cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
     )
 
 
-def month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> float:
+def get_month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> float:
     """Return the cost of machines in this calendar month until ``now``."""
-    days, begins, _ = month_of(now + ahead)
+    days, begins, _ = get_month(now + ahead)
     cells = Counter[Cell]()
-    for cell, one in there(memory, now):
+    for cell, one in find_present_spans(memory, now):
         cells[cell] += max(0, round((one.end - max(one.begin, begins - ahead)) * 1000))
     gone = [used for day, used in memory.usage.days.items() if day.startswith(days)]
-    return cost(limits, cells) + math.fsum(cost(limits, used) for used in gone)
+    return get_cost(limits, cells) + math.fsum(get_cost(limits, used) for used in gone)
 
 
 class BudgetLeft:
@@ -69,16 +69,16 @@ class BudgetLeft:
 
     def _affordable(self, most: float, each: float) -> int:
         unknown = {(pool, ""): len(names) for pool, names in self._draft.unknown.items()}
-        left = most - hourly(self._draft.limits, self._occupied) - hourly(self._draft.limits, unknown)
+        left = most - get_hourly_cost(self._draft.limits, self._occupied) - get_hourly_cost(self._draft.limits, unknown)
         return max(0, min(MAX_NUMBER, math.floor(left / each + TOLERANCE)))
 
     @cached_property
     def _month_is_spent(self) -> bool:
         """Return whether this month's budget is used up. If so, ask for a plan at the begin of the next month."""
         draft, most = self._draft, self._draft.limits.budget.per_month
-        if most is None or month_cost(draft.before, draft.limits, draft.now, draft.ahead) < most:
+        if most is None or get_month_cost(draft.before, draft.limits, draft.now, draft.ahead) < most:
             return False
-        draft.wake_at(month_of(draft.now + draft.ahead)[2] - draft.ahead)
+        draft.wake_at(get_month(draft.now + draft.ahead)[2] - draft.ahead)
         return True
 
 

@@ -11,7 +11,7 @@ from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.allocate.budget import BudgetLeft
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import lacks_room
 
@@ -65,7 +65,7 @@ class Capacity:
         trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
-            there = [slot for slot in record.slots.values() if not slot.deletion.gone]
+            there = [slot for slot in record.slots.values() if not slot.deletion.is_gone]
             pools[record.template] += [slot.pool for slot in there]
             self._count(record.template, there, trials)
         for template, names in pools.items():
@@ -75,11 +75,11 @@ class Capacity:
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count the slots of a request whose machines may exist."""
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
-        for slot in there if trials else [slot for slot in there if slot.ran is None]:
-            if slot.ran is None:
+        for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
+            if slot.ran_at is None:
                 self._count_starting(slot, template)
             elif (key := (slot.pool, template)) in trials:
-                self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
+                self.probes[key] += slot.verdict in DESIRED and not slot.is_set_aside and self._is_probe(slot, key)
 
     def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
         key = (slot.pool, template)
@@ -93,7 +93,9 @@ class Capacity:
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
         current = self._draft.windows.get(key)
-        return bool(current and current.probing and slot.submitted is not None and slot.submitted >= current.blocked_at)
+        return bool(
+            current and current.is_probing and slot.submitted_at is not None and slot.submitted_at >= current.blocked_at
+        )
 
     def count_opened(self, slot: Slot, template: str, machines: int) -> None:
         """Count new slots, ``machines`` in number and all like this one."""
@@ -107,7 +109,7 @@ class Capacity:
         key = (slot.pool, template)
         self.pending[key] -= 1
         self.desired[template] -= 1
-        if slot.submitted is None:
+        if slot.submitted_at is None:
             self.occupied[key] -= 1
             self.in_pool[slot.pool] -= 1
             self.starting[key] -= 1
@@ -117,10 +119,10 @@ class Capacity:
         limits = self._draft.pool(pool)
         current = self._draft.window(pool, template)
         return (
-            not limits.paused
+            not limits.is_paused
             and pool in self._draft.snapshots
             and pool not in self.busy
-            and not window.is_blocked(current, self._draft.now)
+            and not create_window.is_blocked(current, self._draft.now)
         )
 
     def admit(self, slot: Slot, template: str) -> bool:
@@ -134,18 +136,18 @@ class Capacity:
             return False
         if self._is_probe(slot, key):
             return True
-        probing = self._draft.window(*key).probing
+        probing = self._draft.window(*key).is_probing
         if probing and self.probes[key]:
             return False
         self.probes[key] += probing
         return True
 
     def is_pausing(self, slot: Slot, template: str) -> bool:
-        """Return whether an unsent create waits because its pool takes no creates just now, until ``spill_after`` has
-        passed."""
+        """Return True if an unsent create waits for its pool, which takes no creates now and may for
+        ``spill_after_seconds``."""
         current = self._draft.window(slot.pool, template)
-        spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
-        if window.is_pausing(current) and self._draft.now < spill_at:
+        spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
+        if create_window.is_pausing(current) and self._draft.now < spill_at:
             self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
@@ -155,11 +157,11 @@ class Capacity:
         """Return how many more machines of the template the pool takes now."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
-        if limits.paused:
+        if limits.is_paused:
             return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
-        if window.is_blocked(current, draft.now):
+        if create_window.is_blocked(current, draft.now):
             draft.wake_at(current.retry_at)
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
@@ -169,7 +171,7 @@ class Capacity:
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
-        free = min(window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        free = min(create_window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if (affordable := self._budget_left.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:
@@ -184,13 +186,13 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return whether machines wait for a closed window: for ``spill_after`` at most, and not after early losses."""
+        """Return True if machines wait for a closed window, up to ``spill_after_seconds``; False after early losses."""
         current = self._draft.window(*key)
         if current.early_loss is not None:
             return False
         return (
             current.closed_since is None
-            or self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after
+            or self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after_seconds
         )
 
     def note_held_back(self, pool: str, template: str) -> None:
@@ -204,7 +206,7 @@ class Capacity:
             current, since = draft.window(*key), None
             if key in self._held_back:
                 since = draft.now if current.closed_since is None else current.closed_since
-                draft.wake_at(since + draft.pool(key[0]).spill_after)
+                draft.wake_at(since + draft.pool(key[0]).spill_after_seconds)
             if since != current.closed_since:
                 draft.set_window(*key, replace(current, closed_since=since))
 

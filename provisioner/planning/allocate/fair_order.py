@@ -16,10 +16,10 @@ from provisioner.model import LONG_AGO, NEVER, Create, RequestRecord
 from provisioner.planning.core.slots import count_missing, pending_slots
 
 
-def turns(records: Iterable[RequestRecord]) -> list[str]:
+def order_requests(records: Iterable[RequestRecord]) -> list[str]:
     """Return the ids of the open requests in the order in which they are served."""
     by_template = defaultdict[str, list[RequestRecord]](list)
-    for record in sorted(records, key=lambda record: record.read):
+    for record in sorted(records, key=lambda record: record.read_at):
         by_template[record.template].append(record)
     waiting = [(_order_requests(records), _oldest_read_at(records)) for records in by_template.values()]
     waiting.sort(key=lambda one: one[1])
@@ -28,7 +28,7 @@ def turns(records: Iterable[RequestRecord]) -> list[str]:
 
 def _oldest_read_at(records: list[RequestRecord]) -> float:
     """Return the moment at which the oldest open request was read."""
-    return min([record.read for record in records if record.ended is None], default=NEVER)
+    return min([record.read_at for record in records if record.ended is None], default=NEVER)
 
 
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
@@ -46,7 +46,7 @@ def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
 
 def _count_unasked(record: RequestRecord) -> int:
     """Return the number of a request's machines for which no create was sent yet."""
-    return count_missing(record) + sum(slot.submitted is None for slot in pending_slots(record))
+    return count_missing(record) + sum(slot.submitted_at is None for slot in pending_slots(record))
 
 
 def _last_asked_at(record: RequestRecord) -> float:
@@ -54,7 +54,7 @@ def _last_asked_at(record: RequestRecord) -> float:
     if record.ended is not None:  # it may have thousands of slots, and the newest one suffices
         newest = record.slots.get(record.next_slot - 1)
         return LONG_AGO if newest is None else newest.asked_at
-    return max((slot.submitted for slot in record.slots.values() if slot.submitted is not None), default=LONG_AGO)
+    return max((slot.submitted_at for slot in record.slots.values() if slot.submitted_at is not None), default=LONG_AGO)
 
 
 def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:

@@ -41,7 +41,7 @@ LISTS_GATHER = 3600.0
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 
-def adopt(draft: Draft) -> None:
+def open_unrecorded_slots(draft: Draft) -> None:
     """Open slots for machines of an open request that memory, an old copy, does not contain.
 
     A closed slot without a pool, whose machine a rebuilt memory took for gone, gets the machine's pool and is deleted.
@@ -55,13 +55,13 @@ def adopt(draft: Draft) -> None:
             slot = record.slots.get(parts[1])
             if slot is not None and not slot.pool and slot.verdict not in DESIRED:
                 reason = slot.deletion.reason or DeleteReason.FAILED
-                draft.put(record.id, slot._replace(pool=pool).with_deletion(gone=False, reason=reason))
+                draft.put(record.id, slot._replace(pool=pool).with_deletion(is_gone=False, reason=reason))
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue
             draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json lacks machine {name} of a known request.", pool)
             draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
-            seen = Observed(accepted=True, seen=True)
+            seen = Observed(is_accepted=True, was_seen=True)
             draft.put(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
             names.remove(name)
 
@@ -90,7 +90,7 @@ def _find_orphan_pools(draft: Draft, activity: HfActivity) -> dict[str, str]:
         name: pool
         for pool, names in draft.unknown.items()
         for name in names
-        if name not in pursued and name not in activity.listed
+        if name not in pursued and name not in activity.listed_at
     }
 
 
@@ -116,16 +116,16 @@ def _check_number(draft: Draft, pools: Mapping[str, str], description: str) -> N
 
 def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     limits, now, since = draft.limits, draft.now, draft.orphans.since[name]
-    due = since + limits.orphans.grace
+    due = since + limits.orphans.grace_seconds
     if draft.brake is not None or pool in busy:
         return
-    if now < due or draft.snapshots[pool].began <= since:
+    if now < due or draft.snapshots[pool].began_at <= since:
         draft.wake_at(due)
         return
     if not _count_orphan_delete(draft):
         return
     # A machine that still exists after a while is deleted again, and counts again.
-    again = now - limits.orphans.grace + DELETE_AGAIN
+    again = now - limits.orphans.grace_seconds + DELETE_AGAIN
     draft.orphans = replace(draft.orphans, since={**draft.orphans.since, name: again})
     draft.deletes.append(
         Delete(name, pool, DeleteReason.ORPHANED, draft.snapshots[pool].machines[name].fingerprint.uid)
@@ -189,17 +189,17 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
 
     Time counts only while lists come. After HF was away, the time of each machine begins anew.
     """
-    before, recent, inventory = draft.hosts.unlisted, activity.lists - LISTS_GATHER, activity.inventory
+    before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
     reported = (record.slots.values() for record in draft.records() if record.reported_at is not None)
     for slots in reported:
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
-            if activity.listed.get(slot.name, LONG_AGO) <= recent:
+            if activity.listed_at.get(slot.name, LONG_AGO) <= recent:
                 since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
-    if draft.limits.orphans.unlisted_after is not None and not draft.stopped:
+    if draft.limits.orphans.unlisted_after_seconds is not None and not draft.stopped:
         _delete_unlisted(draft, activity, unlisted, pools)
     draft.hosts = replace(draft.hosts, unlisted=unlisted)
 
@@ -209,12 +209,12 @@ def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> fl
 
     ``noted``: the moment in memory.
     """
-    named = activity.listed.get(slot.name, LONG_AGO)
-    away_until = activity.since if activity.since > activity.started else LONG_AGO
+    named = activity.listed_at.get(slot.name, LONG_AGO)
+    away_until = activity.since if activity.since > activity.started_at else LONG_AGO
     if noted is not None and noted >= max(named, away_until):
         return noted
-    since = max(named, activity.since, slot.opened if slot.ran is None else slot.ran)
-    return since if activity.lists - since >= LISTS_GATHER else None
+    since = max(named, activity.since, slot.opened_at if slot.ran_at is None else slot.ran_at)
+    return since if activity.last_list_at - since >= LISTS_GATHER else None
 
 
 def _delete_unlisted(
@@ -223,8 +223,8 @@ def _delete_unlisted(
     """Close slots that have been unlisted for long enough, within the cap per hour of orphans and unless the brake
     holds."""
     # A restart loses the lists, so an hour of lists has to confirm the names.
-    confirmed = activity.lists - activity.since >= LISTS_GATHER
-    limit = activity.lists - (draft.limits.orphans.unlisted_after or 0.0)
+    confirmed = activity.last_list_at - activity.since >= LISTS_GATHER
+    limit = activity.last_list_at - (draft.limits.orphans.unlisted_after_seconds or 0.0)
     due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
     if not confirmed or not due:
         return
@@ -236,7 +236,7 @@ def _delete_unlisted(
         draft.close(slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)
 
 
-def without_brake(memory: Memory) -> Memory:
+def release_brake(memory: Memory) -> Memory:
     """Return the memory after an operator released the brake and so accepted the reason for it."""
     brake, places = memory.brake, memory.places
     if brake is not None and brake.reason is BrakeReason.WRONG_ENDPOINT:

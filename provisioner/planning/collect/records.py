@@ -30,18 +30,21 @@ def ingest(draft: Draft, intent: Intent) -> None:
                 id=request.id,
                 template=request.template,
                 count=request.count,
-                read=now,
-                deadline=now + limits.request_deadline,
+                read_at=now,
+                deadline_at=now + limits.request_deadline_seconds,
                 rc_account=request.rc_account,
             )
             draft.asked.append(record)
     for return_request in intent.returns.values():
         if return_request.id not in draft.returns:
             return_record = draft.returns[return_request.id] = ReturnRecord(
-                id=return_request.id, names=return_request.names, read=now, deadline=now + limits.return_deadline
+                id=return_request.id,
+                names=return_request.names,
+                read_at=now,
+                deadline_at=now + limits.return_deadline_seconds,
             )
             draft.asked.append(return_record)
-    lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.trimmed]
+    lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.is_trimmed]
     if lost:
         draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")
 
@@ -53,19 +56,19 @@ def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     # Answers to returns are rendered from slots, so the requests stay as long as the returns.
     returned = frozenset[str]().union(*(return_record.names for return_record in draft.returns.values()))
     for record in draft.records():
-        if record.trimmed and record.id not in intent.requests:
+        if record.is_trimmed and record.id not in intent.requests:
             draft.drop(record.id)
-        elif record.trimmed or _may_leave(draft, record, (activity.inventory, returned)):
-            if not record.trimmed:
-                draft.update(record.id, trimmed=True)
+        elif record.is_trimmed or _may_leave(draft, record, (activity.inventory, returned)):
+            if not record.is_trimmed:
+                draft.update(record.id, is_trimmed=True)
             draft.forget.append(record.id)
     for return_record in list(draft.returns.values()):
-        if return_record.trimmed and return_record.id not in intent.returns:
+        if return_record.is_trimmed and return_record.id not in intent.returns:
             del draft.returns[return_record.id]
             draft.wake_at(draft.now + SOON)  # the requests of its machines may leave now
-        elif return_record.trimmed or _is_expired(draft, return_record):
-            if not return_record.trimmed:
-                draft.returns[return_record.id] = replace(return_record, trimmed=True)
+        elif return_record.is_trimmed or _is_expired(draft, return_record):
+            if not return_record.is_trimmed:
+                draft.returns[return_record.id] = replace(return_record, is_trimmed=True)
             draft.forget.append(return_record.id)
 
 
@@ -76,12 +79,12 @@ def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
     since = record.ended_at if cancelled else record.reported_at
     if since is None:
         return False
-    draft.wake_at(since + draft.limits.retention)
-    return draft.now >= since + draft.limits.retention
+    draft.wake_at(since + draft.limits.retention_seconds)
+    return draft.now >= since + draft.limits.retention_seconds
 
 
 def _may_leave(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
     return _is_expired(draft, record) and all(
-        slot.deletion.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
+        slot.deletion.is_gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
         for slot in record.slots.values()
     )

@@ -36,9 +36,9 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.holds import in_force
-from provisioner.planning.core.slots import slot_named
+from provisioner.planning.core.slots import find_slot
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     # A slot stays open until its request gets its terminal answer, also while its machine runs.
@@ -104,7 +104,7 @@ class Draft:
         self.deferrals: dict[str, Deferral] = {}
         """Machines of each request that no pool takes now."""
         self.forget: list[str] = []
-        self.due = NEVER
+        self.due_at = NEVER
         self.unknown: dict[str, list[str]] = {}
         """Machines of ours in each pool that no slot explains."""
         self.distrusted: dict[str, Distrusted] = {}
@@ -122,8 +122,8 @@ class Draft:
 
     def wake_at(self, when: float) -> None:
         """Ask for a plan at ``when``, if it is in the future."""
-        if self.now < when < self.due:
-            self.due = when
+        if self.now < when < self.due_at:
+            self.due_at = when
 
     def records(self) -> Iterator[RequestRecord]:
         """Yield every request as changed so far. The caller may change requests meanwhile."""
@@ -132,7 +132,7 @@ class Draft:
 
     def named(self, name: str) -> Slot | None:
         """Return the slot of a name as changed so far; None if it is unknown."""
-        return slot_named(self.requests, self.limits.prefix, name)
+        return find_slot(self.requests, self.limits.prefix, name)
 
     def drop(self, id_: str) -> None:
         """Forget a request."""
@@ -165,14 +165,14 @@ class Draft:
     ) -> Slot:
         """Set the verdict of a slot that ends. If the table forbids the verdict, set the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
-            changed = slot._replace(set_aside=True)
+            changed = slot._replace(is_set_aside=True)
         else:
-            gone = gone or (slot.submitted is None and not slot.observed.seen)
+            gone = gone or (slot.submitted_at is None and not slot.observed.was_seen)
             changed = slot._replace(
                 verdict=verdict,
                 failure=failure or slot.failure,
                 observed=slot.observed._replace(cause=cause or slot.observed.cause, notice=None),
-                deletion=slot.deletion._replace(closed=self.now, reason=reason, gone=gone),
+                deletion=slot.deletion._replace(closed_at=self.now, reason=reason, is_gone=gone),
             )
             if not gone:
                 self.wake_at(self.now + SOON)  # the next plan follows the deletion
@@ -185,7 +185,7 @@ class Draft:
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
-        return snapshot.began + expires - snapshot.wall
+        return snapshot.began_at + expires - snapshot.wall
 
     @property
     def stopped(self) -> Set[str]:
@@ -194,12 +194,14 @@ class Draft:
 
     def pool(self, name: str) -> PoolLimits:
         """Return the limits of a pool. A pool that left the configuration gets limits that allow no new machine."""
-        return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)
+        return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, is_paused=True)
 
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return window.update(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
+        return create_window.update(
+            self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
+        )
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
         """Record the window of a template in a pool."""
@@ -210,7 +212,9 @@ class Draft:
         """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
         have been applied."""
         key = slot.pool, self.requests[slot.request].template
-        changed = window.after_failure(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
+        changed = create_window.after_failure(
+            self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True
+        )
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
@@ -235,7 +239,7 @@ class Draft:
     @property
     def closes(self) -> list[Transition]:
         """Return the changes so far that ended a slot."""
-        return [one for one in self._transitions() if one.closes]
+        return [one for one in self._transitions() if one.is_closed]
 
     def _transitions(self) -> Iterator[Transition]:
         for id_, slots in self._slots.items():
@@ -243,7 +247,7 @@ class Draft:
             known = former.slots if former else {}
             for number, slot in slots.items():
                 if (before := known.get(number)) is not slot:
-                    yield Transition(record.template, record.read, before, slot)
+                    yield Transition(record.template, record.read_at, before, slot)
 
     def memory(self) -> Memory:
         """Return the memory to record; the memory before if it did not change."""

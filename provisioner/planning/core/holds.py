@@ -24,8 +24,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.names import prefix_of
-from provisioner.planning.core.slots import slot_named
+from provisioner.names import get_prefix
+from provisioner.planning.core.slots import find_slot
 
 DRAINED = Loss(3600, "drained")
 """The report to HF of a machine in a drained pool. The seconds never count down, because the machine runs until HF
@@ -37,13 +37,15 @@ GIVEN_UP = Loss(3600, "cancelled")
 
 def in_force(limits: Limits, holds: Holds) -> Limits:
     """Return the limits with all pools paused to which a hold applies."""
-    pools = {name: replace(pool, paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()}
+    pools = {
+        name: replace(pool, is_paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()
+    }
     return replace(limits, pools=pools)
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
     """Return the pools that take no machine, by the settings or a hold."""
-    return frozenset([name for name, pool in in_force(limits, holds).pools.items() if pool.paused])
+    return frozenset([name for name, pool in in_force(limits, holds).pools.items() if pool.is_paused])
 
 
 def format_hold(hold: Hold) -> str:
@@ -67,9 +69,9 @@ def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
     return Failure(ErrorClass.QUOTA, f"No machine is made now ({hold_texts}).")
 
 
-def asked_back(holds: Holds) -> Callable[[Slot], Loss | None]:
+def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
     """Return a function that finds the report to HF of a slot's machine that HF is asked to return."""
-    drained, cancelled = holds.of(HoldKind.DRAIN), holds.of(HoldKind.CANCEL)
+    drained, cancelled = holds.of_kind(HoldKind.DRAIN), holds.of_kind(HoldKind.CANCEL)
 
     def find_loss(slot: Slot) -> Loss | None:
         if slot.verdict is not Verdict.SUCCEEDED:
@@ -89,11 +91,11 @@ def is_done(hold: Hold, memory: Memory) -> bool:
     record = memory.requests.get(hold.target)
     if record is not None:
         return record.ended is not None
-    slot = slot_named(memory.requests, prefix_of(hold.target), hold.target)
+    slot = find_slot(memory.requests, get_prefix(hold.target), hold.target)
     return slot is None or slot.name != hold.target or slot.verdict not in DESIRED
 
 
-def counts(holds: Holds, memory: Memory | None) -> Counter[tuple[HoldKind, str]]:
+def count_holds(holds: Holds, memory: Memory | None) -> Counter[tuple[HoldKind, str]]:
     """Return the number of holds in force by kind and pool. Cancels count until they are done, under an empty pool."""
     return Counter(
         (hold.kind, "" if hold.kind is HoldKind.CANCEL else hold.target)

@@ -25,7 +25,7 @@ CANCELLED_BY_OPERATOR = "Cancelled by an operator: "
 """First words of the message of a request that an operator has cancelled; the hold follows."""
 
 
-def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
+def find_slot(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
     """Return the slot of a name; None if the name has another shape, or its request or number is unknown."""
     parts = split_name(prefix, name)
     record = requests.get(parts[0]) if parts else None
@@ -41,7 +41,7 @@ def find_machine(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | Non
 def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
     """Return whether the slot's machine waits because its place has no room for it."""
     machine = find_machine(slot, snapshots) if slot.failure is not None else None
-    return machine is not None and machine.no_room
+    return machine is not None and machine.has_no_room
 
 
 def count_missing(record: RequestRecord) -> int:
@@ -49,13 +49,13 @@ def count_missing(record: RequestRecord) -> int:
     slots = record.slots.values()
     ended = [slot for slot in slots if slot.verdict not in DESIRED]
     given_up = sum(
-        slot.verdict is Verdict.CANCELLED or (slot.verdict is Verdict.FAILED and slot.submitted is None)
+        slot.verdict is Verdict.CANCELLED or (slot.verdict is Verdict.FAILED and slot.submitted_at is None)
         for slot in ended
     )
-    return record.count - (len(slots) - len(ended) + given_up + record.withheld)
+    return record.count - (len(slots) - len(ended) + given_up + record.failed_without_slot)
 
 
-def find_gaps(record: RequestRecord) -> list[Tries]:
+def find_missing_tries(record: RequestRecord) -> list[Tries]:
     """Return the earlier tries of each missing machine of a request, the fewest failed tries first.
 
     As many slots that failed as the n-th try are already replaced as there are slots with n tries before them.
@@ -64,11 +64,13 @@ def find_gaps(record: RequestRecord) -> list[Tries]:
     if wanted <= 0:
         return []
     failed = defaultdict[int, list[Tries]](list)
-    taken = Counter({0: record.withheld - record.count})  # each machine may have one slot without earlier tries
+    taken = Counter(
+        {0: record.failed_without_slot - record.count}
+    )  # each machine may have one slot without earlier tries
     for slot in record.slots.values():
         if slot.verdict is not Verdict.WITHDRAWN:
             taken[slot.tries.failed] += 1
-        if slot.verdict is Verdict.FAILED and slot.submitted is not None:
+        if slot.verdict is Verdict.FAILED and slot.submitted_at is not None:
             left = _tries_after(slot)
             failed[left.failed].append(left)
     tried = [gap for tries in sorted(failed) for gap in failed[tries][max(0, taken[tries]) :]]
@@ -93,21 +95,21 @@ def count_free_numbers(record: RequestRecord) -> int:
 def pending_slots(record: RequestRecord) -> list[Slot]:
     """Return the open slots of a request whose machines do not run yet."""
     slots = record.slots.values()
-    return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+    return [slot for slot in slots if slot.ran_at is None and slot.verdict is Verdict.OPEN and not slot.is_set_aside]
 
 
 def down_slots(record: RequestRecord) -> list[Slot]:
     """Return the slots of an open request whose machines ran and do not run now."""
-    open_ = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and not slot.set_aside]
-    return [slot for slot in open_ if slot.life.down is not None]
+    open_ = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and not slot.is_set_aside]
+    return [slot for slot in open_ if slot.life.down_since is not None]
 
 
-def boots_by(slot: Slot, limits: PoolLimits) -> float:
+def get_boot_deadline(slot: Slot, limits: PoolLimits) -> float:
     """Return the moment by which a slot's machine has to run. The boot deadline of a gated machine begins at its
     ungating."""
-    if slot.observed.gated:
-        return slot.asked_at + limits.gated_deadline
-    return slot.boots_from + limits.boot_deadline
+    if slot.observed.is_gated:
+        return slot.asked_at + limits.gated_deadline_seconds
+    return slot.boots_from + limits.boot_deadline_seconds
 
 
 def is_cancel_message(message: str) -> bool:

@@ -48,25 +48,25 @@ class Span(NamedTuple):
         return round((self.end - self.begin) * 1000)
 
 
-def span(slot: Slot, now: float) -> Span | None:
+def find_span(slot: Slot, now: float) -> Span | None:
     """Return the span of a slot's machine until ``now`` or until an observation lacked it; None if the machine does not
     count."""
-    if not slot.observed.seen or (slot.life.used_from is None and _is_waiting(slot)):
+    if not slot.observed.was_seen or (slot.life.used_from is None and _is_waiting(slot)):
         return None
     return Span(
         slot.asked_at if slot.life.used_from is None else slot.life.used_from,
-        now if slot.observed.absent is None else slot.observed.absent,
+        now if slot.observed.absent_since is None else slot.observed.absent_since,
     )
 
 
 def _is_waiting(slot: Slot) -> bool:
     """Return whether the slot's machine does not exist yet, because its place has no room for it or a gate holds it."""
-    if slot.ran is not None:
+    if slot.ran_at is not None:
         return False
-    return slot.observed.gated or (slot.failure is not None and slot.failure.error.has_no_room)
+    return slot.observed.is_gated or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
-def by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
+def split_by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
     """Yield the days of a span and its milliseconds on each. ``ahead``: seconds from loop time to the wall clock."""
     end = round((usage_span.end + ahead) * 1000)
     begin = end - min(usage_span.milliseconds, LONGEST)
@@ -92,14 +92,14 @@ def count_usage(draft: Draft) -> None:
     """Add up the machines that this plan has found gone, and note the moment from which other machines count."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
-        if before is None or not slot.observed.seen:
+        if before is None or not slot.observed.was_seen:
             continue
-        if slot.deletion.gone and not before.deletion.gone:
+        if slot.deletion.is_gone and not before.deletion.is_gone:
             cell = (template, slot.pool, draft.requests[slot.request].rc_account)
-            usage_span = span(slot, draft.now)
-            for day, milliseconds in by_day(usage_span, draft.ahead) if usage_span else ():
+            usage_span = find_span(slot, draft.now)
+            for day, milliseconds in split_by_day(usage_span, draft.ahead) if usage_span else ():
                 added[day][cell] += milliseconds
-        elif not slot.deletion.gone and (before.deletion.gone or _has_stopped_waiting(before, slot)):
+        elif not slot.deletion.is_gone and (before.deletion.is_gone or _has_stopped_waiting(before, slot)):
             draft.put(slot.request, slot.with_life(used_from=draft.now))
     if added:
         since = draft.usage.since_wall
@@ -129,27 +129,27 @@ def _keep_newest(usage: Usage, days: int) -> Usage:
     return {EARLIER: earlier, **{day: cells for day, cells in usage.items() if day not in (EARLIER, *old)}}
 
 
-def there(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
+def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
     """Yield the cell and span of each machine that exists and counts."""
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if not slot.deletion.gone and (usage_span := span(slot, now)) is not None:
+            if not slot.deletion.is_gone and (usage_span := find_span(slot, now)) is not None:
                 yield (record.template, slot.pool, record.rc_account), usage_span
 
 
-def used(memory: Memory, now: float, ahead: float) -> Usage:
+def get_usage(memory: Memory, now: float, ahead: float) -> Usage:
     """Return the usage until ``now``, including machines that exist. Change nothing."""
     until_now = defaultdict[str, Counter[Cell]](Counter)
-    for cell, usage_span in there(memory, now):
-        for day, milliseconds in by_day(usage_span, ahead):
+    for cell, usage_span in find_present_spans(memory, now):
+        for day, milliseconds in split_by_day(usage_span, ahead):
             until_now[day][cell] += milliseconds
     return _add_usage(memory.usage.days, until_now)
 
 
-def with_usage_of(old: Memory, remembered: Memory) -> Memory:
+def restore_usage(old: Memory, remembered: Memory) -> Memory:
     """Return a rebuilt memory with the usage that an old copy had counted when it was written. Its machines count from
     now on."""
-    days = used(old, old.written.time, old.written.ahead)
+    days = get_usage(old, old.written.time, old.written.ahead)
     since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
     return replace(remembered, usage=UsageTotals(days, since))
 
@@ -163,7 +163,7 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
     return pools
 
 
-def month_of(wall: float) -> tuple[str, float, float]:
+def get_month(wall: float) -> tuple[str, float, float]:
     """Return the UTC month of a time: the first characters of its days (``2026-11-``), and its begin and end by the
     wall clock."""
     today = date.fromisoformat(wall_day(wall)).replace(day=1)

@@ -19,17 +19,17 @@ from provisioner.model import (
     ReturnRecord,
     Verdict,
 )
-from provisioner.planning.allocate.scheduling import fail_missing
+from provisioner.planning.allocate.machine_requests import fail_missing
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.holds import format_hold
 from provisioner.planning.core.slots import (
     CANCELLED_BY_OPERATOR,
     CANCELLED_MESSAGE,
     down_slots,
-    find_gaps,
+    find_missing_tries,
     pending_slots,
 )
-from provisioner.planning.finish.returns import fail_unread
+from provisioner.planning.finish.returns import report_unread_as_failed
 
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
@@ -42,14 +42,14 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
         if (
             record.ended
             and record.reported_at is None
-            and (record.id in activity.reported or _is_listed(record, activity))
+            and (record.id in activity.read_ids or _is_listed(record, activity))
         ):
             draft.update(record.id, reported_at=draft.now)
     for return_record in list(draft.returns.values()):
         if (
             return_record.ended
             and return_record.reported_at is None
-            and (return_record.id in activity.reported or _is_unclaimed(draft, activity, return_record))
+            and (return_record.id in activity.read_ids or _is_unclaimed(draft, activity, return_record))
         ):
             draft.returns[return_record.id] = replace(return_record, reported_at=draft.now)
 
@@ -59,25 +59,25 @@ def _is_listed(record: RequestRecord, activity: HfActivity) -> bool:
 
 
 def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecord) -> bool:
-    silent_seconds = _silent_seconds(activity, return_record.id, return_record.ended_at or return_record.read)
-    return silent_seconds >= draft.limits.cancel_after and draft.brake is None
+    silent_seconds = _silent_seconds(activity, return_record.id, return_record.ended_at or return_record.read_at)
+    return silent_seconds >= draft.limits.cancel_after_seconds and draft.brake is None
 
 
 def _silent_seconds(activity: HfActivity, id_: str, since: float) -> float:
     """Return the seconds for which HF has made other calls without asking for this id."""
-    return activity.active - max(activity.polled.get(id_, 0.0), activity.since, since)
+    return activity.last_call_at - max(activity.polled_at.get(id_, 0.0), activity.since, since)
 
 
 def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
     """Cancel requests that HF does not poll while it makes other calls: announce the cancel first, then check again."""
     for record in draft.records():
-        silent_seconds = _silent_seconds(activity, record.id, record.read)
+        silent_seconds = _silent_seconds(activity, record.id, record.read_at)
         # Under the brake our files, not HF, may have lost the request.
         if draft.brake is not None or not is_forgotten(record, draft.limits, silent_seconds):
-            if record.cancelling:
-                draft.update(record.id, cancelling=False)
-        elif not record.cancelling:
-            draft.update(record.id, cancelling=True)
+            if record.is_cancelling:
+                draft.update(record.id, is_cancelling=False)
+        elif not record.is_cancelling:
+            draft.update(record.id, is_cancelling=True)
             draft.wake_at(draft.now + SOON)
         else:
             cancel(draft, record)
@@ -86,8 +86,8 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
     """Return whether HF does not know the end of a request and has not asked for it during ``silence`` seconds of other
     calls."""
-    ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed
-    return not ours and silence >= limits.cancel_after
+    ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.is_trimmed
+    return not ours and silence >= limits.cancel_after_seconds
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:
@@ -96,19 +96,19 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
         if slot.verdict is Verdict.OPEN:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
         elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
-            fail_unread(draft, slot)
+            report_unread_as_failed(draft, slot)
     draft.update(
         record.id,
         ended=RequestStatus.COMPLETE_WITH_ERROR,
         ended_at=draft.now,
-        cancelling=False,
+        is_cancelling=False,
         message=CANCELLED_MESSAGE,
     )
 
 
 def cancel_asked(draft: Draft) -> None:
     """End the open requests that an operator has cancelled: each keeps the machines that run, and gives up the rest."""
-    for id_, hold in draft.holds.of(HoldKind.CANCEL).items():
+    for id_, hold in draft.holds.of_kind(HoldKind.CANCEL).items():
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:
             continue
@@ -116,7 +116,7 @@ def cancel_asked(draft: Draft) -> None:
         failure = Failure(ErrorClass.OTHER, CANCELLED_BY_OPERATOR + format_hold(hold))
         for slot in on_their_way:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
-        lacking = find_gaps(draft.requests[id_])
+        lacking = find_missing_tries(draft.requests[id_])
         fail_missing(draft, draft.requests[id_], lacking, failure)
         if on_their_way or lacking:
             draft.update(id_, message=failure.text)

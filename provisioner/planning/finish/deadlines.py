@@ -18,7 +18,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import boots_by, count_missing, down_slots, find_machine, pending_slots
+from provisioner.planning.core.slots import count_missing, down_slots, find_machine, get_boot_deadline, pending_slots
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -26,21 +26,25 @@ SHORT_OUTAGE = 30.0
 """Seconds for which a machine may be down at its request's deadline without being given up, because most recover."""
 
 
-def time_over(draft: Draft, record: RequestRecord) -> str:
+def format_time_over(draft: Draft, record: RequestRecord) -> str:
     """Return the end of a sentence that names the time limit that has passed; empty while the request has time."""
-    draft.wake_at(record.deadline)
-    if draft.now >= record.deadline:
+    draft.wake_at(record.deadline_at)
+    if draft.now >= record.deadline_at:
         return "before the request's deadline"
     template = draft.limits.templates.get(record.template)
-    if template is None or not template.straggler_after or not _has_enough_running(record, template.straggler_share):
+    if (
+        template is None
+        or not template.straggler_after_seconds
+        or not _has_enough_running(record, template.straggler_share)
+    ):
         return ""
     if any(slot.pool not in draft.snapshots for slot in (*pending_slots(record), *down_slots(record))):
         return ""  # a machine may run in a pool that is not observed
-    ends = _last_change_at(record) + template.straggler_after
+    ends = _last_change_at(record) + template.straggler_after_seconds
     draft.wake_at(ends)
     if draft.now < ends:
         return ""
-    return f"within straggler_seconds ({template.straggler_after:g}) of the last change of its request"
+    return f"within straggler_seconds ({template.straggler_after_seconds:g}) of the last change of its request"
 
 
 def _has_enough_running(record: RequestRecord, share: float) -> bool:
@@ -53,13 +57,13 @@ def _last_change_at(record: RequestRecord) -> float:
     return max(
         when
         for slot in record.slots.values()
-        for when in (slot.opened, slot.ran, slot.deletion.closed, slot.life.ungated_at)
+        for when in (slot.opened_at, slot.ran_at, slot.deletion.closed_at, slot.life.ungated_at)
         if when is not None
     )
 
 
 def _running(record: RequestRecord) -> list[Slot]:
-    return [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
+    return [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran_at is not None]
 
 
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
@@ -70,7 +74,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
     """
     now = draft.now
     for slot in down_slots(record):
-        ends = max(record.deadline, (slot.life.down or 0.0) + SHORT_OUTAGE)
+        ends = max(record.deadline_at, (slot.life.down_since or 0.0) + SHORT_OUTAGE)
         if now >= ends:
             why = slot.failure or Failure(ErrorClass.OTHER, "The machine is not ready.")
             _time_out(draft, record, slot, why, capacity)
@@ -81,9 +85,9 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
             late = Failure(ErrorClass.TIMEOUT, f"The machine did not run {over_message}.")
             failure = slot.failure or find_pool_failure(draft, slot.pool, record.template) or late
             _time_out(draft, record, slot, failure, capacity)
-        elif slot.submitted is not None and slot.pool in draft.snapshots:
+        elif slot.submitted_at is not None and slot.pool in draft.snapshots:
             denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # no time would change that
-            due = now if denied else boots_by(slot, draft.pool(slot.pool))
+            due = now if denied else get_boot_deadline(slot, draft.pool(slot.pool))
             if now >= due:
                 failure = slot.failure or _boot_failure(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)
@@ -103,7 +107,7 @@ def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure,
     draft.close(slot, Verdict.FAILED, reason=DeleteReason.TIMED_OUT, failure=failure)
 
 
-def conclude(draft: Draft, record: RequestRecord) -> None:
+def end_request(draft: Draft, record: RequestRecord) -> None:
     """Give the request its terminal answer once no machine of it is missing or on its way.
 
     Laws: a request always ends, a terminal answer stays.

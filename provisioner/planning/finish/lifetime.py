@@ -1,7 +1,7 @@
 """Lifetimes: HF is asked to return old machines and machines with a known end, a few at a time.
 
-A machine is old if it has outlived its template's ``max_lifetime``. HF returns the machine when it is idle, so new
-images are rolled out and no job is killed. Until then the machine runs (law: nothing is deleted by count).
+A machine is old if it has outlived its template's ``max_lifetime_seconds``. HF returns the machine when it is idle, so
+new images are rolled out and no job is killed. Until then the machine runs (law: nothing is deleted by count).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Retirement(NamedTuple):
     """Moment at which its place ends the machine; ``NEVER`` if it is unknown."""
 
 
-def offer_ending(draft: Draft) -> None:
-    """Retire the machines that have run for their template's ``max_lifetime``, and those whose end is near."""
-    expiring = {one.template for one in draft.records() if any(slot.observed.expires for slot in one.slots.values())}
+def retire_machines(draft: Draft) -> None:
+    """Retire the machines that have run for their template's ``max_lifetime_seconds``, and those whose end is near."""
+    expiring = {one.template for one in draft.records() if any(slot.observed.expires_at for slot in one.slots.values())}
     for template in draft.limits.templates.values():
-        if template.max_lifetime is not None or template.id in expiring:
+        if template.max_lifetime_seconds is not None or template.id in expiring:
             records = [record for record in draft.records() if record.template == template.id]
-            _retire(draft, records, _retiring_limit(draft, template, records), template.max_lifetime)
+            _retire(draft, records, _retiring_limit(draft, template, records), template.max_lifetime_seconds)
 
 
 def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
@@ -60,7 +60,7 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
         if draft.now < due:
             draft.wake_at(due)
             continue
-        near = draft.now >= ends_at - draft.pool(slot.pool).announce
+        near = draft.now >= ends_at - draft.pool(slot.pool).announce_seconds
         notice = Notice(LossCause.EXPIRES, ends_at) if near else None
         if slot.life.retiring_at is None:
             more -= 1
@@ -72,10 +72,13 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
     """Yield the retirements of machines without a notice in observed pools. An aged machine has another one for its
     end."""
     for slot in slots:
-        if slot.ran is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
+        if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue
-        aged_at = slot.ran + lifetime if lifetime is not None and slot.life.retiring_at is None else NEVER
-        ends_at, announce = draft.expiry(slot.pool, slot.observed.expires) or NEVER, draft.pool(slot.pool).announce
+        aged_at = slot.ran_at + lifetime if lifetime is not None and slot.life.retiring_at is None else NEVER
+        ends_at, announce = (
+            draft.expiry(slot.pool, slot.observed.expires_at) or NEVER,
+            draft.pool(slot.pool).announce_seconds,
+        )
         last_call = announce if slot.life.retiring_at is not None else min(announce, LAST_CALL)
         retirement = Retirement(min(aged_at, ends_at - announce), ends_at - last_call, slot, ends_at)
         if retirement.due_at < NEVER:
@@ -99,4 +102,4 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
 
 def _is_replaceable(draft: Draft, pool: str, template: str) -> bool:
     """Return whether the pool can replace a returned machine, as far as is known."""
-    return pool in draft.snapshots and not draft.pool(pool).paused and draft.window(pool, template).level == 0
+    return pool in draft.snapshots and not draft.pool(pool).is_paused and draft.window(pool, template).level == 0

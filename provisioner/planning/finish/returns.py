@@ -19,11 +19,11 @@ from provisioner.model import (
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.holds import format_stop_message
-from provisioner.planning.core.slots import slot_named
+from provisioner.planning.core.slots import find_slot
 from provisioner.planning.observe.absence import is_proven_absent
 
 
-def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
+def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
     """Return the names to ask each pool for, with the expected uid of each, which is empty if unknown.
 
     They are the names in open returns that have no slot, and the names of the pool's own slots whose machines are
@@ -31,12 +31,12 @@ def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}
-    unknown_machines = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
+    unknown_machines = {name: "" for name in given_back if find_slot(memory.requests, limits.prefix, name) is None}
     names = {pool: dict(unknown_machines) for pool in limits.pools}
     for _, slot in memory.slots:
         if (
-            not slot.deletion.gone
-            and (slot.observed.absent is not None or slot.observed.strayed)
+            not slot.deletion.is_gone
+            and (slot.observed.absent_since is not None or slot.observed.is_strayed)
             and slot.pool in names
         ):
             names[slot.pool][slot.name] = slot.observed.fingerprint.uid
@@ -48,7 +48,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
-        draft.wake_at(record.deadline)
+        draft.wake_at(record.deadline_at)
         settled = _settle(draft, record, busy)
         if len(settled.results) == len(set(settled.names)):
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
@@ -69,7 +69,7 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
             continue
         slot = draft.named(name)
         result = _slot_result(draft, slot) if slot else _unknown_machine_result(draft, name, absent, sent, busy)
-        if result is None and draft.now >= record.deadline:
+        if result is None and draft.now >= record.deadline_at:
             result = ReturnResult.STUCK
             if slot is not None and slot.deletion.hindrance is not None:
                 hindered[name] = slot.deletion.hindrance
@@ -87,7 +87,7 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
         slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED, cause=announced)
     elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not is_reported:
         slot = fail_returned_early(draft, slot)
-    return ReturnResult.GONE if slot.deletion.gone else None
+    return ReturnResult.GONE if slot.deletion.is_gone else None
 
 
 def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
@@ -95,10 +95,10 @@ def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
     if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
     draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
-    return fail_unread(draft, slot)
+    return report_unread_as_failed(draft, slot)
 
 
-def fail_unread(draft: Draft, slot: Slot) -> Slot:
+def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
     """Report a succeeded machine as failed from now on, because HF has not read that it succeeded."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
@@ -124,7 +124,7 @@ def _unknown_machine_result(
         if draft.now >= sent.get(name, LONG_AGO) + DELETE_AGAIN:
             sent[name] = draft.now
             uid = machine.fingerprint.uid if machine else ""
-            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))
+            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, is_adopted=machine is None))
         draft.wake_at(sent[name] + DELETE_AGAIN)
         return None
     if any(name in snapshot.name_collisions for snapshot in draft.snapshots.values()):

@@ -19,22 +19,22 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    Two snapshots that begin at least ``lag`` seconds apart prove that the machine is gone, unless many vanish at once.
+    Two snapshots that begin at least ``lag_seconds`` apart prove that the machine is gone, unless many vanish at once.
     """
-    snapshot, since = draft.snapshots[slot.pool], slot.observed.absent
+    snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     shown_cause = snapshot.causes.get(slot.name)
-    if slot.set_aside or _may_appear(slot, shown_cause):
+    if slot.is_set_aside or _may_appear(slot, shown_cause):
         return
     is_explained = shown_cause not in (None, LossCause.UNKNOWN)
     cause = shown_cause if is_explained and slot.verdict in DESIRED else slot.observed.cause
-    expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag
-    if snapshot.began <= expected_since:
+    expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag_seconds
+    if snapshot.began_at <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
     elif since is None:
-        draft.put(record.id, slot.with_observed(absent=snapshot.began, cause=cause))
+        draft.put(record.id, slot.with_observed(absent_since=snapshot.began_at, cause=cause))
         draft.wake_at(draft.now + max(lag, SOON))
-    elif snapshot.began <= since or snapshot.began - since < lag:
-        draft.wake_at(draft.now + max(since + lag - snapshot.began, SOON))
+    elif snapshot.began_at <= since or snapshot.began_at - since < lag:
+        draft.wake_at(draft.now + max(since + lag - snapshot.began_at, SOON))
     elif needs_later_list(draft, slot):
         return
     elif not is_explained and slot.name not in snapshot.asked:  # it may have strayed, so the place is asked by its name
@@ -43,19 +43,19 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
         unknown = LossCause.EXPIRES if is_expiry(draft, slot, since) else LossCause.UNKNOWN
         end_slot(draft, record, slot, End(VANISHED, cause or unknown, since, gone=True), early)
     else:
-        draft.put(record.id, slot.with_deletion(gone=True))
+        draft.put(record.id, slot.with_deletion(is_gone=True))
 
 
 def _may_appear(slot: Slot, shown_cause: LossCause | None) -> bool:
     """Return whether the machine may still appear: no snapshot has shown it, and the place does not report its end."""
-    return slot.verdict is Verdict.OPEN and not slot.observed.seen and shown_cause is None
+    return slot.verdict is Verdict.OPEN and not slot.observed.was_seen and shown_cause is None
 
 
 def _expected_since(slot: Slot) -> float:
     """Return the moment after which an observation can prove an absence. Until then the create may have been under way,
     or the slot was open."""
-    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.observed.accepted else LATE_CREATE)
-    return max(may_appear_until, slot.deletion.closed or 0.0)
+    may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
+    return max(may_appear_until, slot.deletion.closed_at or 0.0)
 
 
 def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: EarlyLosses) -> None:
@@ -66,7 +66,7 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
     running = Counter(slot.pool for other in draft.records() for slot in other.slots.values() if slot.is_with_hf)
     many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in slots:
-        limit, since = draft.pool(slot.pool).down, slot.life.down or 0.0
+        limit, since = draft.pool(slot.pool).down_seconds, slot.life.down_since or 0.0
         if not limit or slot.pool in many:
             continue
         if draft.now < since + limit:
@@ -84,8 +84,8 @@ def is_proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
     """
     if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
         return False
-    began = min(snapshot.began for snapshot in draft.snapshots.values())
-    lag = max(pool.lag for pool in draft.limits.pools.values())
+    began = min(snapshot.began_at for snapshot in draft.snapshots.values())
+    lag = max(pool.lag_seconds for pool in draft.limits.pools.values())
     first = absent.setdefault(name, began)
     draft.wake_at(draft.now + max(first + lag - began, SOON))
     return began > first and began - first >= lag

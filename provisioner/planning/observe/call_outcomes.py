@@ -19,14 +19,16 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""
 
 
-def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float) -> Plan:
+def apply_outcomes(
+    memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
+) -> Plan:
     """Return the memory after a batch and the changes in it, as a plan without actions."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
@@ -42,17 +44,17 @@ def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Actio
     for action in unsent:
         slot = draft.named(action.name)
         if slot is not None and isinstance(action, Delete):
-            first_sent = None if slot.deletion.begun == slot.deletion.sent else slot.deletion.begun
-            draft.put(slot.request, slot.with_deletion(sent=None, begun=first_sent))
+            first_sent = None if slot.deletion.first_sent_at == slot.deletion.sent_at else slot.deletion.first_sent_at
+            draft.put(slot.request, slot.with_deletion(sent_at=None, first_sent_at=first_sent))
         elif slot is not None and isinstance(action, Create):
             _undo_submission(draft, action, slot)
     return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
 
 
 def _note_created(draft: Draft, create: Create, slot: Slot) -> None:
-    draft.put(create.request, slot.with_observed(accepted=True))
+    draft.put(create.request, slot.with_observed(is_accepted=True))
     key = create.pool, create.template
-    draft.set_window(*key, window.after_create(draft.window(*key), slot.asked_at))
+    draft.set_window(*key, create_window.after_create(draft.window(*key), slot.asked_at))
 
 
 def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
@@ -63,23 +65,23 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
     before = draft.window(create.pool, create.template)
     if throttled and wait is not None:
-        changed = window.back_off_for(before, failure, wait, draft.now)
+        changed = create_window.back_off_for(before, failure, wait, draft.now)
     elif throttled or failure.error.is_ambiguous:
-        changed = window.back_off(before, failure, draft.now, draft.limits)
+        changed = create_window.back_off(before, failure, draft.now, draft.limits)
     else:
-        changed = window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
+        changed = create_window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
     draft.set_window(create.pool, create.template, changed)
 
 
 def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
     """Undo the submission of a slot, because no call of the create reached its place. An earlier create of the same
     name may have, and then the slot stays submitted."""
-    if create.again or slot.observed.seen or slot.observed.accepted:
+    if create.is_repeated or slot.observed.was_seen or slot.observed.is_accepted:
         return
     if slot.verdict is Verdict.OPEN:
-        draft.put(create.request, slot._replace(submitted=None))
+        draft.put(create.request, slot._replace(submitted_at=None))
     else:
-        draft.put(create.request, slot.with_deletion(gone=True))
+        draft.put(create.request, slot.with_deletion(is_gone=True))
 
 
 def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
@@ -88,7 +90,7 @@ def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | 
     if slot is not None:
         changed = slot.with_deletion(hindrance=failure)
         if failure is not None:
-            changed = changed.with_deletion(sent=draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN)
+            changed = changed.with_deletion(sent_at=draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN)
         if changed != slot:
             draft.put(slot.request, changed)
         return

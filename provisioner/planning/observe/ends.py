@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
@@ -52,13 +52,13 @@ class EarlyLosses:
 
         ``ended``: begin of the observation that shows the end.
         """
-        limit = self._draft.pool(slot.pool).early_loss
-        if not (slot.life.early or _is_early(slot, cause, ended, limit)):
+        limit = self._draft.pool(slot.pool).early_loss_seconds
+        if not (slot.life.is_early_loss or _is_early(slot, cause, ended, limit)):
             return slot, failure
         failure = Failure(failure.error, f"Lost in its first {limit:g} s: {failure.text}")
-        if not slot.life.early:
+        if not slot.life.is_early_loss:
             self._news.setdefault((slot.pool, record.template), []).append((slot.asked_at, failure))
-        return slot.with_life(early=True), failure
+        return slot.with_life(is_early_loss=True), failure
 
     def judge(self) -> None:
         """Close the windows in which most machines are lost early, and open those in which one has outlived its first
@@ -66,8 +66,8 @@ class EarlyLosses:
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
-            news = window.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
-            draft.set_window(*key, window.after_early_losses(draft.window(*key), news, draft.now, draft.limits))
+            news = create_window.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
+            draft.set_window(*key, create_window.after_early_losses(draft.window(*key), news, draft.now, draft.limits))
         closed = {key: current for key in draft.windows if (current := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
@@ -76,18 +76,18 @@ class EarlyLosses:
 def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
     announced = slot.observed.notice.cause if slot.observed.notice else None
     is_external = not EXTERNAL_CAUSES.isdisjoint((cause, slot.observed.cause, announced))
-    return slot.ran is not None and ended - slot.ran < limit and not is_external
+    return slot.ran_at is not None and ended - slot.ran_at < limit and not is_external
 
 
 def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
     """Return for each machine that ran in a pool for a template, from the newest on, whether it was lost in its first
     minutes."""
     ran = [
-        (-slot.ran, slot.life.early)
+        (-slot.ran_at, slot.life.is_early_loss)
         for record in draft.records()
         if record.template == template
         for slot in record.slots.values()
-        if slot.pool == pool and slot.ran is not None
+        if slot.pool == pool and slot.ran_at is not None
     ]
     return [early for _, early in sorted(ran)]
 
@@ -98,15 +98,20 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
     for record in draft.records():
         for slot in record.slots.values():
             former = closed.get((slot.pool, record.template))
-            if former is None or slot.ran is None or slot.asked_at < former.blocked_at or slot.verdict not in DESIRED:
+            if (
+                former is None
+                or slot.ran_at is None
+                or slot.asked_at < former.blocked_at
+                or slot.verdict not in DESIRED
+            ):
                 continue
             machine = find_machine(slot, draft.snapshots)
             if machine is None or machine.phase is not Phase.RUNNING:
                 continue
-            proven_at = slot.ran + draft.pool(slot.pool).early_loss
-            if draft.snapshots[slot.pool].began >= proven_at:
+            proven_at = slot.ran_at + draft.pool(slot.pool).early_loss_seconds
+            if draft.snapshots[slot.pool].began_at >= proven_at:
                 key = slot.pool, record.template
-                draft.set_window(*key, window.after_outlived(draft.window(*key), slot.asked_at))
+                draft.set_window(*key, create_window.after_outlived(draft.window(*key), slot.asked_at))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # an equal later observation starts no plan
 
@@ -116,7 +121,7 @@ def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
     showed its end began at ``seen``, close to the known end or later."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
-    ends = draft.expiry(slot.pool, slot.observed.expires)
+    ends = draft.expiry(slot.pool, slot.observed.expires_at)
     return ends is not None and seen >= ends - EXPIRY_TOLERANCE
 
 
@@ -127,5 +132,5 @@ def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: E
     lost = slot.verdict is Verdict.SUCCEEDED
     verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)
     draft.close(slot, verdict, reason=reason, failure=failure, cause=end.cause, gone=end.gone)
-    if not lost and slot.ran is None:
+    if not lost and slot.ran_at is None:
         draft.count_failed_boot(slot, failure)

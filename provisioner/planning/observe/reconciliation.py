@@ -22,7 +22,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
@@ -66,13 +66,13 @@ def reconcile(draft: Draft) -> None:
                 explained.append(slot.pool)
                 if not _is_unchanged(slot, machine) and slot.pool not in elsewhere:
                     _reconcile_present(draft, record, slot, machine, news)
-            elif not slot.deletion.gone:
+            elif not slot.deletion.is_gone:
                 absent.append((record, slot))
     for record, slot in absent:
         note_absent(draft, record, slot, news.early)
     for key, submissions in news.began.items():
         newest, limits = max(submissions), draft.pool(key[0])
-        changed = window.after_runs(
+        changed = create_window.after_runs(
             draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions)
         )
         draft.set_window(*key, changed)
@@ -97,13 +97,13 @@ def _is_unchanged(slot: Slot, machine: Machine) -> bool:
     return (
         slot.verdict in DESIRED
         and (known.notice is machine.notice or (machine.notice is None and _is_expiry_notice(known.notice)))
-        and known.expires == machine.expires
-        and known.absent is None
-        and slot.life.down is None
-        and known.strayed is machine.strayed
-        and (_is_still_pending(slot, machine) if slot.ran is None else machine.phase is RUNNING)
+        and known.expires_at == machine.expires_at
+        and known.absent_since is None
+        and slot.life.down_since is None
+        and known.is_strayed is machine.is_strayed
+        and (_is_still_pending(slot, machine) if slot.ran_at is None else machine.phase is RUNNING)
         and (known.fingerprint is machine.fingerprint or known.fingerprint == machine.fingerprint)
-    ) or slot.set_aside
+    ) or slot.is_set_aside
 
 
 def _is_still_pending(slot: Slot, machine: Machine) -> bool:
@@ -111,10 +111,10 @@ def _is_still_pending(slot: Slot, machine: Machine) -> bool:
     known = slot.observed
     return (
         machine.phase is PENDING
-        and known.seen
-        and known.accepted
-        and slot.submitted is not None
-        and known.gated is machine.gated
+        and known.was_seen
+        and known.is_accepted
+        and slot.submitted_at is not None
+        and known.is_gated is machine.is_gated
         and machine.cause is None
         and (slot.failure is machine.failure or slot.failure == machine.failure)
         and (known.ip, known.public_ip, known.launched) == (machine.ip, machine.public_ip, machine.launched)
@@ -122,13 +122,13 @@ def _is_still_pending(slot: Slot, machine: Machine) -> bool:
 
 
 def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
-    seen = draft.snapshots[slot.pool].began
+    seen = draft.snapshots[slot.pool].began_at
     if machine.phase in (STOPPING, GONE) and is_expiry(draft, slot, seen):
         notice = machine.notice and replace(machine.notice, cause=LossCause.EXPIRES)
         machine = replace(machine, cause=LossCause.EXPIRES, notice=notice)
     if slot.verdict not in DESIRED:
         _note_leftovers(draft, record, slot, machine)
-    elif slot.ran is not None and slot.observed.fingerprint.differs(machine.fingerprint):
+    elif slot.ran_at is not None and slot.observed.fingerprint.differs(machine.fingerprint):
         end_slot(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news.early)
     elif (unfit := _find_unfit_end(draft, slot, machine, seen)) is not None:
         end_slot(draft, record, _mark_applied(slot), unfit, news.early)
@@ -147,11 +147,11 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
 def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
     """Return the end of a machine that must not begin to run, because it lacks our identity or has too little life
     left; else None."""
-    if slot.ran is not None:
+    if slot.ran_at is not None:
         return None
-    if machine.strayed:
+    if machine.is_strayed:
         return End(STRAYED, LossCause.UNKNOWN, seen)
-    ends, least = draft.expiry(slot.pool, machine.expires), draft.pool(slot.pool).least_life
+    ends, least = draft.expiry(slot.pool, machine.expires_at), draft.pool(slot.pool).least_life_seconds
     if machine.phase in (STOPPING, GONE) or ends is None:
         return None
     left = max(0.0, ends - draft.now)
@@ -172,40 +172,40 @@ def _get_end(machine: Machine, seen: float) -> End:
 
 def _mark_applied(slot: Slot) -> Slot:
     """Return the slot with its create marked as applied, because its machine exists."""
-    return slot._replace(submitted=slot.asked_at).with_observed(seen=True, accepted=True)
+    return slot._replace(submitted_at=slot.asked_at).with_observed(was_seen=True, is_accepted=True)
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """Record what HF and later comparisons need of a machine that may stay."""
-    has_run, known = slot.ran is not None, slot.observed
-    is_put_off = known.expires != machine.expires and _is_expiry_notice(known.notice)
+    has_run, known = slot.ran_at is not None, slot.observed
+    is_put_off = known.expires_at != machine.expires_at and _is_expiry_notice(known.notice)
     is_first_run = not has_run and machine.phase is RUNNING
     # The addresses of a machine that was reported to HF as running never change.
     shown: Observed | Machine = known if has_run else machine
     observed = Observed(
-        accepted=True,
-        seen=True,
+        is_accepted=True,
+        was_seen=True,
         # Before one runs there may be several, because each attempt of a group is another instance.
         fingerprint=known.fingerprint.with_appeared(machine.fingerprint) if has_run else machine.fingerprint,
         ip=shown.ip,
         public_ip=shown.public_ip,
         launched=shown.launched,
         notice=_get_notice(None if is_put_off else known.notice, machine.notice),
-        gated=machine.gated,
-        strayed=machine.strayed,
-        expires=machine.expires,
+        is_gated=machine.is_gated,
+        is_strayed=machine.is_strayed,
+        expires_at=machine.expires_at,
         cause=machine.cause or known.cause,
     )
     changed = slot._replace(
-        submitted=slot.asked_at,
-        ran=draft.now if is_first_run else slot.ran,
+        submitted_at=slot.asked_at,
+        ran_at=draft.now if is_first_run else slot.ran_at,
         observed=observed,
         failure=machine.failure if machine.phase is PENDING else None,
         life=_update_life(slot, machine, draft.now, is_put_off),
     )
     if is_first_run or changed != slot:
         draft.put(record.id, changed)
-    if changed.life.down is not None:
+    if changed.life.down_since is not None:
         news.down.append((record, changed))
     if is_first_run:
         news.began.setdefault((slot.pool, record.template), []).append(slot.asked_at)
@@ -216,11 +216,11 @@ def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> 
     life = slot.life
     if is_put_off:
         life = life._replace(retiring_at=None)
-    if slot.observed.gated and not machine.gated:
+    if slot.observed.is_gated and not machine.is_gated:
         life = life._replace(ungated_at=now)
-    is_down = slot.ran is not None and machine.phase is PENDING and not machine.nameless
-    if is_down is (life.down is None):
-        life = life._replace(down=now if is_down else None)
+    is_down = slot.ran_at is not None and machine.phase is PENDING and not machine.is_nameless
+    if is_down is (life.down_since is None):
+        life = life._replace(down_since=now if is_down else None)
     return life
 
 
@@ -228,15 +228,15 @@ def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
     """Return the notice in force. An announced end does not become later if a restarted loop computes it again."""
     if seen is None:
         return known if _is_expiry_notice(known) else None
-    return known if known is not None and known.cause is seen.cause and known.ends < seen.ends else seen
+    return known if known is not None and known.cause is seen.cause and known.ends_at < seen.ends_at else seen
 
 
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """Mark the machine of a closed slot for deletion, however late it appeared."""
     changed = slot.with_observed(
-        seen=True, absent=None, fingerprint=machine.fingerprint, strayed=machine.strayed
+        was_seen=True, absent_since=None, fingerprint=machine.fingerprint, is_strayed=machine.is_strayed
     ).with_deletion(
-        gone=False,
+        is_gone=False,
         reason=slot.deletion.reason or DeleteReason.FAILED,
         hindrance=machine.hindrance or slot.deletion.hindrance,
     )

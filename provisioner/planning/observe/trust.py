@@ -49,7 +49,7 @@ SNAPSHOTS = 2
 """Number of snapshots in which new orphans must appear. A single snapshot may show the late result of one call."""
 
 
-def distrust(draft: Draft) -> None:
+def judge_snapshots(draft: Draft) -> None:
     """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and record the places of
     pools."""
     places = configured_places(draft.before, draft.limits)
@@ -113,7 +113,8 @@ def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrus
     if not is_mass_loss(len(missing), running):
         return None
     since = min(
-        draft.snapshots[pool].began if slot.observed.absent is None else slot.observed.absent for slot in missing
+        draft.snapshots[pool].began_at if slot.observed.absent_since is None else slot.observed.absent_since
+        for slot in missing
     )
     return Distrusted(DistrustReason.MASS_LOSS, since, since + confirm_seconds(draft.pool(pool)), len(missing), running)
 
@@ -128,7 +129,7 @@ def is_mass_loss(missing: int, running: int) -> bool:
 
 def confirm_seconds(limits: PoolLimits) -> float:
     """Return the least seconds between the lists that prove a mass loss; 0 if it counts as any other loss."""
-    return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
+    return max(limits.lag_seconds, limits.mass_loss_seconds) if limits.mass_loss_seconds else 0.0
 
 
 def needs_later_list(draft: Draft, slot: Slot) -> bool:
@@ -146,8 +147,10 @@ def needs_later_list(draft: Draft, slot: Slot) -> bool:
 def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
     """Return whether no cause explains the absence of a machine, and no list that begins late enough confirms it."""
     snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
-    is_confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait_seconds
-    return wait_seconds > 0 and not (slot.set_aside or is_confirmed or _is_explained(slot, snapshot))
+    is_confirmed = (
+        slot.observed.absent_since is not None and snapshot.confirmed_at - slot.observed.absent_since >= wait_seconds
+    )
+    return wait_seconds > 0 and not (slot.is_set_aside or is_confirmed or _is_explained(slot, snapshot))
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
@@ -190,7 +193,9 @@ def _find_unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _pools_with_machines(memory: Memory) -> frozenset[str]:
-    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.deletion.gone)
+    return frozenset(
+        slot.pool for _, slot in memory.slots if slot.submitted_at is not None and not slot.deletion.is_gone
+    )
 
 
 # --- the configuration has moved a pool -------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
     explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
-    new = sorted(unknown.keys() - explained) if now - activity.started > FIRST_SECONDS else []
+    new = sorted(unknown.keys() - explained) if now - activity.started_at > FIRST_SECONDS else []
     appeared |= dict.fromkeys(new, now)
     draft.orphans = replace(orphans, appeared=appeared)
     snapshots = len(set(appeared.values()))

@@ -39,7 +39,7 @@ from provisioner.model import (
     UsageTotals,
     Verdict,
 )
-from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_NUMBERS, request_of, split_name
+from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_NUMBERS, get_request_id, split_name
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE, is_cancel_message
 from provisioner.planning.finish.cancellation import cancel
@@ -51,7 +51,7 @@ MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
 """Number of successive memories with slot numbers of their own. Fewer memories are lost while one request is open."""
 
 
-def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
+def make_first_memory(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
     """Return the first memory of a state directory that never had one."""
     return Memory(
         provisioner=intent.provisioner,
@@ -98,7 +98,7 @@ class _SlotInputs:
     now: float
 
 
-def distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
+def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return the pools whose snapshots are not trusted yet, because they have lacked too many of HF's machines from
     ``since`` on."""
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
@@ -109,11 +109,11 @@ def distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str
     return {
         name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(succeeded))
         for name, seconds in wait_seconds.items()
-        if inputs.snapshots[name].proves < since + seconds
+        if inputs.snapshots[name].confirmed_at < since + seconds
     }
 
 
-def rebuild(
+def rebuild_memory(
     inputs: RecoveryInputs,
     limits: Limits,
     now: float,
@@ -130,26 +130,26 @@ def rebuild(
     }
     returned = _get_returned(inputs)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
-    served = {request_of(limits.prefix, name) for name in running | returned}
+    served = {get_request_id(limits.prefix, name) for name in running | returned}
     names = defaultdict[str, list[str]](list)
     for name in sorted(seen):
-        names[request_of(limits.prefix, name)].append(name)
+        names[get_request_id(limits.prefix, name)].append(name)
     slot_inputs = _SlotInputs(seen, names, returned, limits.prefix, now)
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(answers[request.id].text) if request.id in answers else None
         if answer is None and read.get(request.id, request.id in served):
             answer = _make_answer(request, slot_inputs)
-        left_seconds = request.created_wall + limits.request_deadline - inputs.intent_now
+        left_seconds = request.created_wall + limits.request_deadline_seconds - inputs.intent_now
         record = _rebuild_request(request, answer, read.get(request.id, True), slot_inputs)
         requests[request.id] = replace(
             record,
-            deadline=now + max(0.0, min(left_seconds, limits.request_deadline)),
+            deadline_at=now + max(0.0, min(left_seconds, limits.request_deadline_seconds)),
             next_slot=min(max(first, record.next_slot), SLOT_NUMBERS),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
-        fresh(intent, limits, now, wall),
+        make_first_memory(intent, limits, now, wall),
         requests=requests,
         returns={id_: _rebuild_return(id_, intent, answers, limits, now) for id_ in intent.returns},
         places=Places(),
@@ -169,8 +169,8 @@ def _rebuild_request(
         id=request.id,
         template=request.template,
         count=request.count,
-        read=now,
-        deadline=now,
+        read_at=now,
+        deadline_at=now,
         slots=slots,
         next_slot=block * SLOT_BLOCK,
         ended=ended,
@@ -247,8 +247,8 @@ def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
     name, now = entry["name"], slot_inputs.now
     pool = slot_inputs.seen[name][0] if name in slot_inputs.seen else ""
     observed = Observed(
-        accepted=True,
-        seen=True,
+        is_accepted=True,
+        was_seen=True,
         ip=entry["privateIpAddress"],
         public_ip=entry["publicIpAddress"],
         launched=entry["launchtime"],
@@ -267,14 +267,14 @@ def _set_verdict(
             return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, is_gone))
         deletion = Deletion(now, DeleteReason.FAILED, is_gone)
         failure = parse_failure(entry["message"])
-        return slot._replace(submitted=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
+        return slot._replace(submitted_at=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
     if is_returned:
         verdict = Verdict.RETURNED if is_ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if is_ended else DeleteReason.CANCELLED
-        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, gone=is_gone))
+        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, is_gone=is_gone))
     if is_gone:
         verdict = Verdict.LOST if is_ended else Verdict.FAILED
-        return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, gone=True))
+        return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, is_gone=True))
     return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
@@ -294,7 +294,7 @@ def _rebuild_return(
     id_: str, intent: Intent, answers: Mapping[str, Answer], limits: Limits, now: float
 ) -> ReturnRecord:
     names = intent.returns[id_].names
-    record = ReturnRecord(id=id_, names=names, read=now, deadline=now + limits.return_deadline)
+    record = ReturnRecord(id=id_, names=names, read_at=now, deadline_at=now + limits.return_deadline_seconds)
     answer = json.loads(answers[id_].text) if id_ in answers else None
     if answer is None or answer["status"] == RequestStatus.RUNNING:
         return record

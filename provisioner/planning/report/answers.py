@@ -29,8 +29,8 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import tightest_cap
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.holds import asked_back
-from provisioner.planning.core.slots import slot_named
+from provisioner.planning.core.holds import make_loss_finder
+from provisioner.planning.core.slots import find_slot
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Verdicts of slots that are reported as succeeded for ever (law: a terminal answer stays)."""
@@ -62,7 +62,7 @@ Rendered = dict[str, tuple[RequestRecord | ReturnRecord, Answer]]
 """Answers by id, each with its record. An unchanged record is not rendered again."""
 
 
-def render(memory: Memory, before: Rendered, prefix: str) -> Rendered:
+def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
     """Return the answer of each request and return request; the same objects if they did not change."""
     answers: Rendered = {}
     for record in memory.requests.values():
@@ -84,12 +84,12 @@ def request_answer(record: RequestRecord) -> Answer:
         entry for number in sorted(record.slots) if (entry := _machine_entry(record.slots[number], record)) is not None
     ]
     # While a cancel is announced the answer is not terminal, because HF, which has read none, must poll again.
-    status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
-    message = "cancelling: HostFactory has not asked for a long time." if record.cancelling else record.message
+    status = RequestStatus.RUNNING if record.is_cancelling else record.ended or RequestStatus.RUNNING
+    message = "cancelling: HostFactory has not asked for a long time." if record.is_cancelling else record.message
     return _answer(record.id, status, message, machines)
 
 
-def revised(before: Memory, after: Draft) -> dict[str, Answer]:
+def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
     """Return the terminal answers that replace others that scripts may be about to print (law: a terminal answer
     stays)."""
     news = {}
@@ -98,29 +98,31 @@ def revised(before: Memory, after: Draft) -> dict[str, Answer]:
         if old is None or old is record or old.ended is None:
             continue
         answer = request_answer(record)
-        if answer.ended and answer.text != request_answer(replace(old, cancelling=False)).text:
+        if answer.ended and answer.text != request_answer(replace(old, is_cancelling=False)).text:
             news[record.id] = answer
     return news
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     """Return the answer to a return request: each named machine, also while its leftovers exist."""
-    machines = [_return_entry(name, record, slot_named(memory.requests, prefix, name)) for name in record.names]
+    machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
-def losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
+def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
     """Return the machines that HF has to return, by name: gone, about to end by a notice, wanted back by a hold, or too
     old."""
-    find_loss = asked_back(holds)
+    find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in activity.inventory):
+            if slot.verdict is Verdict.LOST or (
+                slot.deletion.closed_at is not None and slot.name in activity.inventory
+            ):
                 lost[slot.name] = _gone_loss(slot)
             elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that it is gone
-                lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends - now)), slot.observed.notice.cause)
+                lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends_at - now)), slot.observed.notice.cause)
             elif (hold_loss := find_loss(slot)) is not None:
                 lost[slot.name] = hold_loss
             elif slot.life.retiring_at is not None and slot.verdict is Verdict.SUCCEEDED:
@@ -134,7 +136,7 @@ def _gone_loss(slot: Slot) -> Loss:
     return Loss(0, slot.observed.cause or LossCause.UNKNOWN)
 
 
-def available(memory: Memory, limits: Limits) -> dict[str, int]:
+def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     """Return how many more machines each template may have by its caps. Templates without a cap are left out.
 
     Only caps and machines count. HF asks when it starts and keeps the number, so a back-off must not lower it.
@@ -144,10 +146,10 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
     there: Counter[str] = Counter()
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if not slot.deletion.gone:
+            if not slot.deletion.is_gone:
                 occupied[slot.pool, record.template] += 1
                 there[slot.pool] += 1
-                owned[record.template] += slot.deletion.closed is None
+                owned[record.template] += slot.deletion.closed_at is None
     free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
@@ -160,10 +162,10 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
     return free
 
 
-def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
+def find_unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
     """Return the machines that were reported to HF and that no list of HF has named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
-    return [slot for name in names if (slot := slot_named(memory.requests, prefix, name)) is not None]
+    return [slot for name in names if (slot := find_slot(memory.requests, prefix, name)) is not None]
 
 
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
@@ -181,7 +183,7 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
         return _entry(slot, "succeed", "running", "", record.rc_account)
     if slot.verdict is Verdict.OPEN:
         return _entry(slot, "executing", "pending", _format_failure(slot.failure), record.rc_account)
-    if slot.verdict is Verdict.FAILED and slot.submitted is None:
+    if slot.verdict is Verdict.FAILED and slot.submitted_at is None:
         return _entry(
             slot, "fail", "terminated", _format_failure(slot.failure) or "The machine failed.", record.rc_account
         )
@@ -190,7 +192,7 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
 
 def is_reported_running(slot: Slot) -> bool:
     """Return whether the slot's machine is or was reported to HF as running."""
-    runs = slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None)
+    runs = slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran_at is not None)
     return runs and not _is_cancelled(slot)
 
 
@@ -217,7 +219,7 @@ def _return_entry(name: str, record: ReturnRecord, slot: Slot | None) -> dict[st
     why = _format_failure(record.hindered.get(name) or (slot.deletion.hindrance if slot and result is None else None))
     texts = {
         None: ("executing", "shutting-down", why),
-        ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.strayed else ""),
+        ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.is_strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
         ReturnResult.STUCK: (
             "fail",

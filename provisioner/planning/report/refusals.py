@@ -26,7 +26,7 @@ class Refusal(NamedTuple):
     machines: int = 1
 
 
-def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
+def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
     """Return the refused machines that are still requested, by name.
 
     A pod that no node takes is refused only once its place has said that it has no node to add.
@@ -42,27 +42,27 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
     }
 
 
-def news(
+def find_new_refusals(
     transitions: Iterable[Transition], waited_before: Mapping[str, Refusal], waiting_now: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
     """Yield the machines that were refused since the last cycle.
 
-    ``waited_before`` and ``waiting_now`` are the results of ``waiting`` before and now. A slot whose machine was
-    refused may be open, failed or withdrawn. It counts once for each error class.
+    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. A slot whose
+    machine was refused may be open, failed or withdrawn. It counts once for each error class.
     """
     for name, refusal in waiting_now.items():
         if not _is_same(waited_before.get(name), refusal):
             yield refusal
     for one in transitions:
         if (
-            one.closes
+            one.is_closed
             and (ended := _refusal(one.template, one.slot))
             and not _is_same(waited_before.get(one.slot.name), ended)
         ):
             yield ended
 
 
-def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
+def find_deferred_refusals(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
     """Yield the machines that are deferred because the pool backs off from a refusal."""
     for (pool, template, reason), machines in deferred.items():
         window = memory.windows.get((pool, template))
@@ -74,7 +74,7 @@ def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], 
 def _refusal(template: str, slot: Slot) -> Refusal | None:
     """Return the refusal of a slot's machine; None if it ran, was never requested, or failed for another reason."""
     failure = slot.failure
-    if failure is None or not failure.error.is_refusal or slot.ran is not None or slot.submitted is None:
+    if failure is None or not failure.error.is_refusal or slot.ran_at is not None or slot.submitted_at is None:
         return None
     return Refusal(slot.pool, template, failure.error, failure.text)
 

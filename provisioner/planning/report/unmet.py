@@ -21,9 +21,9 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.core.create_window import get_pending_limit, is_blocked
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import boots_by
-from provisioner.planning.core.window import is_blocked, width
+from provisioner.planning.core.slots import get_boot_deadline
 
 TOTAL = "max_machines_total, over all templates"
 """Text of the reason if the cap over all templates is used up."""
@@ -63,7 +63,7 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
 def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
     """Yield the unmet machines with a slot, grouped by pool, reason and error class."""
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
-    for slot in [slot for slot in record.slots.values() if slot.ran is None or slot.life.down is not None]:
+    for slot in [slot for slot in record.slots.values() if slot.ran_at is None or slot.life.down_since is not None]:
         if reason := _find_reason(draft, slot):
             failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
@@ -75,21 +75,21 @@ def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
 def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
     """Return the most specific reason why a slot's machine does not run; None if another machine is wanted instead."""
     if slot.verdict not in DESIRED:
-        given_up = slot.verdict is Verdict.FAILED and slot.submitted is None
+        given_up = slot.verdict is Verdict.FAILED and slot.submitted_at is None
         return PendingReason.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
-    if slot.life.down is not None:
+    if slot.life.down_since is not None:
         return PendingReason.TROUBLED
-    if slot.set_aside:
+    if slot.is_set_aside:
         return PendingReason.SET_ASIDE
     if slot.pool not in draft.snapshots:
         return PendingReason.UNSEEN
-    if slot.submitted is None:
+    if slot.submitted_at is None:
         return PendingReason.UNSENT
-    if slot.observed.gated:
+    if slot.observed.is_gated:
         return PendingReason.GATED
     if slot.failure is not None:
         return PendingReason.TROUBLED
-    return PendingReason.STARTING if slot.observed.seen or slot.observed.accepted else PendingReason.UNANSWERED
+    return PendingReason.STARTING if slot.observed.was_seen or slot.observed.is_accepted else PendingReason.UNANSWERED
 
 
 def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
@@ -103,11 +103,11 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
         if reason is PendingReason.UNSENT:
             next_try = max(draft.now, window.retry_at)
         else:
-            next_try = min([boots_by(slot, draft.pool(pool)) for slot in slots])
+            next_try = min([get_boot_deadline(slot, draft.pool(pool)) for slot in slots])
         if window.backs_off_from is not None and slots[0].failure is None:
             failure, since = window.backs_off_from, window.blocked_at
     error_facts = {"error": failure.error, "text": failure.text} if failure else {}
-    return {**error_facts, "since": since, "next_try": next_try}
+    return {**error_facts, "since": since, "next_try_at": next_try}
 
 
 def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[
     if slots[0].failure is not None and slots[0].failure.error.has_no_room:
         return {"spills_to": after[0]}
     asked_at = min([slot.boots_from for slot in slots])
-    return {"spills_to": after[0], "spills_at": asked_at + draft.pool(pool).spill_after}
+    return {"spills_to": after[0], "spills_at": asked_at + draft.pool(pool).spill_after_seconds}
 
 
 def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
     }
     pool, template = deferral.pool, record.template
     reason = reasons.pop(pool)
-    facts: dict[str, Any] = {"since": record.read}
+    facts: dict[str, Any] = {"since": record.read_at}
     if reason is PendingReason.UNSEEN:
         facts["error"] = ErrorClass.UNAVAILABLE
     elif reason is PendingReason.BUDGET:
@@ -161,9 +161,9 @@ def _behind_window(
     """Return the width of the window unless earlier calls are under way, and the moment at which the next pool is
     used."""
     window = draft.window(pool, template)
-    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": width(window)}
+    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
     after = _pools_after(draft, template, pool)
     if not after or elsewhere.keys() >= set(after):
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since
-    return {**facts, "spills_to": after[0], "spills_at": closed + draft.pool(pool).spill_after}
+    return {**facts, "spills_to": after[0], "spills_at": closed + draft.pool(pool).spill_after_seconds}

@@ -14,7 +14,7 @@ from typing import Any
 FACE = "provisioner.lab.cloud.compute.api"
 COMPUTE = "provisioner.backends.google_auth"
 KUBERNETES = "provisioner.backends.gke.api"
-PUBSUB = ("provisioner.backends.events", "provisioner.backends.pubsub_subscription")
+PUBSUB = ("provisioner.backends.pubsub_events", "provisioner.backends.pubsub_subscription")
 
 
 def _watch_responses(_: Any) -> None:

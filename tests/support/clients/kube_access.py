@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import urllib3
 
-from provisioner.backends.connections import bounded
+from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.gke.api import Way
 
 
@@ -14,7 +14,7 @@ class Plain:
     """An ``Access`` without credentials."""
 
     def __init__(self, host: str, connections: urllib3.PoolManager | None = None) -> None:
-        self._way = Way(host, bounded(connections or urllib3.PoolManager(maxsize=4)))
+        self._way = Way(host, limit_responses(connections or urllib3.PoolManager(maxsize=4)))
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
         return self._way, {}

@@ -186,11 +186,11 @@ class DirectGke(Direct):
     def _delete(self, delete: Delete) -> Failure | None:
         pod = self._cluster.pods.get(self._namespace, delete.name)
         if pod is not None and self._is_meant(delete, pod):
-            self._cluster.delete(pod, 0 if delete.force else None)
+            self._cluster.delete(pod, 0 if delete.is_forced else None)
         return None
 
     def _is_meant(self, delete: Delete, pod: Stored) -> bool:
-        return pod.uid == delete.uid if delete.uid else delete.adopted or self._identity.owns(pod.document)
+        return pod.uid == delete.uid if delete.uid else delete.is_adopted or self._identity.owns(pod.document)
 
 
 def _refusal(error: errors.ApiError) -> KubeError:

@@ -22,7 +22,7 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.cycle import Mandate
+from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Observation, ObservationFailed, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
@@ -61,9 +61,16 @@ class Grid:
         self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
         self.state = StateDir(str(directory))
         self._step = step
-        defaults = {"initial_window": 3000, "max_pending": 3000, "boot_deadline": 300.0, "spill_after": 90.0}
-        pools = {spec.name: PoolLimits(spec.name, **{"lag": LAG, **defaults, **limits}) for spec in specs}
-        self.limits = Limits("hf", pools, {"T": TemplateLimits("T", tuple(pools))}, request_deadline=request_deadline)
+        defaults = {
+            "initial_window": 3000,
+            "max_pending": 3000,
+            "boot_deadline_seconds": 300.0,
+            "spill_after_seconds": 90.0,
+        }
+        pools = {spec.name: PoolLimits(spec.name, **{"lag_seconds": LAG, **defaults, **limits}) for spec in specs}
+        self.limits = Limits(
+            "hf", pools, {"T": TemplateLimits("T", tuple(pools))}, request_deadline_seconds=request_deadline
+        )
         self.made: list[str] = []
         """Names of all instances that were ever inserted, in order."""
 

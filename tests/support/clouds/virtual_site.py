@@ -22,7 +22,7 @@ from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.announced_ends import Notices
-from provisioner.loop.cycle import CycleReport, Mandate
+from provisioner.loop.cycle_report import CycleReport, Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
@@ -45,7 +45,7 @@ from tests.support.inline_actors import InlineActors
 from tests.support.stores import add_request, add_return
 
 if TYPE_CHECKING:
-    from provisioner.backends.events import Worth
+    from provisioner.backends.pubsub_events import Worth
 
 PREFIX = "hf"
 SPEC = advised(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
@@ -75,15 +75,22 @@ MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreate
 
 def limits_of(pools: Sequence[str]) -> Limits:
     """Return limits under which everything may be tried at once, and nothing takes long."""
-    pool = PoolLimits("", initial_window=1000, boot_deadline=300.0, spill_after=120.0, lag=30.0, stale_after=90.0)
+    pool = PoolLimits(
+        "",
+        initial_window=1000,
+        boot_deadline_seconds=300.0,
+        spill_after_seconds=120.0,
+        lag_seconds=30.0,
+        stale_after_seconds=90.0,
+    )
     return Limits(
         prefix=PREFIX,
         pools={name: replace(pool, name=name) for name in pools},
         templates={"T": TemplateLimits("T", tuple(pools))},
-        request_deadline=600.0,
-        return_deadline=600.0,
+        request_deadline_seconds=600.0,
+        return_deadline_seconds=600.0,
         orphans=OrphanLimits(300.0),
-        backoff=Backoff(last=300.0),
+        backoff=Backoff(last_seconds=300.0),
     )
 
 
@@ -179,11 +186,11 @@ class VirtualSite:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))
         except BackendError as error:
             return ObservationFailed(pool, began, error.failure)
-        return self._notices.added_to(seen, self.backends[pool].lag)
+        return self._notices.add_to(seen, self.backends[pool].lag)
 
     def listen(self) -> Counter[Worth]:
         """Connect the loop to the audit log from now on, and return the counted worths of its entries."""
-        from provisioner.backends.events import Sieve  # Google's library of Pub/Sub takes a second to import
+        from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
         worths: Counter[Worth] = Counter()
@@ -193,7 +200,7 @@ class VirtualSite:
             worths[judged.worth] += 1
             if judged.news and judged.news.grace is not None:
                 ends = self.now() + judged.news.grace
-                self._notices.hear(judged.news.instance, Notice(LossCause.PREEMPTED, ends), self.now())
+                self._notices.add(judged.news.instance, Notice(LossCause.PREEMPTED, ends), self.now())
 
         self.cloud.groups.audit.listeners.append(hear)
         return worths

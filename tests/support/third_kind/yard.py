@@ -9,7 +9,7 @@ from provisioner.backends import Backend, MachineSize
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.lab.fake import FakeBackend, FakePlace, FakePool
 from provisioner.schema.pool import Site, Text
-from provisioner.schema.problems import Problem
+from provisioner.schema.validation import Problem
 
 
 class YardPool(FakePool):

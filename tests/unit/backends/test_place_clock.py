@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import place_clock
-from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import LATELY, SLOW_SECONDS, PlaceClock
+from provisioner.backends.proxies_and_authorities import seconds_until
 
 
 @pytest.mark.parametrize(

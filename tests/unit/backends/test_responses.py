@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.responses import MOST_CHARACTERS, json_object, seconds, text, understood
+from provisioner.backends.responses import MOST_CHARACTERS, json_object, seconds, text, translated_errors
 from provisioner.model import ErrorClass
 
 
@@ -48,6 +48,9 @@ def test_what_no_machine_lives_through_is_no_duration(value: object) -> None:
     "odd", [lambda: {}["a"], lambda: [].pop(), lambda: int("x"), lambda: 1 / 0, lambda: object().__getattribute__("a")]
 )
 def test_a_response_of_another_shape_is_a_failure_of_the_class_that_the_caller_names(odd: Callable[[], object]) -> None:
-    with pytest.raises(BackendError, match="answer not understood") as caught, understood(ErrorClass.UNAVAILABLE):
+    with (
+        pytest.raises(BackendError, match="answer not understood") as caught,
+        translated_errors(ErrorClass.UNAVAILABLE),
+    ):
         odd()
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE

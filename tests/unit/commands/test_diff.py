@@ -15,7 +15,7 @@ from tests.unit.core import PREFIX, machine, memory, name, record, running, slot
 NAME = name(0)
 FULL = f"{NAME.upper()}.c.project.internal"
 THERE, NOWHERE = snapshot(machine(0)), snapshot()
-GONE = {"gone": True}
+GONE = {"is_gone": True}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ GONE = {"gone": True}
         pytest.param(True, running(0, Verdict.SUCCEEDED), THERE, "all three agree", False, id="as it should be"),
         pytest.param(False, running(0, Verdict.SUCCEEDED), THERE, "does not list it", True, id="HF has lost sight"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished"),
-        pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, strayed=True)), "without our labels",
+        pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, is_strayed=True)), "without our labels",
                      True, id="it has strayed"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, Phase.PENDING)), "does not run any more",
                      True, id="it runs no more"),
@@ -91,7 +91,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
 def test_every_machine_of_the_three_stands_in_one_group(
     listed: set[int], slots: dict[int, tuple[Verdict, bool]], seen: set[int]
 ) -> None:
-    known = [running(number, verdict, gone=gone) for number, (verdict, gone) in slots.items()]
+    known = [running(number, verdict, is_gone=gone) for number, (verdict, gone) in slots.items()]
     observations = {"a": snapshot(*map(machine, seen))}
     document: dict[str, Any] = diff_document(memory(record(*known)), names(listed), observations, PREFIX)
     grouped = [one for group in document["groups"] for one in group["machines"]]

@@ -47,7 +47,7 @@ from tests.unit.core import (
 
 NO_ROOM = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here")
 BACK = "ret-bbbbbbbbbb"
-ALLOWED = limits(pool("a"), pool("b", paused=True))
+ALLOWED = limits(pool("a"), pool("b", is_paused=True))
 
 
 class Desk(desks.Desk):
@@ -105,7 +105,7 @@ class Life:
         for number in range(count):
             if number == boots:
                 self.bench.place.place.boot()
-            self.pool_status.take(self.bench.cycle(), LIMITS, self.bench.clock.wall())
+            self.pool_status.record_cycle(self.bench.cycle(), LIMITS, self.bench.clock.wall())
 
 
 @pytest.fixture(scope="module")
@@ -227,21 +227,21 @@ def test_the_journal_contains_the_events_that_left_the_other_files(desk: Desk, l
 
 # --- state and next steps ---------------------------------------------------------------------------------------------
 
-FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
+FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, is_probing=True, failure=STOCKOUT)
 STRAY = name(7, OTHER)
 BRAKE = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, "many")
 HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 TO_GO = memory(
     record(
-        slot(0, Verdict.FAILED, delete_sent=NOW - 5, stuck=True, hindrance=HELD),
-        slot(1, set_aside=True),
+        slot(0, Verdict.FAILED, delete_sent=NOW - 5, is_stuck=True, hindrance=HELD),
+        slot(1, is_set_aside=True),
         slot(2, Verdict.FAILED),
     )
 )
-BOOTS = memory(record(slot(0, submitted=NOW, failure=NO_ROOM), running(1, notice=Notice(LossCause.NODE, NOW))))
+BOOTS = memory(record(slot(0, submitted_at=NOW, failure=NO_ROOM), running(1, notice=Notice(LossCause.NODE, NOW))))
 STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
     "a deferred request: why, since when, and what is next": (
-        memory(record(running(0), count=6, deadline=NOW + 60), windows={("a", TEMPLATE): FULL}),
+        memory(record(running(0), count=6, deadline_at=NOW + 60), windows={("a", TEMPLATE): FULL}),
         {},
         REQUEST,
         [
@@ -269,7 +269,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         ["", "It does not run yet: stockout, “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”", "If it does not run by "],
     ),
     "a machine that does not run any more": (
-        memory(record(running(0, Verdict.SUCCEEDED, down=NOW, failure=NO_ROOM))),
+        memory(record(running(0, Verdict.SUCCEEDED, down_since=NOW, failure=NO_ROOM))),
         {},
         name(0),
         ["", "It has not run since .*: “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”"],

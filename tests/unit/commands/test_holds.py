@@ -38,7 +38,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
     made = StateDir(example_site(tmp_path, monkeypatch) / "work")
     made.intent.create("demoinst")
     made.memory.write(HELD)
-    leave(made, limits(pool("a"), pool("b", paused=True)), paused=["b"])
+    leave(made, limits(pool("a"), pool("b", is_paused=True)), paused=["b"])
     made.heartbeat.touch()
     return made
 
@@ -200,7 +200,7 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
 
 def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert "by " + ME not in called(capsys, "status")[1]
-    known = limits(pool("a"), pool("b", paused=True))
+    known = limits(pool("a"), pool("b", is_paused=True))
     leave(state, known)
     for arguments in (
         ["pause", "a"], ["drain", "b", "--reason", "sick"], ["stop-all", "--reason", "cloud is down"],
@@ -243,7 +243,7 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
     document = json.loads(called(capsys, "drain", "a", "--reason", "sick", "-o", "json")[1])
     assert document.pop("held_by")["reason"] == "sick"
     assert document == {
-        "hold": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
+        "hold": "drain", "target": "a", "set": True, "changed": True, "machine": False,
         "paused_by_settings": False, "loop_runs": True, "anew": "",
     }  # fmt: skip
 

@@ -30,7 +30,7 @@ PLAN = Plan(
     HELD,
     creates=(
         *(Create(name(number), "a", TEMPLATE, REQUEST) for number in range(10, 10 + MANY)),
-        Create(name(5), "b", TEMPLATE, REQUEST, again=True),
+        Create(name(5), "b", TEMPLATE, REQUEST, is_repeated=True),
     ),
     deletes=(
         Delete(name(0), "a", DeleteReason.RETURNED),

@@ -36,7 +36,9 @@ ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}
 
 BRAKE = Brake(BrakeReason.MEMORY_LOST, 9_000.0, "memory.json was lost and was rebuilt from 2 machines.")
 LATCHED = alter(Memory("demoinst"), generation=1, time=10_000.0, brake=BRAKE, orphans=ORPHANS)
-LACKS_ONE = replace(LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa", "GkePod", 3, read=0.0, deadline=1.0)})
+LACKS_ONE = replace(
+    LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa", "GkePod", 3, read_at=0.0, deadline_at=1.0)}
+)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.marker_files import UNSEEN
-from provisioner.state.memory import MemoryStore
+from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk
@@ -29,7 +29,7 @@ from tests.support.stores import add_request
 from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
 
 HOSTILE = Failure(STOCKOUT.error, "no room\x1b[2J\nin zone " + "x" * 100)
-FAILED = slot(4, Verdict.FAILED, failure=HOSTILE, gone=True, closed=NOW - 240)
+FAILED = slot(4, Verdict.FAILED, failure=HOSTILE, is_gone=True, closed_at=NOW - 240)
 PLANNED = memory(record(*map(running, range(3)), slot(3), FAILED, count=9), generation=0)
 """Three of nine machines run, one try failed."""
 STRAY = "hf-zzzzzzzzzz-000001"
@@ -124,16 +124,20 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
 }  # fmt: skip
 HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 REMEMBERED: dict[str, tuple[int, Memory, str]] = {
-    "a stuck machine": (1, memory(record(slot(stuck=True))), f"STUCK {name(0)} in pool a"),
-    "a stuck machine that is gone": (0, memory(record(slot(stuck=True, gone=True))), "0 of 1 running"),
-    "why it is stuck": (1, memory(record(slot(stuck=True, hindrance=HELD))), f"long ago: {HELD.text}"),
+    "a stuck machine": (1, memory(record(slot(is_stuck=True))), f"STUCK {name(0)} in pool a"),
+    "a stuck machine that is gone": (0, memory(record(slot(is_stuck=True, is_gone=True))), "0 of 1 running"),
+    "why it is stuck": (1, memory(record(slot(is_stuck=True, hindrance=HELD))), f"long ago: {HELD.text}"),
     "machines that do not run any more": (
         1,
-        memory(record(*(running(number, Verdict.SUCCEEDED, down=NOW, failure=HELD) for number in range(2)))),
+        memory(record(*(running(number, Verdict.SUCCEEDED, down_since=NOW, failure=HELD) for number in range(2)))),
         f"DOWN 2 machines that HostFactory has in pool a, e.g. {name(0)} since ",
     ),
-    "one that was lost since": (0, memory(record(running(0, Verdict.LOST, down=NOW, gone=True))), "0 of 1 running"),
-    "a slot that was set aside": (1, memory(record(slot(set_aside=True))), f"SET ASIDE: {name(0)}"),
+    "one that was lost since": (
+        0,
+        memory(record(running(0, Verdict.LOST, down_since=NOW, is_gone=True))),
+        "0 of 1 running",
+    ),
+    "a slot that was set aside": (1, memory(record(slot(is_set_aside=True))), f"SET ASIDE: {name(0)}"),
     "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
     "no list has named it for a day": (
         0,

@@ -45,8 +45,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
 @pytest.fixture
 def left(state: StateDir) -> StateDir:
     """A state directory of a loop: machines of six days, one running for two hours, prices and a budget."""
-    begun = alter(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
-    remember(state, record(begun, deadline=WALL))
+    begun = alter(running(0), submitted_at=WALL - 7200.0, ran_at=WALL - 7100.0)
+    remember(state, record(begun, deadline_at=WALL))
     state.pool_status.write(asdict(PoolStatus(limits=PRICED)))
     return state
 

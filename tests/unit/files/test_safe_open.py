@@ -14,7 +14,7 @@ import pytest
 from hf_scripts import log
 from provisioner.files.safe_open import read_own, refusal_message
 from provisioner.hostfactory import Answer
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 from provisioner.lab.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state import atomic

@@ -18,8 +18,8 @@ from hf_scripts.commands import COMMANDS
 from provisioner import model
 from provisioner.hostfactory import Answer, Loss
 from provisioner.names import short_name
-from provisioner.state.hf_activity import Seen
-from provisioner.state.status import StatusStore
+from provisioner.state.poll_markers import Seen
+from provisioner.state.status_file import StatusStore
 from tests.support.hostfactory.in_process import Here, asking, call_here, entry, heartbeat_before, publish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES, golden, requesting
 from tests.support.hostfactory.schemas import check_input, check_output, mistakes, parsed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hf_scripts import log
-from provisioner.hostfactory.instance import Directories
+from provisioner.hostfactory.provider_config import Directories
 
 HOST = "master1"
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.hostfactory.templates import digest_of_templates
 from tests.support.hostfactory.sites import template
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import SHOWN_CHARACTERS, ProviderConfig, TemplatesError, shown
+from provisioner.hostfactory.provider_config import SHOWN_CHARACTERS, ProviderConfig, TemplatesError, format_value
 from provisioner.hostfactory.templates import Provider
 from tests.support.hostfactory.schemas import check_output
 
@@ -54,7 +54,7 @@ def test_an_attribute_reaches_hf_tagged_and_quoted(
 
 @pytest.mark.parametrize(("one", "other", "highest"), [(3, 10, 10), (0, 3, 3), (-1, 10, -1), (-1, 0, -1), (-1, -1, -1)])
 def test_no_number_allows_more_than_no_limit(one: int, other: int, highest: int) -> None:
-    assert templates.higher(one, other) == templates.higher(other, one) == highest
+    assert templates.get_higher(one, other) == templates.get_higher(other, one) == highest
 
 
 def test_memory_is_taken_from_lsf_s_name_for_it(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_a_wrong_value_that_is_nested_too_deeply_is_not_shown() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert shown(deep) == "a value nested too deeply to show"
+    assert format_value(deep) == "a value nested too deeply to show"
 
 
 def test_a_long_wrong_value_is_shown_short() -> None:
-    assert len(shown("x" * 1000)) == SHOWN_CHARACTERS
+    assert len(format_value("x" * 1000)) == SHOWN_CHARACTERS

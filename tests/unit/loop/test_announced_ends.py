@@ -25,12 +25,12 @@ def machine(name: str, phase: Phase = Phase.RUNNING, notice: Notice | None = Non
 def announced(*names: str) -> Notices:
     notices = Notices()
     for name in names:
-        notices.hear(name, NOTICE, 100.0)
+        notices.add(name, NOTICE, 100.0)
     return notices
 
 
 def shown(notices: Notices, observation: Snapshot) -> Mapping[str, Machine]:
-    after = notices.added_to(observation, LAG)
+    after = notices.add_to(observation, LAG)
     assert isinstance(after, Snapshot)
     return after.machines
 
@@ -74,38 +74,38 @@ def test_the_nearer_end_counts(ends: float, first: bool) -> None:
 
 def test_the_first_announcement_of_an_end_stands() -> None:
     notices = announced("a")
-    notices.hear("a", Notice(LossCause.PREEMPTED, 155.0), 125.0)
+    notices.add("a", Notice(LossCause.PREEMPTED, 155.0), 125.0)
     assert shown(notices, snapshot(a=machine("a")))["a"].notice is NOTICE
 
 
 def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew() -> None:
     notices, observation = announced("a"), snapshot(a=machine("a"), b=machine("b"))
     first = shown(notices, observation)
-    assert shown(notices, replace(observation, began=110.0)) is first
-    notices.hear("elsewhere", NOTICE, 110.0)
+    assert shown(notices, replace(observation, began_at=110.0)) is first
+    notices.add("elsewhere", NOTICE, 110.0)
     assert shown(notices, observation) is first
-    notices.hear("b", NOTICE, 110.0)
+    notices.add("b", NOTICE, 110.0)
     assert shown(notices, observation)["b"].notice is NOTICE
-    assert shown(notices, replace(observation, began=200.0)) is observation.machines
+    assert shown(notices, replace(observation, began_at=200.0)) is observation.machines
 
 
 def test_a_failed_observation_stays_one() -> None:
     failed = ObservationFailed("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
-    assert announced("a").added_to(failed, LAG) is failed
+    assert announced("a").add_to(failed, LAG) is failed
 
 
 def test_notices_are_forgotten_long_after_their_end() -> None:
     notices = announced("a")
-    notices.hear("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends + RETENTION_SECONDS)
+    notices.add("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends_at + RETENTION_SECONDS)
     assert shown(notices, snapshot(a=machine("a"), b=machine("b")))["a"].notice is None
 
 
 def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
     """The rule holds even while an older notice with a later end is still kept."""
     notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
-    notices.hear("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
-    notices.hear("a", NOTICE, 100.0)
-    notices.hear("a", again, NOTICE.ends + RETENTION_SECONDS)
+    notices.add("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
+    notices.add("a", NOTICE, 100.0)
+    notices.add("a", again, NOTICE.ends_at + RETENTION_SECONDS)
     assert shown(notices, snapshot(a=machine("a")))["a"].notice is again
 
 
@@ -120,5 +120,5 @@ def test_a_storm_of_announcements_costs_each_no_more_than_the_first() -> None:
 
     notices = Notices()
     for number in range(100):
-        notices.hear(str(number), Notice(LossCause.PREEMPTED, End(130.0)), 100.0)
+        notices.add(str(number), Notice(LossCause.PREEMPTED, End(130.0)), 100.0)
     assert len(asked) <= 2 * 100

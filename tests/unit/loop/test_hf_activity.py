@@ -27,7 +27,7 @@ def test_the_inventory_is_what_lists_named_within_minutes(lists: list[tuple[floa
         state.note_hosts(dict.fromkeys(names))
         activity = contacts.read(now, NO_REQUESTS)
         assert activity.inventory == {name for name, at in named.items() if now - at < INVENTORY_SECONDS}
-        assert activity.listed == {name: at for name, at in named.items() if now - at < LISTED_SECONDS}
+        assert activity.listed_at == {name: at for name, at in named.items() if now - at < LISTED_SECONDS}
 
 
 def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
@@ -38,4 +38,4 @@ def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
     state.note_hosts({"hf-2": None, "hf-1": None})
     after = contacts.read(30.0, NO_REQUESTS)
     assert after.inventory is before.inventory
-    assert (after.lists, set(after.listed.values())) == (30.0, {30.0})
+    assert (after.last_list_at, set(after.listed_at.values())) == (30.0, {30.0})

@@ -15,7 +15,7 @@ from provisioner.model import Hold, HoldKind, Holds
 from provisioner.planning.core.holds import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
-from provisioner.state.holds import pulled
+from provisioner.state.holds import with_hold
 from tests.support.cycle_bench import Bench
 from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
@@ -62,7 +62,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
     if damage is newer:
         state.holds.set_aside()
-    state.holds.change(lambda holds: pulled(holds, DRAIN), anew=True)
+    state.holds.change(lambda holds: with_hold(holds, DRAIN), anew=True)
     assert in_force(current_holds) == (DRAIN,)
 
 
@@ -110,8 +110,8 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
     assert logged_lines(current_holds, caplog) == []
     pull(state, DRAIN, CANCEL)
     assert logged_lines(current_holds, caplog) == [
-        ("Hold pulled", "drain", "bob", "zone is sick"),
-        ("Hold pulled", "cancel", "eve", "wrong job"),
+        ("Hold set", "drain", "bob", "zone is sick"),
+        ("Hold set", "cancel", "eve", "wrong job"),
     ]
     assert logged_lines(current_holds, caplog) == []
     release(state, HoldKind.DRAIN)
@@ -122,7 +122,7 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
 
 def test_a_start_logs_the_holds_in_force(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert logged_lines(CurrentHolds(state), caplog) == [("Hold held", "stop-all", "ann", "cloud is down")]
+    assert logged_lines(CurrentHolds(state), caplog) == [("Hold in force", "stop-all", "ann", "cloud is down")]
 
 
 def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:
     pull(bench.state, STOP)
     bench.cycle()
     (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "hold"]
-    assert (line["result"], line["who"], "cycle" in line) == ("pulled", "ann", True)
+    assert (line["result"], line["who"], "cycle" in line) == ("set", "ann", True)
 
 
 def test_a_journal_that_cannot_be_written_stops_nothing_and_is_logged(

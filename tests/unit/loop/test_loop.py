@@ -19,11 +19,11 @@ import pytest
 from provisioner.backends import MayStart
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.mig.api import USUAL_TIMES
-from provisioner.backends.registry import built_in
+from provisioner.backends.registry import built_in_kinds
 from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
 from provisioner.loop import standby
-from provisioner.loop.cycle import CycleReport, SupersededError
+from provisioner.loop.cycle_report import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
@@ -41,14 +41,14 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.holds import let_go, pulled
+from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
 from tests.support.stores import add_request, forgotten
 from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
-QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
+QUICK = Pace(interval_seconds=0.2, floor_seconds=0.0, act_seconds=1.0, intent_poll_seconds=0.01)
 
 
 class Running:
@@ -86,7 +86,10 @@ class Running:
         """Return the machines that HF has or that were reported to HF."""
         records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
         return [
-            slot for record in records for slot in record.slots.values() if slot.ran and slot.deletion.closed is None
+            slot
+            for record in records
+            for slot in record.slots.values()
+            if slot.ran_at and slot.deletion.closed_at is None
         ]
 
     def end(self) -> None:
@@ -166,11 +169,11 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
 
 
 def test_a_hold_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
-    with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0)) as running:
+    with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval_seconds=60.0)) as running:
         until(lambda: len(running.reports) >= 2, 30)
-        running.state.holds.change(lambda holds: pulled(holds, Hold(HoldKind.STOP_ALL, who="ann")))
+        running.state.holds.change(lambda holds: with_hold(holds, Hold(HoldKind.STOP_ALL, who="ann")))
         until(lambda: running.reports[-1].holds.stop is not None, 30)
-        running.state.holds.change(lambda holds: let_go(holds, [HoldKind.STOP_ALL], Hold(HoldKind.STOP_ALL)))
+        running.state.holds.change(lambda holds: without_holds(holds, [HoldKind.STOP_ALL], Hold(HoldKind.STOP_ALL)))
         until(lambda: running.reports[-1].holds.stop is None, 30)
         assert Wake.INTENT in running.wakes
 
@@ -226,7 +229,7 @@ def test_calls_that_hang_hold_up_the_end_for_a_moment_and_the_loop_does_not_sign
 
     monkeypatch.setattr(loops, "SETTLE_SECONDS", 0.05)
     ask(StateDir(tmp_path), 1)
-    running = Running(tmp_path, Hanging(), pace=replace(QUICK, longest_call=60 * PATIENCE))
+    running = Running(tmp_path, Hanging(), pace=replace(QUICK, longest_call_seconds=60 * PATIENCE))
     until(asked.is_set, 30, what="a call is under way")
     running.end()
     assert not released.is_set()
@@ -279,7 +282,7 @@ def test_once_is_one_cycle_on_complete_observations_with_its_actions_done(tmp_pa
     assert sum(len(done.outcomes) for report in running.reports for done in report.results) == 3, "they are reported"
     assert len(place.machines) == 3
     (record,) = state.memory.read().requests.values()
-    assert all(slot.observed.accepted for slot in record.slots.values()), "the outcomes are recorded too"
+    assert all(slot.observed.is_accepted for slot in record.slots.values()), "the outcomes are recorded too"
 
 
 def test_a_hint_has_every_pool_observed_at_once(tmp_path: Path) -> None:
@@ -339,10 +342,10 @@ def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
     """The longest batch of a group: a create, its result (a name is in use), and an observation of the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
-    kinds = {kind.name: kind.longest_call for kind in built_in()}
+    kinds = {kind.name: kind.longest_call for kind in built_in_kinds()}
     assert kinds["mig"] >= group
     assert kinds["gke"] >= pod
-    longest = Pace(act=3.0, longest_call=max(kinds.values())).longest_cycle
+    longest = Pace(act_seconds=3.0, longest_call_seconds=max(kinds.values())).longest_cycle
     assert longest >= 3.0 + max(group, pod)
 
 
@@ -356,7 +359,7 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
             waited.append(seconds)
             return self.is_set()
 
-    pace = replace(QUICK, longest_call=30.0)
+    pace = replace(QUICK, longest_call_seconds=30.0)
     before = Running(tmp_path, SlowPlace(), pace=pace)
     until(lambda: before.reports, 30)
     before.end()
@@ -366,4 +369,4 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
     successor = Running(tmp_path, SlowPlace(), pace=pace)
     until(lambda: successor.reports, 30)
     successor.end()
-    assert waited[0] == QUICK.act + 30.0
+    assert waited[0] == QUICK.act_seconds + 30.0

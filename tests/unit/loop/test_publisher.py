@@ -25,7 +25,7 @@ from provisioner.model import (
 from provisioner.planning.core.holds import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.status import StatusStore
+from provisioner.state.status_file import StatusStore
 from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
 
 LIMITS = limits()

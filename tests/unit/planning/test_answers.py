@@ -33,9 +33,9 @@ from provisioner.planning.report.answers import (
     RETURNED_EARLY,
     STUCK,
     STUCK_UNKNOWN_MACHINE,
-    available,
-    losses,
-    render,
+    count_available,
+    find_losses,
+    render_answers,
     request_answer,
     return_answer,
 )
@@ -157,9 +157,10 @@ HAD = running(0, Verdict.SUCCEEDED)
         pytest.param(record(count=3), "running", "", id="nothing was asked for yet"),
         pytest.param(record(HAD, ended=DONE), "complete", "", id="complete"),
         pytest.param(record(HAD, FAILED, ended=WITH_ERROR), WITH_ERROR, NONE_LEFT, id="the first machine's error"),
-        pytest.param(record(running(0), cancelling=True), "running", ANNOUNCED, id="a cancel is announced"),
-        pytest.param(record(HAD, ended=DONE, cancelling=True), "running", ANNOUNCED, id="announced after it ended"),
-        pytest.param(record(CANCELLED, ended=DONE, cancelling=True, message="Cancelled by an operator: x"), "running",
+        pytest.param(record(running(0), is_cancelling=True), "running", ANNOUNCED, id="a cancel is announced"),
+        pytest.param(record(HAD, ended=DONE, is_cancelling=True), "running", ANNOUNCED, id="announced after it ended"),
+        pytest.param(record(CANCELLED, ended=DONE, is_cancelling=True, message="Cancelled by an operator: x"),
+                     "running",
                      ANNOUNCED, id="announced of what an operator cancelled"),
         pytest.param(record(CANCELLED, message="Cancelled: text", ended=WITH_ERROR), WITH_ERROR, "Cancelled: text",
                      id="cancelled"),
@@ -182,20 +183,20 @@ def test_the_whole_entry() -> None:
 @settings(max_examples=30)
 @given(
     verdict=st.sampled_from(Verdict),
-    ran=st.sampled_from([None, BEFORE]),
-    submitted=st.sampled_from([None, BEFORE]),
+    ran_at=st.sampled_from([None, BEFORE]),
+    submitted_at=st.sampled_from([None, BEFORE]),
     delete=st.sampled_from([None, *DeleteReason]),
     failure=st.none() | st.builds(Failure, st.sampled_from(ErrorClass), st.text(max_size=20)),
-    gone=st.booleans(),
+    is_gone=st.booleans(),
     changes=st.fixed_dictionaries({
         "ended": st.sampled_from([None, DONE, WITH_ERROR]),
         "message": st.sampled_from(["", "Cancelled: text"]),
-        "cancelling": st.booleans(),
+        "is_cancelling": st.booleans(),
     }),
 )  # fmt: skip
 def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts: Any) -> None:
     """HF's schema allows the three words of ``status`` and the three of ``result``, and no others."""
-    reported(record(make_slot(name(0), "a", opened=BEFORE, **facts), **changes))
+    reported(record(make_slot(name(0), "a", opened_at=BEFORE, **facts), **changes))
 
 
 # --- a return request -------------------------------------------------------------------------------------------------
@@ -248,14 +249,14 @@ def test_an_ended_return_request_says_so(ended: RequestStatus) -> None:
 
 def test_an_unchanged_record_is_not_rendered_again() -> None:
     remembered = memory(record(running(0)), record(slot(request=OTHER), id_=OTHER), giving_back(name(0)))
-    first = render(remembered, {}, PREFIX)
+    first = render_answers(remembered, {}, PREFIX)
     changed = replace(remembered, requests=remembered.requests | {OTHER: record(running(request=OTHER), id_=OTHER)})
-    second = render(changed, first, PREFIX)
+    second = render_answers(changed, first, PREFIX)
     assert second[REQUEST] is first[REQUEST]
     assert second[RETURN] is first[RETURN]
     assert second[OTHER] != first[OTHER]
     assert set(second) == {REQUEST, OTHER, RETURN}
-    assert render(memory(), second, PREFIX) == {}, "a forgotten request has no answer"
+    assert render_answers(memory(), second, PREFIX) == {}, "a forgotten request has no answer"
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -281,13 +282,13 @@ NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
 )  # fmt: skip
 def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) -> None:
     activity = HfActivity(inventory=frozenset({name(0)} if listed else ()))
-    assert losses(memory(record(one)), activity, NOW) == ({name(0): loss} if loss else {})
+    assert find_losses(memory(record(one)), activity, NOW) == ({name(0): loss} if loss else {})
 
 
 def test_what_hf_gave_back_is_no_longer_reported_and_unknown_hosts_are() -> None:
     remembered = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)),
                         lost=(name(0, OTHER),))  # fmt: skip
-    assert losses(remembered, HfActivity(), NOW) == {name(1): Loss(0), name(0, OTHER): Loss(0)}
+    assert find_losses(remembered, HfActivity(), NOW) == {name(1): Loss(0), name(0, OTHER): Loss(0)}
 
 
 # --- what is available ------------------------------------------------------------------------------------------------
@@ -305,18 +306,18 @@ OF_ANOTHER = memory(record(running(0), running(1), template="U"))
         pytest.param(memory(), limits(pool("a", max_machines=3), pool("b")), None, id="one pool has no cap: none"),
         pytest.param(memory(), limits(pool("a", max_machines=3), pool("b", max_machines=4)), 7, id="pools together"),
         pytest.param(memory(), limits(pool("a", max_machines=3), maximum=2), 2, id="the lower of both"),
-        pytest.param(memory(record(running(0, Verdict.SUCCEEDED), slot(1), running(2, Verdict.LOST, gone=True))),
+        pytest.param(memory(record(running(0, Verdict.SUCCEEDED), slot(1), running(2, Verdict.LOST, is_gone=True))),
                      limits(maximum=10), 8, id="machines that are there or on their way take a place"),
         pytest.param(RETURNED, limits(pool("a", max_machines=3), maximum=10), 2,
                      id="a machine that still goes takes a place in its pool"),
         pytest.param(RETURNED, limits(maximum=10), 10, id="and none of the template's"),
-        pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True))), limits(pool("a", max_machines=3)), 3,
+        pytest.param(memory(record(running(0, Verdict.RETURNED, is_gone=True))), limits(pool("a", max_machines=3)), 3,
                      id="one that has gone takes none"),
         pytest.param(memory(record(running(0), running(1))),
                      limits(pool("a", max_machines=1), pool("b", max_machines=4)), 4,
                      id="what a pool has above its cap takes no place in another"),
         pytest.param(memory(record(slot(0), slot(1), slot(2))), limits(maximum=2), 0, id="never below nothing"),
-        pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
+        pytest.param(memory(), limits(pool("a", max_machines=3, is_paused=True)), 3, id="a pause does not count"),
         pytest.param(memory(), limits(pool("a", max_machines_total=3), pool("b", max_machines=4)), 7, id="of any kind"),
         pytest.param(memory(), limits(pool("a", max_machines_total=3), pool("b")), None, id="one has none at all"),
         pytest.param(OF_ANOTHER, limits(pool("a", max_machines_total=5)), 3,
@@ -329,13 +330,13 @@ OF_ANOTHER = memory(record(running(0), running(1), template="U"))
     ],
 )  # fmt: skip
 def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | None) -> None:
-    assert available(remembered, caps) == ({TEMPLATE: number} if number is not None else {})
+    assert count_available(remembered, caps) == ({TEMPLATE: number} if number is not None else {})
 
 
 @pytest.mark.parametrize("strayed", [False, True])
 def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
     """The machine is gone; only its name and uid were seen."""
-    known = memory(record(running(0, Verdict.RETURNED, gone=True, strayed=strayed)))
+    known = memory(record(running(0, Verdict.RETURNED, is_gone=True, is_strayed=strayed)))
     return_record = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
     [entry] = json.loads(return_answer(return_record, known, PREFIX).text)["machines"]
     assert (entry["result"], bool(entry["message"])) == ("succeed", strayed)

@@ -21,7 +21,7 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
 )
-from provisioner.planning.allocate.budget import format_used_up_budget, hourly, month_cost
+from provisioner.planning.allocate.budget import format_used_up_budget, get_hourly_cost, get_month_cost
 from tests.unit.core import (
     NOW,
     OTHER,
@@ -51,7 +51,7 @@ def allowed(price: float | None = 2.0, other: float | None = None, **budget: Any
 def planned(count: int, there: int = 0, *, by: Limits, now: float = NOW, **changes: Any) -> Plan:
     """Return the plan for a request of ``count`` machines, of which some run in pool a."""
     slots = [running(number) for number in range(there)]
-    recorded = memory(record(*slots, count=count, read=now, deadline=now + 3600), **changes)
+    recorded = memory(record(*slots, count=count, read_at=now, deadline_at=now + 3600), **changes)
     observations = snapshot(*map(machine, range(there)), began=now - 1), snapshot(pool="b", began=now - 1)
     return plan(recorded, *observations, limits=by, now=now)
 
@@ -88,7 +88,7 @@ def test_the_price_of_a_template_wins() -> None:
 
 
 def test_a_machine_without_a_request_counts_by_the_price_of_its_pool() -> None:
-    recorded = memory(record(count=10, read=NOW, deadline=NOW + 3600))
+    recorded = memory(record(count=10, read_at=NOW, deadline_at=NOW + 3600))
     observations = snapshot(machine(0, request=OTHER)), snapshot(pool="b")
     assert made(plan(recorded, *observations, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}
 
@@ -116,13 +116,13 @@ def test_no_plan_asks_for_more_than_an_hour_pays_for(
         for name, price in zip((TEMPLATE, "U"), prices[2:], strict=True)
     }
     by = Limits("hf", pools, templates, budget=Budget(per_hour=most))
-    one = record(*map(running, range(there)), count=there + wanted[0], deadline=NOW + 3600)
-    other = record(id_=OTHER, template="U", count=wanted[1], deadline=NOW + 3600)
+    one = record(*map(running, range(there)), count=there + wanted[0], deadline_at=NOW + 3600)
+    other = record(id_=OTHER, template="U", count=wanted[1], deadline_at=NOW + 3600)
     decided = plan(memory(one, other), snapshot(*map(machine, range(there))), snapshot(pool="b"), limits=by)
 
     def rate(recorded: Memory) -> float:
         every = [(slot.pool, each.template) for each in recorded.requests.values() for slot in each.slots.values()]
-        return hourly(by, Counter(every))
+        return get_hourly_cost(by, Counter(every))
 
     before = rate(memory(one, other))
     assert rate(decided.memory) <= max(before, most) + 1e-4
@@ -141,21 +141,21 @@ def test_a_month_that_is_spent_holds_what_costs_until_the_next_one_begins() -> N
     recorded = planned(3, by=only_a, **yet)
     assert (recorded.creates, recorded.deferred) == ((), {("a", TEMPLATE, PendingReason.BUDGET): 3})
     at_last = planned(3, by=only_a, now=MONTH - 60, **yet)
-    assert at_last.due == MONTH, "the next plan is that of the next month"
+    assert at_last.due_at == MONTH, "the next plan is that of the next month"
     assert len(planned(3, by=only_a, now=MONTH, **yet).creates) == 3
 
 
 def test_machines_that_run_count_from_the_beginning_of_the_month() -> None:
     by = allowed(2.0, 2.0)
-    remembered = memory(record(running(0, submitted=MONTH - HOUR), running(1, submitted=MONTH + HOUR)))
-    assert month_cost(remembered, by, MONTH + 3 * HOUR, 0.0) == pytest.approx(2.0 * (3 + 2))
-    assert month_cost(remembered, by, MONTH - HOUR / 2, 0.0) == pytest.approx(1.0)
-    assert month_cost(remembered, by, MONTH - HOUR, 4 * HOUR) == 0.0, "the wall clock says which month it is"
+    remembered = memory(record(running(0, submitted_at=MONTH - HOUR), running(1, submitted_at=MONTH + HOUR)))
+    assert get_month_cost(remembered, by, MONTH + 3 * HOUR, 0.0) == pytest.approx(2.0 * (3 + 2))
+    assert get_month_cost(remembered, by, MONTH - HOUR / 2, 0.0) == pytest.approx(1.0)
+    assert get_month_cost(remembered, by, MONTH - HOUR, 4 * HOUR) == 0.0, "the wall clock says which month it is"
 
 
 def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_reason() -> None:
     by = allowed(2.0, 2.0, per_hour=3.0)
-    recorded = memory(record(running(0), count=2, deadline=NOW))
+    recorded = memory(record(running(0), count=2, deadline_at=NOW))
     decided = plan(recorded, snapshot(machine(0)), snapshot(pool="b"), limits=by)
     (close,) = decided.closes
     failure = close.slot.failure

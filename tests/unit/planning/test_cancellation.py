@@ -41,7 +41,7 @@ from tests.unit.core import (
     snapshot,
 )
 
-LIMITS = limits(cancel_after=1800.0)
+LIMITS = limits(cancel_after_seconds=1800.0)
 ORPHAN = name(0, OTHER)
 DONE = RequestStatus.COMPLETE
 LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
@@ -50,32 +50,37 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 @pytest.mark.parametrize(
     ("changes", "activity", "cancelling"),
     [
-        pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls: announced"),
-        pytest.param({}, HfActivity(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
-        pytest.param({}, HfActivity({REQUEST: NOW - 1799}, active=NOW), False, id="polled within 30 minutes: nothing"),
-        pytest.param({}, HfActivity({REQUEST: NOW - 1800}, active=NOW), True, id="polled 30 minutes ago: announced"),
-        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long: no cancel"),
-        pytest.param({"read": NOW - 1799}, HfActivity(active=NOW), False, id="a young request: nothing"),
-        pytest.param({"ended": DONE}, HfActivity(active=NOW), True, id="ended, and HF has not heard: announced"),
-        pytest.param({"ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False, id="HF has heard: never"),
-        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, HfActivity(active=NOW), False,
+        pytest.param({}, HfActivity(last_call_at=NOW), True, id="never polled while HF makes other calls: announced"),
+        pytest.param({}, HfActivity(last_call_at=NOW - 7200), False, id="HF is silent altogether: nothing"),
+        pytest.param({}, HfActivity({REQUEST: NOW - 1799}, last_call_at=NOW), False,
+                     id="polled within 30 minutes: nothing"),
+        pytest.param({}, HfActivity({REQUEST: NOW - 1800}, last_call_at=NOW), True,
+                     id="polled 30 minutes ago: announced"),
+        pytest.param({}, HfActivity(since=NOW - 1799, last_call_at=NOW), False,
+                     id="not noticed for so long: no cancel"),
+        pytest.param({"read_at": NOW - 1799}, HfActivity(last_call_at=NOW), False, id="a young request: nothing"),
+        pytest.param({"ended": DONE}, HfActivity(last_call_at=NOW), True, id="ended, and HF has not heard: announced"),
+        pytest.param({"ended": DONE, "reported_at": BEFORE}, HfActivity(last_call_at=NOW), False,
+                     id="HF has heard: never"),
+        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, HfActivity(last_call_at=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
-        pytest.param({"cancelling": True}, HfActivity({REQUEST: NOW}, active=NOW), False, id="polled since: revoked"),
-        pytest.param({"cancelling": True, "ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False,
+        pytest.param({"is_cancelling": True}, HfActivity({REQUEST: NOW}, last_call_at=NOW), False,
+                     id="polled since: revoked"),
+        pytest.param({"is_cancelling": True, "ended": DONE, "reported_at": BEFORE}, HfActivity(last_call_at=NOW), False,
                      id="heard since: taken back"),
     ],
 )  # fmt: skip
 def test_a_cancel_is_announced_first(changes: dict[str, object], activity: HfActivity, cancelling: bool) -> None:
-    old = record(running(0), slot(1), **({"read": NOW - 7200} | changes))
+    old = record(running(0), slot(1), **({"read_at": NOW - 7200} | changes))
     braked = replace(
-        old, cancelling=not old.message
+        old, is_cancelling=not old.message
     )  # under the brake none is announced, and one that was is taken back
     for one, brake in ((old, None), (old, LATCHED), (braked, LATCHED)):
         draft = draft_of(memory(one, brake=brake), limits=LIMITS)
         cancel_unpolled(draft, activity)
         announced = cancelling and brake is None
-        assert (draft.requests[REQUEST].cancelling, draft.closes) == (announced, [])
-        assert not announced or draft.due < NOW + 1, "the second observation comes by itself"
+        assert (draft.requests[REQUEST].is_cancelling, draft.closes) == (announced, [])
+        assert not announced or draft.due_at < NOW + 1, "the second observation comes by itself"
 
 
 @pytest.mark.parametrize(
@@ -89,10 +94,10 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], activity: HfAct
     ],
 )
 def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict: Verdict) -> None:
-    draft = draft_of(memory(record(one, read=NOW - 7200, cancelling=True)), limits=LIMITS)
-    cancel_unpolled(draft, HfActivity(active=NOW))
+    draft = draft_of(memory(record(one, read_at=NOW - 7200, is_cancelling=True)), limits=LIMITS)
+    cancel_unpolled(draft, HfActivity(last_call_at=NOW))
     after = draft.requests[REQUEST]
-    assert (after.ended, after.message, after.cancelling) == (
+    assert (after.ended, after.message, after.is_cancelling) == (
         RequestStatus.COMPLETE_WITH_ERROR, CANCELLED_MESSAGE, False
     )  # fmt: skip
     assert after.slots[0].verdict is verdict
@@ -103,10 +108,10 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
 @pytest.mark.parametrize(
     ("ended", "activity", "reported"),
     [
-        pytest.param(DONE, HfActivity(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
+        pytest.param(DONE, HfActivity(read_ids=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
         pytest.param(DONE, HfActivity(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
         pytest.param(DONE, HfActivity(inventory=frozenset({ORPHAN})), False, id="HF lists another machine"),
-        pytest.param(None, HfActivity(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
+        pytest.param(None, HfActivity(read_ids=frozenset({REQUEST})), False, id="there is no terminal answer"),
     ],
 )
 def test_whether_hf_knows_the_terminal_answer(
@@ -117,25 +122,25 @@ def test_whether_hf_knows_the_terminal_answer(
     note_reported(draft, activity)
     assert draft.requests[REQUEST].reported_at == (NOW if reported else None)
     assert draft.returns["ret-1"].reported_at is None
-    note_reported(draft, HfActivity(reported=frozenset({"ret-1"})))
+    note_reported(draft, HfActivity(read_ids=frozenset({"ret-1"})))
     assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"
 
 
 @pytest.mark.parametrize(
     ("changes", "activity", "forgotten"),
     [
-        pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls"),
-        pytest.param({}, HfActivity(active=NOW - 1801), False, id="HF is silent altogether"),
-        pytest.param({"ended_at": NOW - 1799}, HfActivity(active=NOW), False, id="it ended within 30 minutes"),
-        pytest.param({}, HfActivity({"ret-1": NOW - 1799}, active=NOW), False, id="polled within 30 minutes"),
-        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves"),
-        pytest.param({"ended": None, "ended_at": None}, HfActivity(active=NOW), False, id="it has not ended"),
+        pytest.param({}, HfActivity(last_call_at=NOW), True, id="never polled while HF makes other calls"),
+        pytest.param({}, HfActivity(last_call_at=NOW - 1801), False, id="HF is silent altogether"),
+        pytest.param({"ended_at": NOW - 1799}, HfActivity(last_call_at=NOW), False, id="it ended within 30 minutes"),
+        pytest.param({}, HfActivity({"ret-1": NOW - 1799}, last_call_at=NOW), False, id="polled within 30 minutes"),
+        pytest.param({}, HfActivity(since=NOW - 1799, last_call_at=NOW), False, id="not noticed for so long ourselves"),
+        pytest.param({"ended": None, "ended_at": None}, HfActivity(last_call_at=NOW), False, id="it has not ended"),
     ],
 )
 def test_a_return_that_hf_never_asks_for_has_been_forgotten(
     changes: dict[str, object], activity: HfActivity, forgotten: bool
 ) -> None:
-    old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
+    old: dict[str, object] = {"id_": "ret-1", "read_at": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
     return_record = giving_back(name(0), **(old | changes))
     for brake in (None, LATCHED):
         draft = draft_of(memory(return_record, brake=brake), limits=LIMITS)
@@ -144,10 +149,10 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
 
 
 def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
-    recorded = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
+    recorded = record(running(0, down_since=NOW - 60, failure=BROKEN), running(1), count=2, deadline_at=NOW + 3000)
     by = Holds((Hold(HoldKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
     looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
-    made = plan(memory(recorded), looked, limits=limits(pool("a", down=0.0)), holds=by)
+    made = plan(memory(recorded), looked, limits=limits(pool("a", down_seconds=0.0)), holds=by)
     after = made.memory.requests[REQUEST]
     assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
     assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

@@ -64,19 +64,19 @@ GIVEN_UP = RequestStatus.COMPLETE_WITH_ERROR
 
 def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limits:
     """Return limits with one pool whose own deadlines are far away."""
-    known = limits(pool("a", boot_deadline=1e6, spill_after=1e6, **changes))
-    one = replace(known.templates[TEMPLATE], straggler_after=after, straggler_share=share)
+    known = limits(pool("a", boot_deadline_seconds=1e6, spill_after_seconds=1e6, **changes))
+    one = replace(known.templates[TEMPLATE], straggler_after_seconds=after, straggler_share=share)
     return replace(known, templates={TEMPLATE: one})
 
 
 def nine_run(last: Slot | None, *, ran: float = LATE, count: int = TEN, **changes: Any) -> Memory:
     """Return a request of ten machines, of which nine run since ``ran`` and ``last`` is the tenth slot."""
-    others = [running(number, opened=LATE, submitted=LATE, ran=ran) for number in range(9)]
-    return memory(record(*others, *([last] if last else []), count=count, read=BEFORE, **changes))
+    others = [running(number, opened_at=LATE, submitted_at=LATE, ran_at=ran) for number in range(9)]
+    return memory(record(*others, *([last] if last else []), count=count, read_at=BEFORE, **changes))
 
 
 def late(number: int = 9, **changes: Any) -> Slot:
-    return slot(number, **({"opened": LATE, "submitted": LATE} | changes))
+    return slot(number, **({"opened_at": LATE, "submitted_at": LATE} | changes))
 
 
 THERE = snapshot(*(machine(number) for number in range(9)))
@@ -90,16 +90,16 @@ def ended(known: Memory, *observations: Observation, limits: Limits) -> RequestR
     ("last", "given_up"),
     [
         pytest.param(late(), True, id="nothing changed for so long: it is given up"),
-        pytest.param(late(opened=LATE + 1), False, id="it was opened a moment later"),
-        pytest.param(late(submitted=LATE + 1), True, id="a create that is repeated is no change"),
+        pytest.param(late(opened_at=LATE + 1), False, id="it was opened a moment later"),
+        pytest.param(late(submitted_at=LATE + 1), True, id="a create that is repeated is no change"),
         pytest.param(late(ungated_at=LATE + 1), False, id="it was held back until a moment later"),
-        pytest.param(late(gated=True, seen=True), True, id="it is still held back"),
-        pytest.param(unsent(9, opened=LATE), True, id="its create was not sent"),
-        pytest.param(late(set_aside=True), False, id="it is set aside: it holds no request up and gets no action"),
+        pytest.param(late(is_gated=True, was_seen=True), True, id="it is still held back"),
+        pytest.param(unsent(9, opened_at=LATE), True, id="its create was not sent"),
+        pytest.param(late(is_set_aside=True), False, id="it is set aside: it holds no request up and gets no action"),
     ],
 )
 def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last: Slot, given_up: bool) -> None:
-    end = ended(nine_run(last, deadline=NOW + 1000), limits=impatient())
+    end = ended(nine_run(last, deadline_at=NOW + 1000), limits=impatient())
     assert (end.slots[9].verdict is Verdict.FAILED) is given_up
     if given_up:
         assert (end.ended, end.ended_at, end.slots[9].failure) == (GIVEN_UP, NOW, TOO_LATE)
@@ -110,8 +110,10 @@ def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last:
     ("ran", "other"),
     [
         pytest.param(LATE + 1, [], id="one began to run a moment later"),
-        pytest.param(LATE, [late(10, verdict=Verdict.FAILED, gone=True, closed=LATE + 1)], id="one failed"),
-        pytest.param(LATE, [late(10, verdict=Verdict.WITHDRAWN, gone=True, closed=LATE + 1)], id="one was withdrawn"),
+        pytest.param(LATE, [late(10, verdict=Verdict.FAILED, is_gone=True, closed_at=LATE + 1)], id="one failed"),
+        pytest.param(
+            LATE, [late(10, verdict=Verdict.WITHDRAWN, is_gone=True, closed_at=LATE + 1)], id="one was withdrawn"
+        ),
     ],
 )
 def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: float, other: list[Slot]) -> None:
@@ -119,7 +121,7 @@ def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: flo
     known = replace(recorded, slots=recorded.slots | {one.number: one for one in other}, next_slot=11)
     made = plan(memory(known), THERE, limits=impatient())
     assert made.memory.requests[REQUEST].ended is None
-    assert made.due == NOW + 1, "the loop checks again when their time is over"
+    assert made.due_at == NOW + 1, "the loop checks again when their time is over"
     assert made.memory == memory(known), "nothing to record"
 
 
@@ -134,17 +136,17 @@ def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: flo
     ],
 )
 def test_at_least_a_share_has_to_run(there: int, count: int, share: float, given_up: bool) -> None:
-    run = [running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(there)]
-    known = record(*run, *(late(number) for number in range(there, count)), read=BEFORE)
+    run = [running(number, opened_at=LATE, submitted_at=LATE, ran_at=LATE) for number in range(there)]
+    known = record(*run, *(late(number) for number in range(there, count)), read_at=BEFORE)
     made = plan(memory(known), snapshot(*map(machine, range(there))), limits=impatient(share=share))
     assert (made.memory.requests[REQUEST].ended is GIVEN_UP) is given_up
-    assert (made.due == known.deadline) is not given_up
+    assert (made.due_at == known.deadline_at) is not given_up
 
 
 def test_zero_waits_for_the_deadline() -> None:
-    made = plan(nine_run(late(opened=1.0, submitted=1.0), ran=1.0), THERE, limits=impatient(0.0))
+    made = plan(nine_run(late(opened_at=1.0, submitted_at=1.0), ran=1.0), THERE, limits=impatient(0.0))
     assert made.memory.requests[REQUEST].ended is None
-    assert made.due == BEFORE + 3600
+    assert made.due_at == BEFORE + 3600
 
 
 def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
@@ -158,7 +160,9 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 @pytest.mark.parametrize(
     ("last", "known_window", "failure"),
     [
-        pytest.param(late(seen=True, failure=BROKEN), STOCKOUT, BROKEN, id="the machine's own, in the cloud's words"),
+        pytest.param(
+            late(was_seen=True, failure=BROKEN), STOCKOUT, BROKEN, id="the machine's own, in the cloud's words"
+        ),
         pytest.param(late(), STOCKOUT, STOCKOUT, id="else its pool's"),
         pytest.param(late(), None, TOO_LATE, id="else that it came too late"),
         pytest.param(None, STOCKOUT, STOCKOUT, id="held back: its pool's"),
@@ -168,7 +172,7 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 def test_hf_hears_why(last: Slot | None, known_window: Failure | None, failure: Failure) -> None:
     block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=known_window)} if known_window else {}
     known = replace(nine_run(last, count=TEN), windows=block)
-    seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
+    seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.was_seen else None
     observation = snapshot(*THERE.machines.values(), *([seen] if seen else []))
     end = ended(known, observation, limits=impatient(max_machines=10 if last else 9))
     assert end.ended is GIVEN_UP
@@ -181,7 +185,7 @@ def test_what_is_merely_held_back_counts_as_a_straggler_too() -> None:
     known, full = nine_run(None, count=TEN), impatient(max_machines=9)
     early = plan(known, THERE, limits=full, now=NOW - 1)
     assert early.deferred == {("a", TEMPLATE, PendingReason.CAP): 1}
-    assert (early.memory.requests[REQUEST].ended, early.due) == (None, NOW)
+    assert (early.memory.requests[REQUEST].ended, early.due_at) == (None, NOW)
     late_ = plan(early.memory, THERE, limits=full)
     assert (late_.memory.requests[REQUEST].ended, late_.deferred, late_.creates) == (GIVEN_UP, {}, ())
 
@@ -201,19 +205,19 @@ def test_a_machine_that_runs_in_the_same_observation_is_no_straggler() -> None:
     assert end.ended is RequestStatus.COMPLETE
 
 
-BOOT = limits(pool("a", boot_deadline=600.0))
+BOOT = limits(pool("a", boot_deadline_seconds=600.0))
 
 
 def booted(seen: Machine, **changes: Any) -> Slot:
     """Return the first slot of a request after a plan that sees its machine, which has waited since ``BEFORE``."""
-    known = memory(record(slot(0, **changes), deadline=NOW + 9000))
+    known = memory(record(slot(0, **changes), deadline_at=NOW + 9000))
     return plan(known, snapshot(seen), limits=BOOT).memory.requests[REQUEST].slots[0]
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_a_machine_that_only_an_operator_can_help_is_not_waited_for(error: ErrorClass) -> None:
     refused = Failure(error, "in the place's words")
-    one = booted(machine(phase=Phase.PENDING, failure=refused), submitted=NOW - 5)
+    one = booted(machine(phase=Phase.PENDING, failure=refused), submitted_at=NOW - 5)
     assert (one.verdict is Verdict.FAILED) is (error is ErrorClass.DENIED)
     assert one.failure == refused
 
@@ -227,7 +231,7 @@ def test_a_machine_that_only_an_operator_can_help_is_not_waited_for(error: Error
     ],
 )
 def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None, text: str) -> None:
-    one = booted(machine(phase=Phase.PENDING, state=state, failure=failure), submitted=NOW - 600)
+    one = booted(machine(phase=Phase.PENDING, state=state, failure=failure), submitted_at=NOW - 600)
     assert (one.verdict, one.failure and one.failure.text) == (Verdict.FAILED, text)
 
 
@@ -245,8 +249,8 @@ def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None,
 def test_no_request_ends_with_a_machine_that_does_not_run(
     seen: Machine, deadline: float, ends: RequestStatus | None, machines: int
 ) -> None:
-    recorded = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
-    made = plan(memory(recorded), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
+    recorded = record(running(0, down_since=NOW - 60), running(1), count=2, deadline_at=deadline)
+    made = plan(memory(recorded), snapshot(seen, machine(1)), limits=limits(pool("a", down_seconds=1e6)))
     (after,) = made.memory.requests.values()
     assert after.ended is ends
     answer = json.loads(request_answer(after).text)
@@ -260,19 +264,19 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
 @pytest.mark.parametrize("down_since", [None, NOW])
 def test_a_machine_that_is_down_for_a_moment_is_no_straggler(down_since: float | None) -> None:
     """Nine machines of ten run, and the tenth never appeared. One of the nine has just become unready."""
-    recorded = nine_run(late(), deadline=NOW + 1000)
+    recorded = nine_run(late(), deadline_at=NOW + 1000)
     blinking = machine(0, phase=Phase.PENDING) if down_since else machine(0)
     made = plan(
-        recorded, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0)
+        recorded, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down_seconds=900.0)
     )
     assert DeleteReason.TIMED_OUT not in [one.reason for one in made.deletes if one.name == name(0)]
     assert made.memory.requests[REQUEST].slots[0].verdict is not Verdict.FAILED
 
 
 def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> None:
-    recorded = nine_run(late(), deadline=NOW + 1000)
+    recorded = nine_run(late(), deadline_at=NOW + 1000)
     all_down = snapshot(*(machine(number, phase=Phase.PENDING) for number in range(9)))
-    made = plan(recorded, all_down, limits=impatient(down=900.0))
+    made = plan(recorded, all_down, limits=impatient(down_seconds=900.0))
     assert (made.deletes, made.memory.requests[REQUEST].ended) == ((), None)
 
 
@@ -280,18 +284,20 @@ def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> 
 def test_at_its_deadline_a_request_waits_a_moment_for_a_machine_that_is_down(
     since: float, ended: RequestStatus | None
 ) -> None:
-    recorded = record(running(0, down=since), running(1), count=2, deadline=NOW)
+    recorded = record(running(0, down_since=since), running(1), count=2, deadline_at=NOW)
     made = plan(
-        memory(recorded), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6))
+        memory(recorded),
+        snapshot(machine(0, phase=Phase.PENDING), machine(1)),
+        limits=limits(pool("a", down_seconds=1e6)),
     )
     assert made.memory.requests[REQUEST].ended is ended
-    assert made.due <= NOW + SHORT_OUTAGE
+    assert made.due_at <= NOW + SHORT_OUTAGE
 
 
 def test_a_machine_that_was_down_and_that_no_observation_shows_now_is_not_given_up() -> None:
     both = replace(impatient(), pools={one: replace(impatient().pools["a"], name=one) for one in ("a", "b")})
-    slots = [*(running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(9))]
-    slots.append(running(9, opened=LATE, submitted=LATE, ran=LATE, pool="b", down=NOW - 5))
-    recorded = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
+    slots = [*(running(number, opened_at=LATE, submitted_at=LATE, ran_at=LATE) for number in range(9))]
+    slots.append(running(9, opened_at=LATE, submitted_at=LATE, ran_at=LATE, pool="b", down_since=NOW - 5))
+    recorded = memory(record(*slots, count=10, deadline_at=NOW + 1000, read_at=BEFORE))
     made = plan(recorded, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.OPEN

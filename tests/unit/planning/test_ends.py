@@ -50,8 +50,8 @@ from tests.unit.core import (
 )
 
 EARLY = 300.0
-ONE = limits(pool("a", early_loss=EARLY, initial_window=4, spill_after=1e9))
-TWO = limits(pool("a", early_loss=EARLY, initial_window=4), pool("b"))
+ONE = limits(pool("a", early_loss_seconds=EARLY, initial_window=4, spill_after_seconds=1e9))
+TWO = limits(pool("a", early_loss_seconds=EARLY, initial_window=4), pool("b"))
 ENDED = {"ended": RequestStatus.COMPLETE, "reported_at": BEFORE}
 WHY = Failure(ErrorClass.OTHER, "Lost in its first 300 s: ImagePullBackOff")
 DEAD = {"phase": Phase.GONE, "failure": BROKEN, "cause": LossCause.EXITED}
@@ -67,7 +67,7 @@ def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
 def seen(known: Memory, *observations: Snapshot, limits: Limits = ONE) -> Memory:
     """Return the memory after one observation after the other."""
     for observation in observations:
-        draft = draft_of(known, observation, limits=limits, now=observation.began + 1)
+        draft = draft_of(known, observation, limits=limits, now=observation.began_at + 1)
         reconcile(draft)
         known = draft.memory()
     return known
@@ -95,7 +95,7 @@ def learned(known: Memory) -> Window:
         pytest.param(SUCCEEDED, [at(300, machine(**DEAD))], False, id="just when its minutes were over"),
         pytest.param(SUCCEEDED, [at(299), at(330)], True, id="what shows that it vanished begins within them"),
         pytest.param(SUCCEEDED, [at(300), at(301)], False, id="what shows that it vanished begins after them"),
-        pytest.param(slot(seen=True), [at(30, machine(**DEAD))], False, id="it never ran: it is a failed boot"),
+        pytest.param(slot(was_seen=True), [at(30, machine(**DEAD))], False, id="it never ran: it is a failed boot"),
         *(
             pytest.param(SUCCEEDED, [at(30, machine(**DEAD | {"cause": cause}))], False, id=f"it was: {cause}")
             for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
@@ -106,8 +106,9 @@ def learned(known: Memory) -> Window:
                      id="it vanished after a notice of its preemption"),
         pytest.param(SUCCEEDED, [at(20, replace(STOPS, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))], False,
                      id="it was dead after its preemption was announced"),
-        pytest.param(slot(0, Verdict.RETURNED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="HF gave it back"),
-        pytest.param(slot(0, Verdict.CANCELLED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="it was cancelled"),
+        pytest.param(slot(0, Verdict.RETURNED, ran_at=BEFORE), [at(30, machine(**DEAD))], False, id="HF gave it back"),
+        pytest.param(slot(0, Verdict.CANCELLED, ran_at=BEFORE), [at(30, machine(**DEAD))], False,
+                     id="it was cancelled"),
         pytest.param(SUCCEEDED, [at(30, machine())], False, id="it lives"),
         # Loop time goes on over a restart: when in the pause the machine ended is unknown.
         pytest.param(SUCCEEDED, [at(0.5, machine()), at(600, machine(**DEAD))], False, id="it ended in a pause"),
@@ -115,11 +116,13 @@ def learned(known: Memory) -> Window:
     ],
 )  # fmt: skip
 def test_what_counts_as_an_early_loss(one: Slot, observations: list[Snapshot], early: bool) -> None:
-    assert after(one, *observations).life.early is early
+    assert after(one, *observations).life.is_early_loss is early
 
 
 def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
-    assert not after(SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss=0.0))).life.early
+    assert not after(
+        SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss_seconds=0.0))
+    ).life.is_early_loss
 
 
 def test_why_it_was_lost_is_reported_with_the_time_that_it_had() -> None:
@@ -132,13 +135,13 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
-    assert (one.verdict, one.life.early, learned(planned).window) == (Verdict.RETURNED, True, 2)
+    assert (one.verdict, one.life.is_early_loss, learned(planned).window) == (Verdict.RETURNED, True, 2)
     assert learned(seen(planned, at(40, STOPS), at(50), at(51))).window == 2
 
 
 def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_before() -> None:
     first = seen(memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED)), at(30, STOPS))
-    assert (first.requests[REQUEST].slots[0].life.early, learned(first).window) == (True, 2)
+    assert (first.requests[REQUEST].slots[0].life.is_early_loss, learned(first).window) == (True, 2)
     assert seen(first, at(31, STOPS)) is first, "an observation that says no more"
     known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
@@ -152,7 +155,7 @@ def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
 def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     """Return the window of machines that ran one after the other, after the oldest (``first``) or the newest die at
     once."""
-    slots = [running(number, Verdict.SUCCEEDED, ran=BEFORE + number) for number in range(alive + dead)]
+    slots = [running(number, Verdict.SUCCEEDED, ran_at=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
     observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
     return learned(seen(memory(record(*slots, **ENDED), windows=narrow(window)), observation))
@@ -170,12 +173,12 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     ],
 )
 def test_a_window_closes_when_most_of_the_newest_machines_are_lost_early(known: Window, closed: bool) -> None:
-    assert (known.early_loss == WHY, known.probing, known.level == 1, known.failure == WHY) == (closed,) * 4
+    assert (known.early_loss == WHY, known.is_probing, known.level == 1, known.failure == WHY) == (closed,) * 4
 
 
 @pytest.mark.parametrize("other", [{"pool": "b"}, {}], ids=["another pool", "another template"])
 def test_machines_of_another_pool_or_template_say_nothing_of_a_window(other: dict[str, str]) -> None:
-    alive = [running(number, Verdict.SUCCEEDED, OTHER, ran=BEFORE + 20, **other) for number in range(20)]
+    alive = [running(number, Verdict.SUCCEEDED, OTHER, ran_at=BEFORE + 20, **other) for number in range(20)]
     dead = [running(number, Verdict.SUCCEEDED) for number in range(6)]
     template = TEMPLATE if other else "U"
     known = memory(
@@ -190,32 +193,34 @@ def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> No
     assert died(alive=20, dead=3, window=20).window == 14
 
 
-TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, probing=True, failure=WHY, early_loss=WHY,
-               boot=True)  # fmt: skip
+TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, is_probing=True, failure=WHY, early_loss=WHY,
+               is_boot_failure=True)  # fmt: skip
 
 
 def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
     """Return the plan for a request of ten that has these machines, in a window that early losses have closed."""
     known = memory(record(*slots, count=10), windows={("a", TEMPLATE): replace(TRIED, **changes)})
-    observations = (observation, snapshot(pool="b", began=observation.began)) if "b" in limits.pools else (observation,)
-    return plan(known, *observations, limits=limits, now=observation.began + 1)
+    observations = (
+        (observation, snapshot(pool="b", began=observation.began_at)) if "b" in limits.pools else (observation,)
+    )
+    return plan(known, *observations, limits=limits, now=observation.began_at + 1)
 
 
 def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on_trial() -> None:
-    tried = trial(slot(seen=True), observation=at(10, machine()))
-    assert tried.memory.requests[REQUEST].slots[0].ran is not None
+    tried = trial(slot(was_seen=True), observation=at(10, machine()))
+    assert tried.memory.requests[REQUEST].slots[0].ran_at is not None
     assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.WINDOW): 9})
     still = trial(running(), observation=at(299, machine()))
     assert still.creates == ()
-    assert still.due == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
-    assert len(trial(running(set_aside=True), observation=at(30)).creates) == 1, "one that was set aside is no probe"
+    assert still.due_at == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
+    assert len(trial(running(is_set_aside=True), observation=at(30)).creates) == 1, "one that was set aside is no probe"
 
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
-    proven = trial(running(submitted=TRIED.blocked_at), observation=at(300, machine()))
+    proven = trial(running(submitted_at=TRIED.blocked_at), observation=at(300, machine()))
     known = learned(proven.memory)
-    assert (known.window, known.level, known.probing, known.retry_at) == (8, 0, False, 0.0)
+    assert (known.window, known.level, known.is_probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)
     assert len(proven.creates) == 8
 
@@ -223,7 +228,7 @@ def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
 @pytest.mark.parametrize(
     ("one", "seen"),
     [
-        pytest.param(running(submitted=TRIED.blocked_at - 1), machine(), id="asked for before the window closed"),
+        pytest.param(running(submitted_at=TRIED.blocked_at - 1), machine(), id="asked for before the window closed"),
         pytest.param(running(), machine(phase=Phase.PENDING), id="it is not ready"),
         pytest.param(running(0, Verdict.LOST), machine(), id="it was lost, and another one has its name"),
         pytest.param(running(), machine(phase=Phase.STOPPING, cause=LossCause.NODE), id="it stops"),
@@ -242,7 +247,7 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
 
 
 def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:
-    old = running(1, submitted=TRIED.blocked_at - 1)
+    old = running(1, submitted_at=TRIED.blocked_at - 1)
     known = learned(trial(running(), old, observation=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
     assert (known.level, known.window) == (4, 4)
 
@@ -261,12 +266,12 @@ def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
     """In a pool without stock, a running machine has proven all that it can."""
-    known = {"early_loss": None, "boot": False, "failure": STOCKOUT}
-    assert len(trial(running(ran=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
+    known = {"early_loss": None, "is_boot_failure": False, "failure": STOCKOUT}
+    assert len(trial(running(ran_at=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 
 
 def test_what_a_request_misses_at_its_deadline_fails_as_its_machines_did() -> None:
-    dead = running(0, Verdict.FAILED, failure=WHY, gone=True)
-    known = memory(record(dead, count=1, deadline=NOW), windows={("a", TEMPLATE): replace(TRIED, retry_at=NOW + 9)})
+    dead = running(0, Verdict.FAILED, failure=WHY, is_gone=True)
+    known = memory(record(dead, count=1, deadline_at=NOW), windows={("a", TEMPLATE): replace(TRIED, retry_at=NOW + 9)})
     given_up = plan(known, snapshot(began=SEEN), limits=ONE).memory.requests[REQUEST].slots[1]
     assert (given_up.verdict, given_up.failure) == (Verdict.FAILED, WHY)

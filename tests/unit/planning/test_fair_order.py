@@ -24,8 +24,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.allocate.fair_order import turns
-from provisioner.planning.observe.call_outcomes import remember
+from provisioner.planning.allocate.fair_order import order_requests
+from provisioner.planning.observe.call_outcomes import apply_outcomes
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -48,7 +48,7 @@ OLD, YOUNG = REQUEST, OTHER
 
 
 def asking(id_: str, count: int, read: float = BEFORE, *slots: Slot, **changes: Any) -> RequestRecord:
-    return record(*slots, id_=id_, count=count, read=read, deadline=read + 1e6, **changes)
+    return record(*slots, id_=id_, count=count, read_at=read, deadline_at=read + 1e6, **changes)
 
 
 class Grid:
@@ -66,13 +66,15 @@ class Grid:
 
     def step(self, *new: RequestRecord) -> Counter[str]:
         self.now += 10.0
-        requests = {**self.known.requests, **{one.id: replace(one, read=self.now) for one in new}}
+        requests = {**self.known.requests, **{one.id: replace(one, read_at=self.now) for one in new}}
         self.known = replace(self.known, requests=requests)
         there = [machine(number_of(name), request=name.split("-")[1]) for name in self.running]
         made = plan(self.known, snapshot(*there, began=self.now - 1), limits=self.limits, now=self.now)
         sent, unsent_ = made.creates[: self.calls], made.creates[self.calls :]
         self.running |= {create.name: 1 for create in sent}
-        self.known = remember(made.memory, [Outcome(create) for create in sent], unsent_, self.limits, self.now).memory
+        self.known = apply_outcomes(
+            made.memory, [Outcome(create) for create in sent], unsent_, self.limits, self.now
+        ).memory
         self.sent.append(Counter(create.request for create in sent))
         return self.sent[-1]
 
@@ -132,18 +134,18 @@ def test_a_small_requests_creates_are_sent_before_those_of_a_large_one_that_wait
 
 def test_a_request_that_waits_for_nothing_changes_nobodys_turn() -> None:
     """Only requests that wait count as the oldest: a request with all its machines takes no turn."""
-    assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10], "in the order of intent"
-    full = asking(OLD, 1, BEFORE - 9, slot(submitted=NOW))
+    assert order_requests([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10], "in the order of intent"
+    full = asking(OLD, 1, BEFORE - 9, slot(submitted_at=NOW))
     large, small = asking(YOUNG, 9, BEFORE), asking("c" * 10, 2, BEFORE + 1)
-    assert turns([full, large, small]) == [OLD, YOUNG, "c" * 10]
-    served = asking(YOUNG, 9, BEFORE, slot(request=YOUNG, submitted=NOW))
-    assert turns([full, served, small]) == [OLD, "c" * 10, YOUNG]
+    assert order_requests([full, large, small]) == [OLD, YOUNG, "c" * 10]
+    served = asking(YOUNG, 9, BEFORE, slot(request=YOUNG, submitted_at=NOW))
+    assert order_requests([full, served, small]) == [OLD, "c" * 10, YOUNG]
     unsent_ = asking("c" * 10, 2, BEFORE + 1, *(unsent(number, request="c" * 10) for number in range(2)))
-    assert turns([full, served, unsent_]) == [OLD, "c" * 10, YOUNG], "a create that was not sent is waited for"
+    assert order_requests([full, served, unsent_]) == [OLD, "c" * 10, YOUNG], "a create that was not sent is waited for"
     # Else one small request after the other would go before a large one.
-    gone = asking("d" * 10, 1, BEFORE, slot(request="d" * 10, submitted=NOW + 1), ended="complete")
-    assert turns([full, large, small, gone]) == [OLD, YOUNG, "c" * 10]
-    assert turns([full, served, small, gone]) == [OLD, YOUNG, "c" * 10], "one that has ended had its turn"
+    gone = asking("d" * 10, 1, BEFORE, slot(request="d" * 10, submitted_at=NOW + 1), ended="complete")
+    assert order_requests([full, large, small, gone]) == [OLD, YOUNG, "c" * 10]
+    assert order_requests([full, served, small, gone]) == [OLD, YOUNG, "c" * 10], "one that has ended had its turn"
 
 
 ARRIVALS = st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=5, max_size=10)
@@ -186,7 +188,7 @@ def test_templates_send_their_creates_in_turn() -> None:
 
 
 def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
-    blocked = Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT)
+    blocked = Window(window=1, level=3, is_probing=True, retry_at=NOW + 99, failure=STOCKOUT)
     slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
     for known_window in (blocked, slow, Window(window=1, closed_since=BEFORE)):
         records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
@@ -209,5 +211,5 @@ def test_the_template_whose_open_request_is_the_oldest_asks_first(ended: Request
     """The rest of the cap over all templates goes to the template that waited longest. Ended requests do not count."""
     done = asking("c" * 10, 0, BEFORE - 50, ended=ended)
     others = [asking(OLD, 1, BEFORE + 9), asking(YOUNG, 1, BEFORE, template="U")]
-    order = [id_ for id_ in turns([done, *others]) if id_ != done.id]
+    order = [id_ for id_ in order_requests([done, *others]) if id_ != done.id]
     assert order == ([OLD, YOUNG] if ended is None else [YOUNG, OLD])

@@ -31,10 +31,10 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.core.holds import DRAINED, GIVEN_UP, counts, in_force, is_done
+from provisioner.planning.core.holds import DRAINED, GIVEN_UP, count_holds, in_force, is_done
 from provisioner.planning.core.slots import CANCELLED_BY_OPERATOR
-from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild
-from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
+from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild_memory
+from provisioner.planning.report.answers import AGED, STUCK, count_available, find_losses, request_answer, return_answer
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
@@ -84,7 +84,7 @@ def made(reported: Plan) -> dict[str, int]:
     return dict(Counter(create.pool for create in reported.creates))
 
 
-SENT = slot(accepted=False, submitted=NOW - 100)
+SENT = slot(is_accepted=False, submitted_at=NOW - 100)
 STRANGE = snapshot(machine(7, request="zzzzzzzzzz"))
 LEFT = machine(phase=Phase.GONE)
 RETURN_RECORDS = {"ret-x": giving_back(name(), id_="ret-x")}
@@ -102,7 +102,7 @@ ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
         alter(hf_has(OURS), unlisted={name(): NOW - 9000}), snapshot(machine()), {"delete_unlisted_after": 3600.0},
     ),
 }  # fmt: skip
-LISTS = HfActivity(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
+LISTS = HfActivity(since=NOW - 9000, last_call_at=NOW, last_list_at=NOW, started_at=NOW - 9000)
 
 
 @pytest.mark.parametrize("case", ACTS)
@@ -120,7 +120,7 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
 def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
     seen = plan(memory(record(slot(0))), snapshot(machine()), **with_holds(ONE, STOP))
     assert seen.memory.requests[REQUEST].ended is DONE
-    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **with_holds(ONE, STOP))
+    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent_since=BEFORE)), snapshot(), **with_holds(ONE, STOP))
     assert lost.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
 
 
@@ -139,7 +139,7 @@ def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
 def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machine_goes_later() -> None:
     known, observation, _ = ACTS["a machine that is returned"]
     (return_record,) = known.returns.values()
-    late = replace(known, returns={return_record.id: replace(return_record, deadline=NOW - 1)})
+    late = replace(known, returns={return_record.id: replace(return_record, deadline_at=NOW - 1)})
     stopped = plan(late, observation, **with_holds(ONE, STOP)).memory
     (ended,) = stopped.returns.values()
     entry = json.loads(return_answer(ended, stopped, PREFIX).text)
@@ -152,7 +152,7 @@ def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machi
 
 
 def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
-    known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=RETURN_RECORDS)
+    known = replace(hf_has(running(0, Verdict.RETURNED, is_gone=True)), returns=RETURN_RECORDS)
     (return_record,) = plan(known, snapshot(), **with_holds(ONE, STOP)).memory.returns.values()
     assert (return_record.ended, return_record.message) == (DONE, "")
 
@@ -184,8 +184,8 @@ def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
 def test_a_request_that_is_held_until_its_deadline_says_so(
     holds: tuple[Hold, ...], failures: tuple[Any, ...], words: str
 ) -> None:
-    failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
-    known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
+    failed = [slot(number, Verdict.FAILED, failure=one, is_gone=True) for number, one in enumerate(failures)]
+    known = memory(record(*failed, count=1 + len(failed), deadline_at=NOW - 1))
     ended = plan(known, snapshot(), **with_holds(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
     entry = json.loads(request_answer(ended).text)
     assert entry["status"] == "complete_with_error"
@@ -196,14 +196,16 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 
 def test_a_hold_on_one_of_two_pools_is_no_reason() -> None:
     capped = with_holds(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
-    ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
+    ended = plan(memory(record(count=1, deadline_at=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
     assert "bob" not in request_answer(ended).text
 
 
 def test_holds_change_no_cap() -> None:
     capped = limits(pool("a", max_machines=5))
     assert (
-        available(memory(), with_holds(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
+        count_available(memory(), with_holds(capped, STOP, PAUSE)["limits"])
+        == count_available(memory(), capped)
+        == {TEMPLATE: 5}
     )
 
 
@@ -224,19 +226,20 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
     ],
 )
 def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], reported: Any) -> None:
-    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == reported
+    assert find_losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == reported
 
 
 def test_an_end_that_is_announced_is_reported_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
-    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), HfActivity(), NOW, Holds((DRAIN,)))
+    noticed = find_losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), HfActivity(), NOW, Holds((DRAIN,)))
     assert noticed[name()].grace == 30
-    assert losses(hf_has(running(0, Verdict.LOST)), HfActivity(), NOW, Holds((DRAIN,)))[name()].grace == 0
+    assert find_losses(hf_has(running(0, Verdict.LOST)), HfActivity(), NOW, Holds((DRAIN,)))[name()].grace == 0
 
 
 def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
     assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
     assert (
-        losses(replace(hf_has(OURS), returns=RETURN_RECORDS), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
+        find_losses(replace(hf_has(OURS), returns=RETURN_RECORDS), HfActivity(), NOW, Holds((DRAIN, cancel(name()))))
+        == {}
     )
 
 
@@ -251,7 +254,7 @@ def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> No
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
-    known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
+    known = memory(record(running(0), slot(1, was_seen=True), unsent(2), count=4))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
     reported = plan(known, observation, **with_holds(ONE, cancel(REQUEST)))
     ended = reported.memory.requests[REQUEST]
@@ -273,7 +276,7 @@ def test_only_the_cancelled_request_ends() -> None:
 
 
 def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
-    ended = hf_has(OURS, running(1, Verdict.LOST, gone=True))
+    ended = hf_has(OURS, running(1, Verdict.LOST, is_gone=True))
     assert plan(ended, snapshot(machine()), **with_holds(ONE, cancel(REQUEST))).memory is ended
     whole = plan(memory(record(running(0))), snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
     assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
@@ -282,19 +285,19 @@ def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
 def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> None:
     """An operator cancelled the request. The announcement of another cancel does not keep the end from HF."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
-    known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
+    known = memory(record(running(0), slot(1), is_cancelling=True), brake=brake)
     reported = plan(known, snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
     assert json.loads(request_answer(reported.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
 
 
 def test_what_hf_was_reported_of_a_cancelled_request_outlives_its_memory() -> None:
-    known = memory(record(running(0), slot(1, seen=True), count=3))
+    known = memory(record(running(0), slot(1, was_seen=True), count=3))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
     reported = request_answer(plan(known, observation, **with_holds(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     recovery_inputs = RecoveryInputs(
         intent_of(known), {REQUEST: Answer(reported.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
     )
-    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == reported
+    assert request_answer(rebuild_memory(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == reported
 
 
 @pytest.mark.parametrize(
@@ -311,14 +314,14 @@ def test_what_hf_was_reported_of_a_cancelled_request_outlives_its_memory() -> No
 )
 def test_when_a_cancel_is_done(hold: Hold, known: Memory, done: bool) -> None:
     assert is_done(hold, known) is done
-    assert counts(Holds((hold,)), known).total() == (not done)
-    assert counts(Holds((hold,)), None).total() == 1
+    assert count_holds(Holds((hold,)), known).total() == (not done)
+    assert count_holds(Holds((hold,)), None).total() == 1
 
 
 def test_holds_are_counted_by_pool_and_cancels_together() -> None:
     known = memory(record(slot(0)), record(slot(0, request=OTHER), id_=OTHER))
     held_now = Holds((STOP, DRAIN, cancel(REQUEST), cancel(OTHER)))
-    assert counts(held_now, known) == {("stop-all", ""): 1, ("drain", "a"): 1, ("cancel", ""): 2}
+    assert count_holds(held_now, known) == {("stop-all", ""): 1, ("drain", "a"): 1, ("cancel", ""): 2}
 
 
 def test_without_a_hold_limits_are_as_they_were() -> None:

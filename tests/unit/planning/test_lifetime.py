@@ -27,7 +27,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.finish.lifetime import LAST_CALL, RETIRING_SHARE
-from provisioner.planning.report.answers import AGED, losses
+from provisioner.planning.report.answers import AGED, find_losses
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -57,7 +57,7 @@ DONE = RequestStatus.COMPLETE
 
 def mortal(lifetime: float | None = LIFE, **changes: Any) -> Limits:
     known = limits(pool("a", **changes))
-    return replace(known, templates={TEMPLATE: replace(known.templates[TEMPLATE], max_lifetime=lifetime)})
+    return replace(known, templates={TEMPLATE: replace(known.templates[TEMPLATE], max_lifetime_seconds=lifetime)})
 
 
 def grid(*slots: Slot, **changes: Any) -> Memory:
@@ -66,7 +66,7 @@ def grid(*slots: Slot, **changes: Any) -> Memory:
 
 
 def aged(number: int = 0, **changes: Any) -> Slot:
-    return running(number, Verdict.SUCCEEDED, **({"ran": OLD} | changes))
+    return running(number, Verdict.SUCCEEDED, **({"ran_at": OLD} | changes))
 
 
 def observe(count: int = 1) -> Any:
@@ -75,14 +75,14 @@ def observe(count: int = 1) -> Any:
 
 def retiring_at(known: Memory) -> list[str]:
     """Return the names that are shown to HF."""
-    return sorted(losses(known, HfActivity(), NOW))
+    return sorted(find_losses(known, HfActivity(), NOW))
 
 
 @pytest.mark.parametrize(
     ("one", "lifetime", "is_offered"),
     [
         pytest.param(aged(), LIFE, True, id="it has lived for so long"),
-        pytest.param(aged(ran=OLD + 1), LIFE, False, id="not yet"),
+        pytest.param(aged(ran_at=OLD + 1), LIFE, False, id="not yet"),
         pytest.param(aged(), None, False, id="no lifetime"),
         pytest.param(aged(notice=Notice(LossCause.PREEMPTED, NOW + 9)), LIFE, False, id="it ends anyway, and is named"),
     ],
@@ -92,7 +92,7 @@ def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offere
     kept = made.memory.requests[REQUEST].slots[0]
     assert kept.life.retiring_at == (NOW if is_offered else None)
     assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
-    assert (losses(made.memory, HfActivity(), NOW).get(name(0)) == AGED) is is_offered
+    assert (find_losses(made.memory, HfActivity(), NOW).get(name(0)) == AGED) is is_offered
 
 
 def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -> None:
@@ -103,13 +103,13 @@ def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -
 def test_hf_is_offered_only_what_it_knows_of() -> None:
     untold = plan(grid(aged(), reported_at=None), observe(), limits=mortal())
     assert retiring_at(untold.memory) == []
-    one_runs = memory(record(running(0, ran=OLD), running(1, ran=OLD), count=3))
+    one_runs = memory(record(running(0, ran_at=OLD), running(1, ran_at=OLD), count=3))
     assert retiring_at(plan(one_runs, observe(2), limits=mortal()).memory) == []
 
 
 def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
-    made = plan(grid(aged(ran=OLD + 50), aged(1, ran=OLD + 70)), observe(2), limits=mortal())
-    assert (made.due, retiring_at(made.memory)) == (NOW + 50, [])
+    made = plan(grid(aged(ran_at=OLD + 50), aged(1, ran_at=OLD + 70)), observe(2), limits=mortal())
+    assert (made.due_at, retiring_at(made.memory)) == (NOW + 50, [])
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
     ],
 )
 def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int) -> None:
-    slots = [aged(number, ran=OLD - number) for number in range(machines)]
+    slots = [aged(number, ran_at=OLD - number) for number in range(machines)]
     known = plan(grid(*slots), observe(machines), limits=mortal()).memory
     assert most == max(1, int(RETIRING_SHARE * machines))
     assert retiring_at(known) == sorted(name(number) for number in range(machines)[-most:])
@@ -131,7 +131,7 @@ def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int)
 
 
 def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_is_deleted() -> None:
-    slots = [aged(number, ran=OLD - number) for number in range(3)]
+    slots = [aged(number, ran_at=OLD - number) for number in range(3)]
     known = plan(grid(*slots), observe(3), limits=mortal()).memory
     assert retiring_at(known) == [name(2)]
     returning = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
@@ -144,7 +144,7 @@ def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_
 def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
     numbers, other = {REQUEST: range(10), OTHER: range(10), "c" * 10: range(40)}, {"c" * 10: "U"}
     known = memory(*(
-        record(*(running(number, Verdict.SUCCEEDED, id_, ran=OLD) for number in each), id_=id_, ended=DONE,
+        record(*(running(number, Verdict.SUCCEEDED, id_, ran_at=OLD) for number in each), id_=id_, ended=DONE,
                reported_at=BEFORE, template=other.get(id_, TEMPLATE))
         for id_, each in numbers.items()
     ))  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
     assert not any("c" * 10 in each for each in names), "another template has none"
 
 
-BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=NOW + 9, failure=STOCKOUT)}
+BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, is_probing=True, retry_at=NOW + 9, failure=STOCKOUT)}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
     known = grid(*(aged(number) for number in range(30)))
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
-    made = plan(replace(known, windows=known_window), observe(30), limits=mortal(paused=paused))
+    made = plan(replace(known, windows=known_window), observe(30), limits=mortal(is_paused=paused))
     assert len(retiring_at(made.memory)) == expected
 
 
@@ -190,7 +190,7 @@ EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
 
 def reported(left: float, number: int = 0) -> Machine:
     """Return a machine that its place ends so long after this plan."""
-    return replace(machine(number), expires=EPOCH + NOW + left - SEEN)
+    return replace(machine(number), expires_at=EPOCH + NOW + left - SEEN)
 
 
 def ending(*left: float, wall: float | None = EPOCH) -> Snapshot:
@@ -200,8 +200,8 @@ def ending(*left: float, wall: float | None = EPOCH) -> Snapshot:
 def planned(
     *left: float, lifetime: float | None = None, slots: Sequence[Slot] = (), wall: float | None = EPOCH
 ) -> Plan:
-    slots = slots or [aged(number, ran=BEFORE) for number in range(len(left))]
-    return plan(grid(*slots), ending(*left, wall=wall), limits=mortal(lifetime, announce=ANNOUNCE))
+    slots = slots or [aged(number, ran_at=BEFORE) for number in range(len(left))]
+    return plan(grid(*slots), ending(*left, wall=wall), limits=mortal(lifetime, announce_seconds=ANNOUNCE))
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def planned(
 )
 def test_a_machine_is_named_before_its_place_ends_it(left: float, grace: int | None) -> None:
     made = planned(left)
-    loss = losses(made.memory, HfActivity(), NOW).get(name(0))
+    loss = find_losses(made.memory, HfActivity(), NOW).get(name(0))
     assert loss == (None if grace is None else Loss(grace, LossCause.EXPIRES))
     assert (made.deletes, made.closes) == ((), ()), "it runs on"
     if grace is None:
-        assert made.due == NOW + 1
+        assert made.due_at == NOW + 1
 
 
 def test_nothing_is_said_of_an_end_while_the_places_time_is_unknown() -> None:
@@ -229,14 +229,14 @@ def test_nothing_is_said_of_an_end_while_the_places_time_is_unknown() -> None:
 def test_ends_at_the_same_time_are_reported_a_share_at_a_time_and_all_at_the_last_call() -> None:
     assert len(retiring_at(planned(*[ANNOUNCE - 1] * 30).memory)) == 3
     assert len(retiring_at(planned(*[LAST_CALL] * 30).memory)) == 30
-    assert planned(*[LAST_CALL + 7] * 30).due == NOW + 7
+    assert planned(*[LAST_CALL + 7] * 30).due_at == NOW + 7
 
 
 def test_an_end_that_was_reported_stays_reported_until_its_place_puts_it_off() -> None:
     known = planned(100.0).memory
     again = plan(known, ending(100.0), limits=mortal(None), now=NOW + 10)
     assert again.memory is known
-    assert losses(known, HfActivity(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
+    assert find_losses(known, HfActivity(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
     put_off = plan(known, ending(90_000.0), limits=mortal(None), now=NOW + 10).memory
     assert retiring_at(put_off) == []
     assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
@@ -244,9 +244,9 @@ def test_an_end_that_was_reported_stays_reported_until_its_place_puts_it_off() -
 
 def test_a_machine_that_was_offered_for_its_age_is_reported_its_end_when_that_is_near() -> None:
     early = planned(ANNOUNCE + 9, lifetime=LIFE, slots=[aged()]).memory
-    assert losses(early, HfActivity(), NOW) == {name(0): AGED}
+    assert find_losses(early, HfActivity(), NOW) == {name(0): AGED}
     late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory
-    assert losses(late, HfActivity(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
+    assert find_losses(late, HfActivity(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
     assert late.requests[REQUEST].slots[0].life.retiring_at == NOW
 
 
@@ -262,20 +262,22 @@ ENDED = machine(phase=Phase.GONE, cause=LossCause.UNKNOWN)
     ],
 )
 def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCause) -> None:
-    known = planned(left, slots=[aged(ran=BEFORE - 1e6)])
-    expires = reported(left).expires
-    stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
-    assert losses(stopping.memory, HfActivity(), NOW)[name(0)].cause is cause
-    gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))
+    known = planned(left, slots=[aged(ran_at=BEFORE - 1e6)])
+    expires = reported(left).expires_at
+    stopping = plan(known.memory, snapshot(replace(STOPPED, expires_at=expires), wall=EPOCH), limits=mortal(None))
+    assert find_losses(stopping.memory, HfActivity(), NOW)[name(0)].cause is cause
+    gone = plan(
+        known.memory, snapshot(replace(ENDED, cause=cause, expires_at=expires), wall=EPOCH), limits=mortal(None)
+    )
     assert [close.slot.observed.cause for close in gone.closes] == [cause]
 
 
 @pytest.mark.parametrize(("left", "cause"), [(30.0, LossCause.EXPIRES), (3000.0, LossCause.UNKNOWN)])
 def test_so_is_that_of_a_machine_that_vanishes_then(left: float, cause: LossCause) -> None:
-    known = planned(left, slots=[aged(ran=BEFORE - 1e6)]).memory
+    known = planned(left, slots=[aged(ran_at=BEFORE - 1e6)]).memory
     empty = [snapshot(began=SEEN + at, wall=EPOCH + at) for at in (1, 2)]
     closes = []
     for one in empty:
-        made = plan(known, one, limits=mortal(None, mass_loss=0.0))
+        made = plan(known, one, limits=mortal(None, mass_loss_seconds=0.0))
         known, closes = made.memory, [*closes, *made.closes]
     assert [close.slot.observed.cause for close in closes] == [cause]

@@ -22,8 +22,8 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import SLOT_NUMBERS
-from provisioner.planning.allocate.scheduling import NO_NUMBERS
-from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.allocate.machine_requests import NO_NUMBERS
+from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
@@ -48,7 +48,12 @@ from tests.unit.core import (
 )
 
 LIMITS = limits(
-    pool("a"), pool("b", lag=30.0), orphan_grace=600.0, orphan_cap_per_hour=3, cancel_after=1800.0, retention=86400.0
+    pool("a"),
+    pool("b", lag_seconds=30.0),
+    orphan_grace=600.0,
+    orphan_cap_per_hour=3,
+    cancel_after_seconds=1800.0,
+    retention_seconds=86400.0,
 )
 RIPE = NOW - 600.0
 ORPHAN = name(0, OTHER)
@@ -95,7 +100,7 @@ def test_an_orphan_goes_after_its_grace_period_when_seen_twice(
     assert draft.brake is None
     if since is None:
         assert draft.orphans.since == {ORPHAN: NOW}
-        assert draft.due == NOW + 600.0
+        assert draft.due_at == NOW + 600.0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_orphans_are_deleted_slowly(recent: tuple[float, ...], deletes: int) -> 
     assert len(draft.deletes) == deletes
     assert len(draft.memory().orphans.deletes) == 3
     if recent == (NOW - 10,) * 3:
-        assert draft.due == NOW - 10 + 3600
+        assert draft.due_at == NOW - 10 + 3600
 
 
 def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
@@ -145,8 +150,8 @@ def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembere
         pytest.param(memory(giving_back(ORPHAN)), machine(0, request=OTHER), {}, [], id="of an open return: no"),
         pytest.param(memory(giving_back(ORPHAN, ended=RequestStatus.COMPLETE_WITH_ERROR)), machine(0, request=OTHER),
                      {}, [ORPHAN], id="of an ended return: yes"),
-        pytest.param(memory(orphans=noted(1, BEFORE)), machine(0, request=OTHER), {"listed": {ORPHAN: NOW - 3600}}, [],
-                     id="HF lists it, whatever our files say: no"),
+        pytest.param(memory(orphans=noted(1, BEFORE)), machine(0, request=OTHER),
+                     {"listed_at": {ORPHAN: NOW - 3600}}, [], id="HF lists it, whatever our files say: no"),
     ],
 )  # fmt: skip
 def test_what_is_an_orphan(remembered: Memory, seen: Machine, activity: dict[str, Any], orphans: list[str]) -> None:
@@ -210,7 +215,8 @@ def test_a_new_memory_beside_machines_of_ours(
         pytest.param(6, {}, memory(generation=7), BrakeReason.INTENT_OLDER, id="intent is older than one seen before"),
         pytest.param(7, {}, memory(record(slot()), generation=7), BrakeReason.REQUEST_LOST,
                      id="intent lacks a request that memory knows"),
-        pytest.param(7, {}, memory(record(slot(0, Verdict.FAILED, gone=True), trimmed=True, ended=DONE), generation=7),
+        pytest.param(7, {}, memory(record(slot(0, Verdict.FAILED, is_gone=True), is_trimmed=True, ended=DONE),
+                     generation=7),
                      None, id="intent lacks a request that was trimmed"),
         pytest.param(8, {}, memory(generation=7), None, id="intent is newer"),
     ],
@@ -226,7 +232,7 @@ def test_what_intent_says_of_the_files(
 def adopted(remembered: Memory, number: int = 3) -> Draft:
     draft = draft_of(remembered, snapshot(machine(number)), limits=LIMITS)
     reconcile(draft)
-    adopt(draft)
+    open_unrecorded_slots(draft)
     return draft
 
 
@@ -236,7 +242,7 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
     assert draft.brake.reason is BrakeReason.MEMORY_OLDER
     assert draft.unknown == {"a": []}
     taken = draft.requests[REQUEST].slots[3]
-    assert (taken.verdict, taken.pool, taken.observed.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
+    assert (taken.verdict, taken.pool, taken.observed.was_seen, taken.submitted_at) == (Verdict.OPEN, "a", True, NOW)
     assert draft.requests[REQUEST].next_slot == 4
 
 
@@ -294,7 +300,7 @@ def test_a_host_of_our_shape_that_is_unknown(
     ("host", "remembered", "foreign"),
     [
         pytest.param("some-other-host", memory(unknown={"some-other-host": BEFORE}), (), id="not of our shape"),
-        pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), unknown={name(0): BEFORE}), (),
+        pytest.param(name(0), memory(record(running(0, Verdict.LOST, is_gone=True)), unknown={name(0): BEFORE}), (),
                      id="of a slot we know"),
         pytest.param(ORPHAN, memory(giving_back(ORPHAN), unknown={ORPHAN: BEFORE}), (), id="HF has given it back"),
         pytest.param(ORPHAN, memory(unknown={ORPHAN: BEFORE}), (ORPHAN,), id="it is there under another owner"),
@@ -310,7 +316,7 @@ def test_a_host_that_is_not_reported_as_lost(host: str, remembered: Memory, fore
 # --- machines HF forgot -----------------------------------------------------------------------------------------------
 
 HOUR = 3600.0
-GIVEN = running(0, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR)
+GIVEN = running(0, Verdict.SUCCEEDED, ran_at=NOW - 100 * HOUR)
 """A machine that HF has had for a long time."""
 
 
@@ -322,7 +328,10 @@ def used(*slots: Slot, **changes: object) -> Memory:
 def lists(last: float = NOW, **changes: object) -> HfActivity:
     """Return the activity of an HF that has listed hosts for days, last at ``last``, and none of ours."""
     return HfActivity(
-        **({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes)
+        **(
+            {"since": NOW - 90 * HOUR, "started_at": NOW - 90 * HOUR, "last_call_at": NOW, "last_list_at": last}
+            | changes
+        )
     )  # type: ignore[arg-type]
 
 
@@ -338,7 +347,7 @@ NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
 
 
 def test_each_plan_notes_what_no_list_names() -> None:
-    activity = lists(listed={name(0): NOW - HOUR})
+    activity = lists(listed_at={name(0): NOW - HOUR})
     noted = plan(used(GIVEN), snapshot(machine()), snapshot(pool="b"), limits=limits(), activity=activity)
     assert noted.memory.hosts.unlisted == {name(0): NOW - HOUR}
 
@@ -346,21 +355,23 @@ def test_each_plan_notes_what_no_list_names() -> None:
 @pytest.mark.parametrize(
     ("remembered", "activity", "since"),
     [
-        pytest.param(used(GIVEN), lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
-        pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR + 1}), None,
+        pytest.param(used(GIVEN), lists(listed_at={name(0): NOW - 60}), None, id="listed a minute ago: no"),
+        pytest.param(used(GIVEN), lists(listed_at={name(0): NOW - HOUR + 1}), None,
                      id="within the hour: lists come in parts"),
-        pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR}), NOW - HOUR,
+        pytest.param(used(GIVEN), lists(listed_at={name(0): NOW - HOUR}), NOW - HOUR,
                      id="not for an hour: noted since then"),
-        pytest.param(used(GIVEN), lists(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
+        pytest.param(used(GIVEN), lists(listed_at={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
                      id="no list came either: no"),
-        pytest.param(used(GIVEN), lists(started=NOW - 60, since=NOW - 60), None, id="after a restart: not yet known"),
-        pytest.param(NAMED, lists(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
-        pytest.param(NAMED, lists(listed={name(0): NOW}), None, id="named again: taken back"),
+        pytest.param(used(GIVEN), lists(started_at=NOW - 60, since=NOW - 60), None,
+                     id="after a restart: not yet known"),
+        pytest.param(NAMED, lists(started_at=NOW - 60, since=NOW - 60), NOW - 30 * HOUR,
+                     id="a note survives a restart"),
+        pytest.param(NAMED, lists(listed_at={name(0): NOW}), None, id="named again: taken back"),
         pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
         pytest.param(NAMED, HfActivity(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
         pytest.param(memory(record(GIVEN, ended=DONE)), lists(), None, id="HF has not heard of it"),
         pytest.param(used(running(0, Verdict.RETURNED)), lists(), None, id="it was returned"),
-        pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), lists(), None, id="it is new"),
+        pytest.param(used(running(0, Verdict.SUCCEEDED, ran_at=NOW - 60)), lists(), None, id="it is new"),
     ],
 )  # fmt: skip
 def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfActivity, since: float | None) -> None:
@@ -376,7 +387,7 @@ def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfA
         pytest.param(48, 47, lists(), None, (), False, id="not for so long"),
         pytest.param(48, 48, lists(), None, (), True, id="for so long"),
         pytest.param(48, 48, lists(last=NOW - 60), None, (), False, id="by HF's own lists not"),
-        pytest.param(48, 48, lists(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, (), False,
+        pytest.param(48, 48, lists(since=NOW - HOUR + 1, started_at=NOW - HOUR + 1), None, (), False,
                      id="not confirmed since a restart"),
         pytest.param(48, 48, lists(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), (), False, id="the brake holds"),
         pytest.param(48, 50, lists(), None, (snapshot(pool="b"),), False, id="its pool cannot be seen"),
@@ -398,7 +409,7 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
 
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_an_operator_saw_them() -> None:
-    many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
+    many = [running(number, Verdict.SUCCEEDED, ran_at=NOW - 100 * HOUR) for number in range(8)]
     pool_status = {one.name: NOW - 50 * HOUR for one in many}
     observation = snapshot(*(machine(number) for number in range(8)))
     recorded = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)

@@ -35,7 +35,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.core import window
+from provisioner.planning.core import create_window
 from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.bench import bench_plan
@@ -68,7 +68,7 @@ from tests.unit.core import (
 
 GATED = Failure(ErrorClass.OTHER, "SchedulingGated")
 LATE = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
-ONE = limits(pool("a", boot_deadline=600.0))
+ONE = limits(pool("a", boot_deadline_seconds=600.0))
 EMPTY = (snapshot(), snapshot(pool="b"))
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 
@@ -84,14 +84,14 @@ def test_a_new_request_is_read_with_its_deadline_and_asked_for_at_once() -> None
     wanted = Request(REQUEST, TEMPLATE, 2, 0.0, "acct")
     made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, requests={REQUEST: wanted}))
     recorded = after(made)
-    assert (recorded.count, recorded.read, recorded.deadline, recorded.rc_account) == (2, NOW, NOW + 3600, "acct")
+    assert (recorded.count, recorded.read_at, recorded.deadline_at, recorded.rc_account) == (2, NOW, NOW + 3600, "acct")
     assert (len(made.creates), made.memory.generation) == (2, 2)
 
 
 def test_a_new_return_request_is_read_with_its_deadline() -> None:
     wanted = ReturnRequest("ret-x", (name(0),), 0.0)
     made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, returns={"ret-x": wanted}))
-    assert (made.memory.returns["ret-x"].names, made.memory.returns["ret-x"].deadline) == ((name(0),), NOW + 3600)
+    assert (made.memory.returns["ret-x"].names, made.memory.returns["ret-x"].deadline_at) == ((name(0),), NOW + 3600)
 
 
 def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
@@ -106,13 +106,15 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("one", "observations", "timed_out"),
     [
-        pytest.param(slot(submitted=NOW - 599), EMPTY, False, id="before its boot deadline: it may come"),
-        pytest.param(slot(submitted=NOW - 600), EMPTY, True, id="at its boot deadline: it failed"),
-        pytest.param(slot(submitted=NOW - 600, accepted=False), EMPTY, True, id="of unknown outcome: it failed"),
-        pytest.param(running(0, submitted=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
-        pytest.param(slot(submitted=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"),
-        pytest.param(unsent(opened=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
-        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: it gets no action"),
+        pytest.param(slot(submitted_at=NOW - 599), EMPTY, False, id="before its boot deadline: it may come"),
+        pytest.param(slot(submitted_at=NOW - 600), EMPTY, True, id="at its boot deadline: it failed"),
+        pytest.param(slot(submitted_at=NOW - 600, is_accepted=False), EMPTY, True, id="of unknown outcome: it failed"),
+        pytest.param(running(0, submitted_at=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
+        pytest.param(
+            slot(submitted_at=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"
+        ),
+        pytest.param(unsent(opened_at=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
+        pytest.param(slot(submitted_at=NOW - 600, is_set_aside=True), EMPTY, False, id="set aside: it gets no action"),
     ],
 )
 def test_a_boot_deadline(one: Slot, observations: tuple[Observation, ...], timed_out: bool) -> None:
@@ -127,39 +129,45 @@ def test_a_boot_deadline(one: Slot, observations: tuple[Observation, ...], timed
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
 def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_gone(cap: str) -> None:
-    remembered = memory(record(slot(submitted=NOW - 600)))
+    remembered = memory(record(slot(submitted_at=NOW - 600)))
     made = plan(remembered, snapshot(machine(0, Phase.PENDING)), limits=limits(pool("a", **{cap: 1})))
     assert (len(made.deletes), made.creates) == (1, ())
 
 
-HELD_BACK = machine(0, Phase.PENDING, gated=True, failure=GATED)
+HELD_BACK = machine(0, Phase.PENDING, is_gated=True, failure=GATED)
 FREED = machine(0, Phase.PENDING)
-GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after=1e9))
+GATES = limits(pool("a", boot_deadline_seconds=600.0, gated_deadline_seconds=1000.0, spill_after_seconds=1e9))
 
 
 @pytest.mark.parametrize(
     ("one", "seen", "timed_out", "due"),
     [
         pytest.param(
-            slot(submitted=NOW - 999), HELD_BACK, False, NOW + 1, id="held back beyond its boot deadline: it may"
+            slot(submitted_at=NOW - 999), HELD_BACK, False, NOW + 1, id="held back beyond its boot deadline: it may"
         ),
-        pytest.param(slot(submitted=NOW - 1000), HELD_BACK, True, None, id="at the deadline of its gates: it failed"),
-        pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just freed: it boots now"),
         pytest.param(
-            slot(submitted=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
+            slot(submitted_at=NOW - 1000), HELD_BACK, True, None, id="at the deadline of its gates: it failed"
         ),
-        pytest.param(slot(submitted=NOW - 1500, ungated_at=NOW - 600), FREED, True, None, id="freed, and did not run"),
-        pytest.param(slot(submitted=NOW - 600), FREED, True, None, id="never held back: counts from its create"),
+        pytest.param(
+            slot(submitted_at=NOW - 999, is_gated=True), FREED, False, NOW + 600, id="just freed: it boots now"
+        ),
+        pytest.param(
+            slot(submitted_at=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
+        ),
+        pytest.param(
+            slot(submitted_at=NOW - 1500, ungated_at=NOW - 600), FREED, True, None, id="freed, and did not run"
+        ),
+        pytest.param(slot(submitted_at=NOW - 600), FREED, True, None, id="never held back: counts from its create"),
     ],
 )
 def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
-    made = plan(memory(record(alter(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
+    made = plan(memory(record(alter(one, was_seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
     ended = after(made).slots[0]
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:
         assert (ended.deletion.reason, ended.failure) == (DeleteReason.TIMED_OUT, seen.failure or LATE)
     else:
-        assert made.due == due
+        assert made.due_at == due
 
 
 NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
@@ -174,27 +182,28 @@ NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
     ],
 )
 def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitted: float, phase: Phase) -> None:
-    one, seen = slot(submitted=submitted, seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
+    one, seen = slot(submitted_at=submitted, was_seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
     known_window = made.memory.windows["a", TEMPLATE]
     assert (known_window.level, known_window.failure) == (1, NO_IMAGE)
-    assert window.after_create(known_window, NOW) is known_window
+    assert create_window.after_create(known_window, NOW) is known_window
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
-    late = slot(submitted=NOW - 600, seen=True, failure=STOCKOUT)
+    late = slot(submitted_at=NOW - 600, was_seen=True, failure=STOCKOUT)
     observations = (snapshot(machine(0, Phase.PENDING, failure=STOCKOUT)), snapshot(pool="b"))
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
+    assert create_window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 
 @pytest.mark.parametrize(
     ("one", "observation", "known_window", "failure"),
     [
-        pytest.param(slot(failure=BROKEN, seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
+        pytest.param(slot(failure=BROKEN, was_seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None,
+                     BROKEN,
                      id="the machine's own reason"),
         pytest.param(slot(failure=BROKEN), unobserved(), None, BROKEN, id="its last known reason, also when blind"),
         pytest.param(slot(), unobserved(), None,
@@ -209,7 +218,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
     one: Slot, observation: Observation, known_window: Window | None, failure: Failure
 ) -> None:
-    known = record(one, running(1), count=3, deadline=NOW)
+    known = record(one, running(1), count=3, deadline_at=NOW)
     seen = (
         replace(observation, machines=observation.machines | {name(1): machine(1)})
         if isinstance(observation, Snapshot)
@@ -220,7 +229,7 @@ def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
     assert ended.slots[1].verdict is Verdict.SUCCEEDED
-    reported = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
+    reported = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted_at is None]
     assert len(reported) == 2, "HF hears of each missing machine"
 
 
@@ -232,14 +241,18 @@ def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("remembered", "due"),
     [
-        pytest.param(memory(record(slot(), deadline=NOW + 90)), NOW + 90, id="a request's deadline"),
-        pytest.param(memory(record(slot(submitted=NOW - 500))), NOW + 100, id="a slot's boot deadline"),
-        pytest.param(memory(giving_back("other-host", deadline=NOW + 70)), NOW + 70, id="a return request's deadline"),
+        pytest.param(memory(record(slot(), deadline_at=NOW + 90)), NOW + 90, id="a request's deadline"),
+        pytest.param(memory(record(slot(submitted_at=NOW - 500))), NOW + 100, id="a slot's boot deadline"),
+        pytest.param(
+            memory(giving_back("other-host", deadline_at=NOW + 70)), NOW + 70, id="a return request's deadline"
+        ),
         pytest.param(memory(), float("inf"), id="nothing at all: never"),
     ],
 )
 def test_the_next_plan_is_due_at_the_next_deadline(remembered: Memory, due: float) -> None:
-    assert plan(remembered, *EMPTY, limits=replace(ONE, pools={"a": pool("a", spill_after=10_000)})).due == due
+    assert (
+        plan(remembered, *EMPTY, limits=replace(ONE, pools={"a": pool("a", spill_after_seconds=10_000)})).due_at == due
+    )
 
 
 # --- terminal answers -------------------------------------------------------------------------------------------------
@@ -251,20 +264,21 @@ def test_the_next_plan_is_due_at_the_next_deadline(remembered: Memory, due: floa
         pytest.param([running(0), running(1)], 2, DONE, id="all run: complete"),
         pytest.param([running(0), slot(1)], 2, None, id="one is on its way: running"),
         pytest.param([running(0), unsent(1, Verdict.FAILED)], 2, WITH_ERROR, id="one was given up: with error"),
-        pytest.param([running(0), slot(1, Verdict.CANCELLED, gone=True)], 2, WITH_ERROR,
+        pytest.param([running(0), slot(1, Verdict.CANCELLED, is_gone=True)], 2, WITH_ERROR,
                      id="HF gave one back before the end: with error"),
-        pytest.param([running(0), slot(1, Verdict.FAILED, gone=True)], 2, None, id="one failed: replaced, running"),
-        pytest.param([running(0), slot(1, Verdict.FAILED, gone=True), running(2)], 2, DONE,
+        pytest.param([running(0), slot(1, Verdict.FAILED, is_gone=True)], 2, None, id="one failed: replaced, running"),
+        pytest.param([running(0), slot(1, Verdict.FAILED, is_gone=True), running(2)], 2, DONE,
                      id="one failed, its replacement runs: complete"),
-        pytest.param([running(0), slot(1, set_aside=True)], 2, WITH_ERROR, id="one is set aside: it holds nothing up"),
+        pytest.param([running(0), slot(1, is_set_aside=True)], 2, WITH_ERROR,
+                     id="one is set aside: it holds nothing up"),
     ],
 )  # fmt: skip
 def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus | None) -> None:
-    there = snapshot(*(machine(one.number) for one in slots if one.ran is not None))
+    there = snapshot(*(machine(one.number) for one in slots if one.ran_at is not None))
     made = plan(memory(record(*slots, count=count)), there, limits=ONE)
     assert after(made).ended is ended
     succeeded = [one for one in after(made).slots.values() if one.verdict is Verdict.SUCCEEDED]
-    assert len(succeeded) == (sum(one.ran is not None for one in slots) if ended else 0)
+    assert len(succeeded) == (sum(one.ran_at is not None for one in slots) if ended else 0)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +318,7 @@ def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: lis
         pytest.param({}, (unobserved(),), (), False, id="its pool is blind: nothing"),
         pytest.param({}, (snapshot(machine(), began=NOW - 61),), (), False, id="its pool was seen too long ago"),
         pytest.param({}, (snapshot(machine()),), ("a",), False, id="its pool is busy: nothing"),
-        pytest.param({"set_aside": True}, (snapshot(machine()),), (), False, id="it is set aside: nothing"),
+        pytest.param({"is_set_aside": True}, (snapshot(machine()),), (), False, id="it is set aside: nothing"),
     ],
 )  # fmt: skip
 def test_when_a_closed_slots_machine_is_deleted(
@@ -313,13 +327,13 @@ def test_when_a_closed_slots_machine_is_deleted(
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, **changes)
     made = plan(memory(record(closed, ended=DONE, reported_at=BEFORE)), *observations, limits=ONE, busy=busy)
     assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
-    assert after(made).slots[0].deletion.sent == (NOW if deleted else closed.deletion.sent)
+    assert after(made).slots[0].deletion.sent_at == (NOW if deleted else closed.deletion.sent_at)
 
 
 def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
     closed = running(0, Verdict.RETURNED, delete_sent=NOW - 10)
     made = plan(memory(record(closed, ended=DONE, reported_at=BEFORE)), snapshot(machine()), limits=ONE)
-    assert made.due == NOW - 10 + DELETE_AGAIN
+    assert made.due_at == NOW - 10 + DELETE_AGAIN
 
 
 def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_and_no_other_one() -> None:
@@ -346,7 +360,7 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
     draft = draft_of(memory(known), limits=ONE)
     changed = draft.close(known.slots[0], wanted, reason=DeleteReason.FAILED)
     allowed = wanted in TRANSITIONS[before]
-    assert changed.set_aside is not allowed
+    assert changed.is_set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)
     assert len(draft.closes) == (allowed and wanted not in DESIRED)
     assert draft.requests[REQUEST].slots == {0: changed, 1: known.slots[1]}
@@ -361,7 +375,7 @@ def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
     while now <= NOW + seconds:
         if now >= due:
             made = plan(remembered, snapshot(began=now - 1), limits=limits, now=now)
-            remembered, due = made.memory, made.due
+            remembered, due = made.memory, made.due_at
         now += 5.0
     return remembered
 
@@ -370,55 +384,57 @@ def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
     "one",
     [
         pytest.param(running(0, Verdict.SUCCEEDED), id="a machine that vanished unnoticed"),
-        pytest.param(running(0, Verdict.SUCCEEDED, absent=SEEN - 5), id="a machine that one observation lacked before"),
         pytest.param(
-            running(0, Verdict.RETURNED, closed=NOW), id="a machine closed after the newest observation began"
+            running(0, Verdict.SUCCEEDED, absent_since=SEEN - 5), id="a machine that one observation lacked before"
+        ),
+        pytest.param(
+            running(0, Verdict.RETURNED, closed_at=NOW), id="a machine closed after the newest observation began"
         ),
     ],
 )
 @pytest.mark.parametrize("lag", [0.0, 30.0])
 def test_what_hf_gave_back_and_is_not_there_is_settled_although_nothing_else_happens(one: Slot, lag: float) -> None:
     remembered = memory(record(one, ended=DONE, reported_at=BEFORE), giving_back(name(0)))
-    after_ = quiet(remembered, 120.0, limits(pool("a", lag=lag)))
-    assert after_.requests[REQUEST].slots[0].deletion.gone
+    after_ = quiet(remembered, 120.0, limits(pool("a", lag_seconds=lag)))
+    assert after_.requests[REQUEST].slots[0].deletion.is_gone
     assert after_.returns["ret-aaaaaaaaaa"].ended is DONE
 
 
 @pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "of unknown outcome"])
 def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_happens(accepted: bool) -> None:
-    remembered = memory(record(slot(accepted=accepted), deadline=NOW))
-    assert quiet(remembered, 300.0).requests[REQUEST].slots[0].deletion.gone
+    remembered = memory(record(slot(is_accepted=accepted), deadline_at=NOW))
+    assert quiet(remembered, 300.0).requests[REQUEST].slots[0].deletion.is_gone
 
 
 def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens() -> None:
-    remembered = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest observation began
+    remembered = memory(record(slot(submitted_at=NOW - 0.5, is_accepted=False)))  # since the newest observation began
     again = quiet(remembered, 30.0).requests[REQUEST].slots[0]
-    assert again.submitted is not None
-    assert again.submitted > NOW
+    assert again.submitted_at is not None
+    assert again.submitted_at > NOW
 
 
 def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothing_else_happens() -> None:
-    waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
-    known = record(slot(0, submitted=NOW - 1, seen=True), count=2)
+    waiting = limits(pool("a", initial_window=1, spill_after_seconds=180.0), pool("b"))
+    known = record(slot(0, submitted_at=NOW - 1, was_seen=True), count=2)
     made = plan(memory(known), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
     assert made.deferred == {("a", TEMPLATE, PendingReason.WINDOW): 1}
-    assert made.due <= NOW + 180.0
+    assert made.due_at <= NOW + 180.0
 
 
 def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens() -> None:
     full = limits(pool("a", max_machines=1))
-    remembered = memory(record(count=1), record(unsent(), id_=OTHER, deadline=NOW))
+    remembered = memory(record(count=1), record(unsent(), id_=OTHER, deadline_at=NOW))
     made = plan(remembered, snapshot(), limits=full)
-    assert made.creates or made.due <= NOW + 5.0
+    assert made.creates or made.due_at <= NOW + 5.0
 
 
 @pytest.mark.parametrize("there", [[], [running(0)]], ids=["nothing runs yet", "a part runs"])
 def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot]) -> None:
     observations = snapshot(*(machine(one.number) for one in there))
-    made = plan(memory(record(*there, count=3)), observations, limits=limits(pool("a", paused=True)))
+    made = plan(memory(record(*there, count=3)), observations, limits=limits(pool("a", is_paused=True)))
     assert after(made).ended is None
     assert sum(made.deferred.values()) == 3 - len(there)
-    assert made.due == BEFORE + 3600.0, "that alone is no reason to plan again at once"
+    assert made.due_at == BEFORE + 3600.0, "that alone is no reason to plan again at once"
 
 
 # --- growth: ten times the slots are ten times the work, counted in instructions, as times depend on the machine ------
@@ -452,7 +468,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
-    reported = HfActivity(reported=frozenset(intent.requests))
+    reported = HfActivity(read_ids=frozenset(intent.requests))
     returning = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
@@ -463,10 +479,10 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
         "open all": plan(World(intent, {"pool": empty}), Memory("demo"), 1000.0),
         "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
         "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
-        "all vanish": plan(World(intent, {"pool": replace(empty, began=1003.0)}), settled, 1004.0),
+        "all vanish": plan(World(intent, {"pool": replace(empty, began_at=1003.0)}), settled, 1004.0),
         "all are returned": plan(World(returning, {"pool": full}, reported), settled, 1004.0),
         "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
-        "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
+        "all are overdue": plan(World(intent, {"pool": replace(empty, began_at=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(
             World(intent, {"pool": full}, HfActivity(inventory=frozenset(full.machines))), settled, 1004.0
         ),

@@ -31,7 +31,7 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK, SLOT_NUMBERS
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.planning.recover.rebuild import RecoveryInputs, distrusted, fresh, rebuild
+from provisioner.planning.recover.rebuild import RecoveryInputs, find_distrusted, make_first_memory, rebuild_memory
 from provisioner.planning.report.answers import NOT_OURS, STUCK_UNKNOWN_MACHINE, request_answer, return_answer
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -56,7 +56,7 @@ from tests.unit.core import (
 )
 
 WALL = 1_800_000_000.0
-LIMITS = limits(pool("a"), pool("b"), request_deadline=3600.0)
+LIMITS = limits(pool("a"), pool("b"), request_deadline_seconds=3600.0)
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 RETURN = "ret-aaaaaaaaaa"
 
@@ -73,7 +73,7 @@ def rebuilt(
     read: Mapping[str, bool] | None = None,
 ) -> Memory:
     observations = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(RecoveryInputs(wanted, reported or {}, read or {}, observations, WALL), LIMITS, NOW, WALL)
+    return rebuild_memory(RecoveryInputs(wanted, reported or {}, read or {}, observations, WALL), LIMITS, NOW, WALL)
 
 
 def reported_answers(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -84,7 +84,7 @@ def reported_answers(*slots: object, **changes: object) -> dict[str, Answer]:
 
 
 def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
-    remembered = fresh(intent(), LIMITS, NOW, WALL)
+    remembered = make_first_memory(intent(), LIMITS, NOW, WALL)
     assert remembered == alter(Memory("demo"), time=NOW, time_wall=WALL, unseen=("a", "b"), usage_since_wall=WALL)
 
 
@@ -98,9 +98,9 @@ def distrusted_pools(
     pool shows."""
     reported = reported_answers(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
-    observations = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
+    observations = {"a": snapshot(*seen, began=NOW + 100, listed_at=listed), "b": snapshot(pool="b", began=NOW + 100)}
     recovery_inputs = RecoveryInputs(intent(*returned_names), reported, {}, observations, WALL)
-    return distrusted(recovery_inputs, limits(pool("a", mass_loss=wait), pool("b")), NOW)
+    return find_distrusted(recovery_inputs, limits(pool("a", mass_loss_seconds=wait), pool("b")), NOW)
 
 
 def test_observations_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
@@ -127,7 +127,7 @@ def test_machines_that_run_are_their_requests_open_slots_again() -> None:
     again = remembered.requests[REQUEST]
     assert sorted(again.slots) == [4, 5]
     assert [one.verdict for one in again.slots.values()] == [Verdict.OPEN, Verdict.OPEN]
-    assert [one.ran for one in again.slots.values()] == [NOW, None]
+    assert [one.ran_at for one in again.slots.values()] == [NOW, None]
     assert (again.template, again.count, again.ended, again.rc_account) == (TEMPLATE, 2, None, "acct")
 
 
@@ -140,7 +140,7 @@ def test_no_slot_number_is_used_again() -> None:
 @pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
 def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
     observations = {"a": snapshot(), "b": snapshot(pool="b")}
-    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
+    remembered = rebuild_memory(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -157,7 +157,7 @@ def test_slot_numbers_go_on_after_the_last_block_and_never_have_more_digits(
 ) -> None:
     there = [machine(one * SLOT_BLOCK + 4) for one in used]
     observations = {"a": snapshot(*there), "b": snapshot(pool="b")}
-    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
+    remembered = rebuild_memory(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == number
 
 
@@ -171,13 +171,13 @@ def test_slot_numbers_go_on_after_the_last_block_and_never_have_more_digits(
     ],
 )
 def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> None:
-    assert rebuilt(intent(created=WALL - age)).requests[REQUEST].deadline == NOW + left
+    assert rebuilt(intent(created=WALL - age)).requests[REQUEST].deadline_at == NOW + left
 
 
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     observations: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL), LIMITS, NOW, WALL, reason)
+    remembered = rebuild_memory(RecoveryInputs(intent(), {}, {}, observations, WALL), LIMITS, NOW, WALL, reason)
     assert remembered.brake is not None
     assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
     assert remembered.places.unseen == ()
@@ -254,14 +254,14 @@ def test_a_slot_that_hf_was_reported_of(
     )
     again = remembered.requests[REQUEST].slots[0]
     assert (again.verdict, again.deletion.reason) == (verdict, delete)
-    assert again.deletion.gone is (not there and verdict is not Verdict.OPEN)
+    assert again.deletion.is_gone is (not there and verdict is not Verdict.OPEN)
 
 
 @pytest.mark.parametrize("ended", [None, DONE])
 def test_a_machine_that_was_reported_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
     reported = reported_answers(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
     again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), reported=reported).requests[REQUEST]
-    assert again.slots[0].ran == NOW
+    assert again.slots[0].ran_at == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
     assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
 
@@ -368,4 +368,4 @@ def test_an_ended_return_request_stays_as_it_was_reported(result: ReturnResult, 
 def test_an_open_return_request_is_read_anew() -> None:
     answer = return_answer(giving_back("x", results={}), memory(), PREFIX)
     again = rebuilt(intent("x"), reported={RETURN: answer}).returns[RETURN]
-    assert (again.results, again.ended, again.deadline) == ({}, None, NOW + LIMITS.return_deadline)
+    assert (again.results, again.ended, again.deadline_at) == ({}, None, NOW + LIMITS.return_deadline_seconds)

@@ -51,7 +51,7 @@ from tests.unit.core import (
     unsent,
 )
 
-LIMITS = limits(pool("a", early_loss=0.0), pool("b", early_loss=0.0))
+LIMITS = limits(pool("a", early_loss_seconds=0.0), pool("b", early_loss_seconds=0.0))
 """Limits without early losses, which have tests of their own."""
 
 SUCCEEDED = running(0, Verdict.SUCCEEDED)
@@ -61,7 +61,7 @@ BROKE = replace(WAITS, failure=BROKEN)
 
 
 def drafted(remembered: Memory, observation: Snapshot, limits: Limits = LIMITS) -> Draft:
-    draft = draft_of(remembered, observation, limits=limits, now=max(NOW, observation.began + 1))
+    draft = draft_of(remembered, observation, limits=limits, now=max(NOW, observation.began_at + 1))
     reconcile(draft)
     return draft
 
@@ -98,21 +98,21 @@ def reflected(one: Slot, *observations: Snapshot, limits: Limits = LIMITS) -> Sl
                      DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened"),
         pytest.param(unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
                      id="closed without a reason to delete, yet there: gets one"),
-        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(),
+        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, is_gone=True), machine(),
                      Verdict.RETURNED, DeleteReason.RETURNED, id="thought gone, and runs as before: there"),
-        pytest.param(alter(SUCCEEDED, set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
+        pytest.param(alter(SUCCEEDED, is_set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
     ],
 )  # fmt: skip
 def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
     after = reflected(before, snapshot(seen))
     assert (after.verdict, after.deletion.reason) == (verdict, reason)
-    assert not after.deletion.gone
+    assert not after.deletion.is_gone
 
 
 def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
     seen = machine(7, public_ip="198.51.100.7")
     after = reflected(slot(7), snapshot(seen))
-    assert (after.ran, after.observed.ip, after.observed.public_ip, after.observed.launched) == (
+    assert (after.ran_at, after.observed.ip, after.observed.public_ip, after.observed.launched) == (
         NOW,
         seen.ip,
         "198.51.100.7",
@@ -140,7 +140,9 @@ def test_what_hf_was_reported_of_a_machine_that_runs_is_never_reported_different
         pytest.param(slot(), [BROKE, machine()], None, id="it runs"),
         pytest.param(slot(), [BROKE, WAITS], None, id="its place says so no longer"),
         pytest.param(slot(), [machine(failure=BROKEN)], None, id="it runs, whatever its place still says"),
-        pytest.param(slot(seen=True, failure=STOCKOUT), [replace(DEAD, failure=BROKEN)], BROKEN, id="the last reason"),
+        pytest.param(
+            slot(was_seen=True, failure=STOCKOUT), [replace(DEAD, failure=BROKEN)], BROKEN, id="the last reason"
+        ),
     ],
 )
 def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: Failure | None) -> None:
@@ -150,13 +152,17 @@ def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: 
 
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
     after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
-    assert (after.submitted, after.observed.seen, after.observed.accepted) == (BEFORE, True, True)
+    assert (after.submitted_at, after.observed.was_seen, after.observed.is_accepted) == (BEFORE, True, True)
 
 
 @pytest.mark.parametrize("phase", [Phase.GONE, Phase.STOPPING])
 def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
     after = reflected(unsent(), snapshot(machine(phase=phase)))
-    assert (after.verdict, after.deletion.reason, after.deletion.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
+    assert (after.verdict, after.deletion.reason, after.deletion.is_gone) == (
+        Verdict.FAILED,
+        DeleteReason.FAILED,
+        False,
+    )
     assert count_missing(record(after)) == 1
 
 
@@ -201,7 +207,7 @@ def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -
     trying = reflected(slot(), *observations)
     assert (trying.verdict, trying.observed.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
     ran = reflected(trying, snapshot(machine(fingerprint=Fingerprint(uid="3", ip="10.0.0.3")), began=SEEN + 5))
-    assert (ran.ran is not None, ran.observed.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
+    assert (ran.ran_at is not None, ran.observed.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
     again = reflected(ran, snapshot(machine(fingerprint=Fingerprint(uid="4")), began=SEEN + 6))
     assert again.failure == REPLACED
 
@@ -224,7 +230,7 @@ def test_a_value_once_known_is_compared_even_after_an_observation_without_it() -
 )  # fmt: skip
 def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
     after = reflected(SUCCEEDED, snapshot(seen))
-    assert (after.failure, after.observed.cause, after.deletion.closed) == (failure, cause, NOW)
+    assert (after.failure, after.observed.cause, after.deletion.closed_at) == (failure, cause, NOW)
 
 
 @pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
@@ -255,10 +261,10 @@ def test_the_cause_reported_while_it_stopped_is_the_cause_of_its_loss(last: list
         pytest.param(SUCCEEDED, 30, [0, 15, 30], Verdict.LOST, True, id="an observation between changes nothing"),
         pytest.param(running(), 0, [0, 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
         pytest.param(slot(), 0, [0, 1, 600], Verdict.OPEN, False, id="accepted and never seen: pending"),
-        pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
+        pytest.param(slot(0, was_seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0], Verdict.FAILED, False, id="closed: not yet known to be gone"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0, 1], Verdict.FAILED, True, id="closed: gone"),
-        pytest.param(alter(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
+        pytest.param(alter(SUCCEEDED, is_set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
                      id="set aside: left alone"),
     ],
 )  # fmt: skip
@@ -266,26 +272,26 @@ def test_a_machine_that_is_not_there(
     before: Slot, lag: float, observations: list[float], verdict: Verdict, gone: bool
 ) -> None:
     empty = (snapshot(began=SEEN + at) for at in observations)
-    after = reflected(before, *empty, limits=limits(pool("a", lag=lag, early_loss=0.0)))
-    assert (after.verdict, after.deletion.gone) == (verdict, gone)
+    after = reflected(before, *empty, limits=limits(pool("a", lag_seconds=lag, early_loss_seconds=0.0)))
+    assert (after.verdict, after.deletion.is_gone) == (verdict, gone)
     assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
 
 
 @pytest.mark.parametrize(
     ("before", "counts_from"),
     [
-        pytest.param(slot(0, Verdict.RETURNED, closed=SEEN), SEEN, id="a close"),
-        pytest.param(slot(0, Verdict.FAILED, accepted=False, submitted=SEEN, closed=SEEN), SEEN + LATE_CREATE,
+        pytest.param(slot(0, Verdict.RETURNED, closed_at=SEEN), SEEN, id="a close"),
+        pytest.param(slot(0, Verdict.FAILED, is_accepted=False, submitted_at=SEEN, closed_at=SEEN), SEEN + LATE_CREATE,
                      id="a create without a good answer: it may still be under way"),
-        pytest.param(slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create"),
+        pytest.param(slot(0, Verdict.FAILED, submitted_at=SEEN, closed_at=BEFORE), SEEN, id="an accepted create"),
     ],
 )  # fmt: skip
 def test_only_observations_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
     early = [snapshot(began=counts_from - 1), snapshot(began=counts_from)]
-    assert not reflected(before, *early).deletion.gone
-    assert reflected(before, *early).observed.absent is None
+    assert not reflected(before, *early).deletion.is_gone
+    assert reflected(before, *early).observed.absent_since is None
     late = [snapshot(began=counts_from + 1), snapshot(began=counts_from + 2)]
-    assert reflected(before, *early, *late).deletion.gone
+    assert reflected(before, *early, *late).deletion.is_gone
 
 
 @pytest.mark.parametrize(
@@ -311,7 +317,7 @@ def test_a_machine_that_came_and_went_before_any_observation_has_failed_after_tw
     observations = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
     assert reflected(slot(), observations[0]).verdict is Verdict.OPEN
     after = reflected(slot(), *observations)
-    assert (after.verdict, after.deletion.gone, after.failure, after.observed.cause) == (
+    assert (after.verdict, after.deletion.is_gone, after.failure, after.observed.cause) == (
         Verdict.FAILED, True, VANISHED, LossCause.DELETED
     )  # fmt: skip
 
@@ -327,25 +333,25 @@ def test_why_a_closed_slots_machine_does_not_go_is_what_its_place_said_last() ->
 def test_a_machine_that_reappears_was_never_absent() -> None:
     observations = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
     after = reflected(SUCCEEDED, *observations)
-    assert (after.verdict, after.observed.absent) == (Verdict.SUCCEEDED, SEEN + 2)
+    assert (after.verdict, after.observed.absent_since) == (Verdict.SUCCEEDED, SEEN + 2)
 
 
 def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_anew() -> None:
     late = machine(fingerprint=Fingerprint(uid="late"))
-    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True, absent=BEFORE)
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, is_gone=True, absent_since=BEFORE)
     after = reflected(closed, snapshot(late))
-    assert (after.verdict, after.deletion.gone, after.observed.absent, after.deletion.reason) == (
+    assert (after.verdict, after.deletion.is_gone, after.observed.absent_since, after.deletion.reason) == (
         Verdict.RETURNED, False, None, DeleteReason.RETURNED
     )  # fmt: skip
-    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).deletion.gone
-    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).deletion.gone
+    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).deletion.is_gone
+    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).deletion.is_gone
 
 
 @pytest.mark.parametrize(
     ("remembered", "observation"),
     [
         pytest.param(memory(record(SUCCEEDED)), snapshot(pool="b"), id="its pool was not seen"),
-        pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE))), snapshot(),
+        pytest.param(memory(record(running(0, Verdict.RETURNED, is_gone=True, absent_since=BEFORE))), snapshot(),
                      id="it is known to be gone"),
         pytest.param(memory(record(SUCCEEDED, running(1))), snapshot(machine(0), machine(1)), id="it runs as before"),
     ],
@@ -358,7 +364,7 @@ def test_what_is_no_news_changes_nothing(remembered: Memory, observation: Snapsh
 
 def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
     draft = drafted(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)))
-    assert draft.requests[REQUEST].slots[1].ran == NOW
+    assert draft.requests[REQUEST].slots[1].ran_at == NOW
 
 
 # --- what no slot explains --------------------------------------------------------------------------------------------
@@ -387,7 +393,7 @@ def test_what_an_observation_teaches(before: Slot, seen: Machine, ran: int, fail
     assert (known_window.ran, known_window.failed) == (ran, failed)
 
 
-BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+BACKING_OFF = Window(window=10, level=1, is_probing=True, blocked_at=BEFORE + 10, failure=BROKEN, is_boot_failure=True)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +407,7 @@ BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, f
 def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
     opened: float, submitted: list[float | None], ended: bool
 ) -> None:
-    asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
+    asked = [slot(number, opened_at=opened, submitted_at=when) for number, when in enumerate(submitted)]
     remembered = memory(record(*asked), windows={("a", TEMPLATE): BACKING_OFF})
     draft = drafted(remembered, snapshot(*map(machine, range(len(asked)))))
     assert (draft.window("a", TEMPLATE).level == 0) is ended
@@ -411,7 +417,7 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
 def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
     submitted: float, level: int
 ) -> None:
-    remembered = memory(record(slot(submitted=submitted)), windows={("a", TEMPLATE): BACKING_OFF})
+    remembered = memory(record(slot(submitted_at=submitted)), windows={("a", TEMPLATE): BACKING_OFF})
     assert drafted(remembered, snapshot(DEAD)).window("a", TEMPLATE).level == level
 
 
@@ -430,15 +436,15 @@ def test_a_terminal_answer_outlives_the_machine() -> None:
         pytest.param(slot(), Verdict.FAILED, STRAYED, id="made so: it failed"),
         pytest.param(running(), Verdict.OPEN, None, id="it ran before its request ended: it goes on"),
         pytest.param(SUCCEEDED, Verdict.SUCCEEDED, None, id="HF has it: it goes on"),
-        pytest.param(running(0, Verdict.RETURNED, gone=True), Verdict.RETURNED, None, id="HF gave it back: it goes"),
+        pytest.param(running(0, Verdict.RETURNED, is_gone=True), Verdict.RETURNED, None, id="HF gave it back: it goes"),
     ],
 )
 def test_a_machine_without_our_mark(before: Slot, verdict: Verdict, failure: Failure | None) -> None:
-    one = reflected(before, snapshot(machine(strayed=True)))
-    assert (one.verdict, one.failure, one.deletion.gone) == (verdict, failure, False)
+    one = reflected(before, snapshot(machine(is_strayed=True)))
+    assert (one.verdict, one.failure, one.deletion.is_gone) == (verdict, failure, False)
     assert (one.deletion.reason is None) is (verdict in DESIRED)
     back = reflected(one, snapshot(machine()))
-    assert (one.observed.strayed, back.observed.strayed) == (failure is None, False), (
+    assert (one.observed.is_strayed, back.observed.is_strayed) == (failure is None, False), (
         "its name is asked for as long as that is so"
     )
 
@@ -462,7 +468,7 @@ def crashing(number: int = 0) -> Machine:
 
 
 def looked(known: Memory, *machines: Machine, at: float = 0.0, **changes: float) -> Draft:
-    allowed = limits(pool("a", **({"down": DOWN, "early_loss": 0.0} | changes)))
+    allowed = limits(pool("a", **({"down_seconds": DOWN, "early_loss_seconds": 0.0} | changes)))
     draft = draft_of(known, snapshot(*machines, began=SEEN + at), limits=allowed, now=NOW + at)
     reconcile(draft)
     return draft
@@ -476,11 +482,11 @@ def grid(count: int = 1) -> Memory:
 def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_does() -> None:
     down = looked(grid(), crashing())
     one = down.requests[REQUEST].slots[0]
-    assert (one.verdict, one.life.down, one.failure, down.due) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
+    assert (one.verdict, one.life.down_since, one.failure, down.due_at) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
     later = looked(down.memory(), crashing(), at=60.0)
-    assert later.requests[REQUEST].slots[0].life.down == NOW
+    assert later.requests[REQUEST].slots[0].life.down_since == NOW
     again = looked(later.memory(), machine(), at=70.0).requests[REQUEST].slots[0]
-    assert (again.verdict, again.life.down, again.failure) == (Verdict.SUCCEEDED, None, None)
+    assert (again.verdict, again.life.down_since, again.failure) == (Verdict.SUCCEEDED, None, None)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +498,7 @@ def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_
     ],
 )
 def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: float, verdict: Verdict) -> None:
-    after = looked(looked(grid(), crashing()).memory(), crashing(), at=at, down=limit)
+    after = looked(looked(grid(), crashing()).memory(), crashing(), at=at, down_seconds=limit)
     one = after.requests[REQUEST].slots[0]
     assert one.verdict is verdict
     if verdict is Verdict.LOST:
@@ -501,13 +507,13 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
 
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
     """A loop that starts has not seen any name resolve yet."""
-    nameless = machine(phase=Phase.PENDING, failure=CRASHES, nameless=True)
-    assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down is None
+    nameless = machine(phase=Phase.PENDING, failure=CRASHES, is_nameless=True)
+    assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down_since is None
 
 
 def test_what_crashes_soon_after_it_ran_is_an_early_loss_however_late_it_is_given_up() -> None:
-    after = looked(looked(grid(), crashing()).memory(), crashing(), at=DOWN, early_loss=NOW - BEFORE + 1)
-    assert after.requests[REQUEST].slots[0].life.early
+    after = looked(looked(grid(), crashing()).memory(), crashing(), at=DOWN, early_loss_seconds=NOW - BEFORE + 1)
+    assert after.requests[REQUEST].slots[0].life.is_early_loss
 
 
 @pytest.mark.parametrize(
@@ -534,7 +540,7 @@ def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost:
         pytest.param(slot(), Phase.RUNNING, 3599.0, 3600.0, Verdict.FAILED, id="too short"),
         pytest.param(slot(), Phase.PENDING, 3599.0, 3600.0, Verdict.FAILED, id="too short already while it boots"),
         pytest.param(running(), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs already"),
-        pytest.param(running(down=NOW), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs again"),
+        pytest.param(running(down_since=NOW), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs again"),
         pytest.param(slot(), Phase.RUNNING, 3600.0, 3600.0, Verdict.OPEN, id="long enough"),
         pytest.param(slot(), Phase.RUNNING, 5.0, 0.0, Verdict.OPEN, id="any is long enough"),
         pytest.param(slot(), Phase.RUNNING, None, 3600.0, Verdict.OPEN, id="its end is unknown"),
@@ -546,11 +552,11 @@ def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
 ) -> None:
     wall = 1_900_000_000.0
     expires = None if left is None else wall + NOW - SEEN + left
-    shown = replace(machine(before.number, phase=phase), expires=expires)
+    shown = replace(machine(before.number, phase=phase), expires_at=expires)
     draft = draft_of(
         memory(record(before)),
         snapshot(shown, began=SEEN, wall=wall),
-        limits=limits(pool("a", least_life=least)),
+        limits=limits(pool("a", least_life_seconds=least)),
         now=NOW,
     )
     reconcile(draft)

@@ -16,7 +16,7 @@ RETURN_ID = "ret-bbbbbbbbbb"
 
 
 def taken(remembered: Memory, intent: Intent) -> Draft:
-    draft = draft_of(remembered, limits=limits(request_deadline=60.0, return_deadline=30.0))
+    draft = draft_of(remembered, limits=limits(request_deadline_seconds=60.0, return_deadline_seconds=30.0))
     ingest(draft, intent)
     return draft
 
@@ -32,8 +32,8 @@ def asking(generation: int) -> Intent:
 def test_what_is_new_gets_its_deadline_and_the_generation_is_remembered(generation: int) -> None:
     draft = taken(KNOWN, asking(generation))
     request, return_record = draft.requests[OTHER], draft.returns[RETURN_ID]
-    assert (request.count, request.read, request.deadline, request.rc_account) == (3, NOW, NOW + 60, "acct")
-    assert (return_record.names, return_record.read, return_record.deadline) == ((name(0),), NOW, NOW + 30)
+    assert (request.count, request.read_at, request.deadline_at, request.rc_account) == (3, NOW, NOW + 60, "acct")
+    assert (return_record.names, return_record.read_at, return_record.deadline_at) == ((name(0),), NOW, NOW + 30)
     assert draft.requests[REQUEST] is KNOWN.requests[REQUEST]
     assert (draft.memory().generation, draft.brake) == (generation, None)
 
@@ -50,6 +50,6 @@ def test_an_intent_that_is_older_than_one_already_read_latches_the_brake_and_ask
 def test_an_intent_that_lacks_a_known_request_latches_the_brake_unless_it_was_let_go(
     trimmed: bool, reason: BrakeReason | None
 ) -> None:
-    known = memory(record(slot(), trimmed=trimmed), generation=7)
+    known = memory(record(slot(), is_trimmed=trimmed), generation=7)
     draft = taken(known, Intent("demo", 8, {}, {}))
     assert (draft.brake.reason if draft.brake else None) is reason

@@ -31,11 +31,11 @@ from tests.unit.core import (
     running,
 )
 
-LIMITS = limits(retention=86400.0)
+LIMITS = limits(retention_seconds=86400.0)
 DONE = RequestStatus.COMPLETE
 LONG_AGO = NOW - 86400.0
-BYGONE = running(0, Verdict.RETURNED, gone=True)
-LEAVING = record(BYGONE, ended=DONE, reported_at=LONG_AGO, trimmed=True)
+BYGONE = running(0, Verdict.RETURNED, is_gone=True)
+LEAVING = record(BYGONE, ended=DONE, reported_at=LONG_AGO, is_trimmed=True)
 
 
 def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivity | None = None) -> Draft:
@@ -63,11 +63,11 @@ def test_when_a_request_leaves_the_files(
 ) -> None:
     draft = trimmed(memory(record(one, ended=DONE, **changes)), activity=activity)
     assert draft.forget == ([REQUEST] if goes else [])
-    assert draft.requests[REQUEST].trimmed is goes
+    assert draft.requests[REQUEST].is_trimmed is goes
 
 
 def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
-    remembered = memory(LEAVING, giving_back(name(0), trimmed=True), generation=8)
+    remembered = memory(LEAVING, giving_back(name(0), is_trimmed=True), generation=8)
     draft = trimmed(remembered, replace(intent_of(memory()), generation=7))
     assert (draft.forget, draft.memory()) == ([], remembered)
 
@@ -75,7 +75,7 @@ def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> Non
 def test_a_request_leaves_in_three_steps() -> None:
     remembered = memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO))
     marked = trimmed(remembered)
-    assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
+    assert (marked.requests[REQUEST].is_trimmed, marked.forget) == (True, [REQUEST])
     recorded = marked.memory()
     again = trimmed(recorded, intent_of(remembered))
     assert (again.memory() is recorded, again.forget) == (True, [REQUEST])
@@ -105,14 +105,14 @@ def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanw
 
 def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
     remembered = memory(
-        record(BYGONE, ended=DONE, reported_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True)
+        record(BYGONE, ended=DONE, reported_at=LONG_AGO), giving_back(name(0), ended=DONE, is_trimmed=True)
     )
     draft = trimmed(remembered, intent_of(remembered, returns={}))
     assert (draft.returns, draft.forget) == ({}, [])
-    assert draft.due < NOW + 1
+    assert draft.due_at < NOW + 1
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
     return_record = giving_back(name(0), ended=DONE, reported_at=NOW)
     draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), return_record))
-    assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)
+    assert (draft.forget, draft.due_at) == ([], NOW + LIMITS.retention_seconds)

@@ -19,7 +19,12 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
+from provisioner.planning.report.refusals import (
+    Refusal,
+    find_deferred_refusals,
+    find_new_refusals,
+    find_waiting_refusals,
+)
 from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, transitions, unsent
 
@@ -31,7 +36,7 @@ ASKED = slot(0)
 def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
     """Return snapshots in which the machines of these slots wait."""
     return {
-        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, no_room=no_room) for one in slots})
+        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, has_no_room=no_room) for one in slots})
         for pool in ("a", "b")
     }
 
@@ -39,8 +44,8 @@ def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
 def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> list[Refusal]:
     """Return the new refusals if one slot was as ``before`` and is as ``now``."""
     former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
-    known, waiting_now = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
-    return list(news(transitions(former, memory_now), known, waiting_now))
+    known, waiting_now = (find_waiting_refusals(one, seen(now, no_room=no_room)) for one in (former, memory_now))
+    return list(find_new_refusals(transitions(former, memory_now), known, waiting_now))
 
 
 FATES: dict[str, Callable[[Slot], Slot]] = {
@@ -80,10 +85,10 @@ def test_no_refusal_is(now: Slot) -> None:
 
 def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
     unplaced = alter(ASKED, failure=STOCKOUT)
-    waiting_now = waiting(memory(record(unplaced)), seen(unplaced))
+    waiting_now = find_waiting_refusals(memory(record(unplaced)), seen(unplaced))
 
     assert after(unplaced, no_room=False) == []
-    assert list(news([], {}, waiting_now)) == [FULL], "its place has said so since"
+    assert list(find_new_refusals([], {}, waiting_now)) == [FULL], "its place has said so since"
     assert after(alter(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
 
 
@@ -101,7 +106,10 @@ def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:
 def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another() -> None:
     deferred = {("a", TEMPLATE, PendingReason.BACKOFF): 7, ("a", TEMPLATE, PendingReason.WINDOW): 2}
 
-    assert list(held_back(backing_off(), deferred)) == [FULL._replace(machines=7), FULL._replace(machines=2)]
+    assert list(find_deferred_refusals(backing_off(), deferred)) == [
+        FULL._replace(machines=7),
+        FULL._replace(machines=2),
+    ]
 
 
 NOT_REFUSED: dict[str, tuple[Memory, PendingReason]] = {
@@ -115,10 +123,10 @@ NOT_REFUSED: dict[str, tuple[Memory, PendingReason]] = {
 
 @pytest.mark.parametrize(("waiting_now", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
 def test_what_is_held_back_is_not_refused_when_it_is_for(waiting_now: Memory, reason: PendingReason) -> None:
-    assert list(held_back(waiting_now, {("a", TEMPLATE, reason): 7})) == []
+    assert list(find_deferred_refusals(waiting_now, {("a", TEMPLATE, reason): 7})) == []
 
 
 def test_what_ended_waits_for_nothing() -> None:
     closed = [slot(number, verdict, failure=STOCKOUT) for number, verdict in enumerate(Verdict) if verdict != "open"]
 
-    assert waiting(memory(record(*closed)), seen(*closed)) == {}
+    assert find_waiting_refusals(memory(record(*closed)), seen(*closed)) == {}

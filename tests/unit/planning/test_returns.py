@@ -21,7 +21,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.finish.returns import settle_returns, sought
+from provisioner.planning.finish.returns import find_names_to_query, settle_returns
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -81,15 +81,15 @@ def empty(began: float = SEEN, asked: Iterable[str] = (UNKNOWN_NAME, "alien"), *
                      id="succeeded and HF has not heard: it must not take it"),
         pytest.param(running(), True, Verdict.CANCELLED, DeleteReason.CANCELLED, None, id="running, open: cancelled"),
         pytest.param(slot(), True, Verdict.CANCELLED, DeleteReason.CANCELLED, None, id="not yet running: cancelled"),
-        pytest.param(slot(0, submitted=None, accepted=False), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
+        pytest.param(slot(0, submitted_at=None, is_accepted=False), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
                      ReturnResult.GONE, id="never sent: gone at once"),
         pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST), True, Verdict.LOST, DeleteReason.LOST, None,
                      id="lost: stays lost, and is waited for"),
         pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST), False, Verdict.LOST, DeleteReason.CANCELLED,
                      None, id="lost and HF has not heard: it must not take it"),
-        pytest.param(running(0, Verdict.LOST, gone=True), True, Verdict.LOST, DeleteReason.FAILED, ReturnResult.GONE,
+        pytest.param(running(0, Verdict.LOST, is_gone=True), True, Verdict.LOST, DeleteReason.FAILED, ReturnResult.GONE,
                      id="lost and gone: done"),
-        pytest.param(running(0, Verdict.RETURNED, gone=True), True, Verdict.RETURNED, DeleteReason.FAILED,
+        pytest.param(running(0, Verdict.RETURNED, is_gone=True), True, Verdict.RETURNED, DeleteReason.FAILED,
                      ReturnResult.GONE, id="returned before and gone: done"),
         pytest.param(slot(0, Verdict.FAILED), True, Verdict.FAILED, DeleteReason.FAILED, None,
                      id="failed: is waited for"),
@@ -102,7 +102,7 @@ def test_a_name_of_ours(
     after = draft.requests[REQUEST].slots[0]
     assert after is not None
     assert (after.verdict, after.deletion.reason) == (verdict, reason)
-    assert not after.set_aside
+    assert not after.is_set_aside
     assert result(draft, name(0)) is done
 
 
@@ -151,7 +151,7 @@ def test_a_name_that_is_no_slot_of_ours(
                      foreign=names if there == "foreign" else frozenset())  # fmt: skip
     draft = settled(giving_back(given), first, snapshot(pool="b", asked=names), limits=limits(adopt_prefixes=adopt))
     assert result(draft, given) is done
-    expected = [] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted[0], adopted=deleted[1])]
+    expected = [] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted[0], is_adopted=deleted[1])]
     assert draft.deletes == expected
 
 
@@ -186,11 +186,11 @@ def test_when_an_unknown_machines_delete_is_sent(sent: dict[str, float], busy: t
     ],
 )  # fmt: skip
 def test_when_an_unknown_machine_is_gone(first: dict[str, float], observations: list[Snapshot], gone: bool) -> None:
-    lagging = limits(pool("a"), pool("b", lag=30.0))
+    lagging = limits(pool("a"), pool("b", lag_seconds=30.0))
     draft = settled(giving_back(UNKNOWN_NAME, absent=first), *observations, limits=lagging)
     assert (result(draft, UNKNOWN_NAME) is ReturnResult.GONE) is gone
     if observations[0].machines:
-        assert (draft.returns[RETURN].absent, draft.due) == ({}, NOW + DELETE_AGAIN)
+        assert (draft.returns[RETURN].absent, draft.due_at) == ({}, NOW + DELETE_AGAIN)
     same = settled(giving_back(UNKNOWN_NAME, absent=dict.fromkeys(first, SEEN)), *observations)
     assert result(same, UNKNOWN_NAME) is None, (
         "an observation of the same moment is no second observation even without lag"
@@ -245,7 +245,7 @@ def test_the_end_of_a_return_request(
 
 
 def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_closed() -> None:
-    return_record = giving_back(name(0), deadline=NOW)
+    return_record = giving_back(name(0), deadline_at=NOW)
     draft = settled(return_record, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
     assert result(draft, name(0)) is ReturnResult.STUCK
     assert draft.requests[REQUEST].slots[0] == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
@@ -255,7 +255,7 @@ def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_c
 @pytest.mark.parametrize(("deadline", "kept"), [(NOW, True), (NOW + 1, False)], ids=["at its end", "before it"])
 def test_why_a_machine_does_not_go_stays_as_it_was_at_the_end_of_its_return(deadline: float, kept: bool) -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
-    return_record = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
+    return_record = settled(giving_back(name(0), deadline_at=deadline), *empty(), slots=[closed]).returns[RETURN]
     assert return_record.hindered == ({name(0): STOCKOUT} if kept else {})
 
 
@@ -273,15 +273,18 @@ def test_an_ended_return_request_never_changes() -> None:
 def test_an_unsettled_return_is_checked_again_by_its_deadline() -> None:
     return_record = giving_back(name(0))
     draft = settled(return_record, slots=[running(0, Verdict.LOST)])
-    assert draft.due == return_record.deadline
+    assert draft.due_at == return_record.deadline_at
 
 
 def test_a_pool_is_asked_for_its_own_machines_and_for_unknown_machines_alone() -> None:
     """Another pool may share the place. A machine that strayed from one pool is no orphan of the other."""
-    slots = [running(0, Verdict.SUCCEEDED, absent=BEFORE), running(1, Verdict.SUCCEEDED, pool="b", strayed=True)]
+    slots = [
+        running(0, Verdict.SUCCEEDED, absent_since=BEFORE),
+        running(1, Verdict.SUCCEEDED, pool="b", is_strayed=True),
+    ]
     done = giving_back(UNKNOWN_NAME, name(7, OTHER), results={name(7, OTHER): GONE})
-    known = memory(record(*slots, running(2, Verdict.LOST, gone=True, absent=BEFORE)), done)
-    assert sought(known, limits(pool("a"), pool("b"))) == {
+    known = memory(record(*slots, running(2, Verdict.LOST, is_gone=True, absent_since=BEFORE)), done)
+    assert find_names_to_query(known, limits(pool("a"), pool("b"))) == {
         "a": {UNKNOWN_NAME: "", name(0): "uid-0"},
         "b": {UNKNOWN_NAME: "", name(1): "uid-1"},
     }

@@ -26,9 +26,9 @@ from provisioner.model import (
     Tries,
     Verdict,
 )
-from provisioner.planning.core.slots import count_missing, find_gaps
+from provisioner.planning.core.slots import count_missing, find_missing_tries
 from provisioner.planning.finish.deadlines import NOT_BOOTED
-from provisioner.planning.observe.call_outcomes import remember
+from provisioner.planning.observe.call_outcomes import apply_outcomes
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -51,11 +51,13 @@ from tests.unit.core import (
 )
 
 REFUSED = Failure(ErrorClass.INVALID, "the disk image does not exist")
-FAILED, GONE = Verdict.FAILED, {"gone": True}
+FAILED, GONE = Verdict.FAILED, {"is_gone": True}
 
 
 def tried(times: int = 3, *pools: str, **changes: float) -> Limits:
-    known = limits(*(pool(one, spill_after=1e6) for one in pools or ("a",)), backoff_last=1.0, backoff_first=1.0)
+    known = limits(
+        *(pool(one, spill_after_seconds=1e6) for one in pools or ("a",)), backoff_last=1.0, backoff_first=1.0
+    )
     one = replace(known.templates[TEMPLATE], tries=times)
     return replace(known, templates={TEMPLATE: one}, **changes)
 
@@ -92,14 +94,14 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
 )  # fmt: skip
 def test_gaps(slots: list[Slot], count: int, expected: list[Tries]) -> None:
     known = record(*slots, count=count)
-    assert find_gaps(known) == expected
+    assert find_missing_tries(known) == expected
     assert count_missing(known) == len(expected)
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     no_try = {ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE}
-    [gap] = find_gaps(record(failed(0, why=Failure(error, "why"))))
+    [gap] = find_missing_tries(record(failed(0, why=Failure(error, "why"))))
     assert gap == Tries(0 if error in no_try else 1, Failure(error, "why"))
 
 
@@ -117,11 +119,11 @@ DEAD = Failure(ErrorClass.OTHER, "exit code 1")
 @pytest.mark.parametrize(
     ("one", "observation", "why"),
     [
-        pytest.param(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), None, BROKEN,
+        pytest.param(alter(THIRD, verdict=FAILED, failure=BROKEN, closed_at=NOW, is_gone=True), None, BROKEN,
                      id="its create was refused for good"),
-        pytest.param(alter(THIRD, submitted=NOW - 600, seen=True, failure=BROKEN),
+        pytest.param(alter(THIRD, submitted_at=NOW - 600, was_seen=True, failure=BROKEN),
                      machine(2, Phase.PENDING, failure=BROKEN), BROKEN, id="its boot failed"),
-        pytest.param(alter(THIRD, submitted=NOW - 600), None, REFUSED, id="its boot failed for an unknown reason"),
+        pytest.param(alter(THIRD, submitted_at=NOW - 600), None, REFUSED, id="its boot failed for an unknown reason"),
         pytest.param(running(2, tries=2, tried=REFUSED), machine(2, Phase.GONE, failure=DEAD), DEAD, id="it died"),
     ],
 )  # fmt: skip
@@ -131,7 +133,7 @@ def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
     known, creates = replaced(one, observation)
     assert (known.ended, creates) == (RequestStatus.COMPLETE_WITH_ERROR, 0)
     reported = known.slots[3]
-    assert (reported.verdict, reported.submitted, reported.tries.failed) == (FAILED, None, 3)
+    assert (reported.verdict, reported.submitted_at, reported.tries.failed) == (FAILED, None, 3)
     assert reported.failure is not None
     assert reported.failure.text.endswith(why.text), "in the cloud's words"
     entries = json.loads(request_answer(known).text)["machines"]
@@ -140,7 +142,7 @@ def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
 
 @pytest.mark.parametrize("times", [0, 4])
 def test_more_tries_go_on(times: int) -> None:
-    known, creates = replaced(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), times=times)
+    known, creates = replaced(alter(THIRD, verdict=FAILED, failure=BROKEN, closed_at=NOW, is_gone=True), times=times)
     assert (known.ended, creates, known.slots[3].tries.failed, known.slots[3].tries.failure) == (None, 1, 3, BROKEN)
 
 
@@ -154,8 +156,8 @@ def test_a_stock_out_waits_for_the_deadline_however_often() -> None:
 
 def test_a_machine_that_goes_to_the_next_pool_takes_its_tries_along() -> None:
     both = tried(3, "a", "b")
-    pools = both.pools | {"a": replace(both.pools["a"], spill_after=60.0)}
-    one = slot(1, submitted=NOW - 60, seen=True, tries=1, tried=BROKEN)
+    pools = both.pools | {"a": replace(both.pools["a"], spill_after_seconds=60.0)}
+    one = slot(1, submitted_at=NOW - 60, was_seen=True, tries=1, tried=BROKEN)
     seen = snapshot(machine(1, Phase.PENDING))
     made = plan(memory(record(failed(0), one, count=1)), seen, snapshot(pool="b"), limits=replace(both, pools=pools))
     slots = made.memory.requests[REQUEST].slots
@@ -169,7 +171,7 @@ def test_what_failed_least_is_asked_for_first() -> None:
     made = plan(memory(record(*slots, count=3)), snapshot(), limits=replace(tried(), pools={"a": pool(max_pending=2)}))
     opened = [made.memory.requests[REQUEST].slots[number].tries.failed for number in (3, 4)]
     assert opened == [0, 1]
-    assert find_gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
+    assert find_missing_tries(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
 
 
 ANY = settings(
@@ -193,8 +195,8 @@ class Cloud:
 
     def __init__(self, data: st.DataObject | None, count: int, times: int) -> None:
         self.data = data
-        self.limits = tried(times, request_deadline=1e9)
-        self.known: Memory = memory(record(count=count, deadline=1e9))
+        self.limits = tried(times, request_deadline_seconds=1e9)
+        self.known: Memory = memory(record(count=count, deadline_at=1e9))
         self.machines: dict[str, Machine] = {}
         self.now = NOW
         self.reasons: Counter[str] = Counter()
@@ -205,7 +207,7 @@ class Cloud:
         for delete in made.deletes:
             self.machines.pop(delete.name, None)
         outcomes = [Outcome(create, self.fate(create)) for create in made.creates]
-        self.known = remember(made.memory, outcomes, (), self.limits, self.now).memory
+        self.known = apply_outcomes(made.memory, outcomes, (), self.limits, self.now).memory
         return self.known.requests[REQUEST]
 
     def fate(self, create: Create) -> Failure | None:
@@ -229,7 +231,7 @@ def test_no_machine_is_tried_more_often_and_each_is_reported_once(data: st.DataO
         known = cloud.step()
         for one in known.slots.values():
             assert one.tries.failed <= times
-            assert one.submitted is None or one.tries.failed < times, "tried once more than it may be"
+            assert one.submitted_at is None or one.tries.failed < times, "tried once more than it may be"
             assert (one.tries.failure is None) <= (one.tries.failed == 0), "a try that failed has a reason"
         entries = json.loads(request_answer(known).text)["machines"]
         failures = {entry["machineId"]: entry["message"] for entry in entries if entry["result"] == "fail"}
@@ -240,8 +242,8 @@ def test_no_machine_is_tried_more_often_and_each_is_reported_once(data: st.DataO
             break
     assert known.ended is not None
     assert len(entries) == count
-    slots = [one for one in known.slots.values() if one.verdict is FAILED and one.submitted is not None]
-    spent = [one for one in slots if find_gaps(record(alter(one, tries=0)))[0].failed]
+    slots = [one for one in known.slots.values() if one.verdict is FAILED and one.submitted_at is not None]
+    spent = [one for one in slots if find_missing_tries(record(alter(one, tries=0)))[0].failed]
     assert times * len(reported) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
     assert {text.partition(" Error Code")[0] for text in reported.values()} <= words, "why a slot failed"

@@ -22,7 +22,7 @@ FIRST, SECOND = name(0, UNKNOWN_NAME), name(1, UNKNOWN_NAME)
 def planned(known: Memory, there: Collection[int], now: float = NOW, started: float = 0.0, **activity: object) -> Plan:
     """Return the plan for a pool that shows these machines of an unknown request."""
     seen = snapshot(*(machine(number, request=UNKNOWN_NAME) for number in there), began=now - 1)
-    read = HfActivity(since=now, active=now, started=started, **activity)  # type: ignore[arg-type]
+    read = HfActivity(since=now, last_call_at=now, started_at=started, **activity)  # type: ignore[arg-type]
     return plan(known, seen, limits=LIMITS, activity=read, now=now)
 
 
@@ -60,7 +60,7 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
         pytest.param(memory(), [[0], []], {}, True, id="also when the first is gone again"),
         pytest.param(memory(), [[0, 1]], {}, False, id="the same ones that stay"),
         pytest.param(memory(), [[0]], {"now": NOW + APPEARED_SECONDS}, False, id="an hour later it is another matter"),
-        pytest.param(memory(), [[0]], {"listed": {SECOND: NOW}}, False, id="HF lists the other one"),
+        pytest.param(memory(), [[0]], {"listed_at": {SECOND: NOW}}, False, id="HF lists the other one"),
         pytest.param(memory(orphans={SECOND: NOW - 900}), [[0, 1]], {}, False, id="the other one was noted before"),
         pytest.param(memory(accepted=(SECOND,)), [[0, 1]], {}, False, id="an operator has seen the other one"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.lab.fake import Entry
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.loop.reconciler import _identity
 from provisioner.model import (
     DeleteReason,
@@ -51,7 +51,7 @@ from tests.unit.core import (
 )
 
 APART = 60.0
-LIMITS = limits(pool("a", early_loss=0.0))
+LIMITS = limits(pool("a", early_loss_seconds=0.0))
 ALL = range(10)
 LOST = {Verdict.LOST: 10}
 
@@ -71,7 +71,7 @@ def observe(there: Collection[int], began: float = SEEN, **changes: object) -> S
 def planned(known: Memory, *observations: Snapshot, limits: Limits = LIMITS) -> Plan:
     """Return the last of the plans for these observations."""
     for one in observations:
-        last = plan(known, one, limits=limits, now=one.began + 1)
+        last = plan(known, one, limits=limits, now=one.began_at + 1)
         known = last.memory
     return last
 
@@ -89,22 +89,24 @@ def verdicts(last: Plan) -> list[Verdict]:
         pytest.param(60, 13, {}, True, id="more than a fifth"),
         pytest.param(60, 12, {}, False, id="a fifth"),
         pytest.param(5, 5, {}, False, id="a small pool"),
-        pytest.param(10, 10, {"mass_loss": 0.0}, False, id="all, in a pool that does not wait"),
-        pytest.param(10, 10, {"lag": 90.0}, True, id="all, within the lag of the pool"),
+        pytest.param(10, 10, {"mass_loss_seconds": 0.0}, False, id="all, in a pool that does not wait"),
+        pytest.param(10, 10, {"lag_seconds": 90.0}, True, id="all, within the lag of the pool"),
     ],
 )
 def test_many_machines_that_are_missing_at_once_raise_a_doubt(
     known: int, missing: int, changes: dict[str, float], is_distrusted: bool
 ) -> None:
-    later = 80 if "lag" in changes else 5
+    later = 80 if "lag_seconds" in changes else 5
     first, second = observe(range(missing, known)), observe(range(missing, known), SEEN + later)
-    last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
+    last = planned(grid(known), first, second, limits=limits(pool("a", early_loss_seconds=0.0, **changes)))
     assert ("a" in last.distrusted) is is_distrusted
     assert verdicts(last).count(Verdict.LOST) == (0 if is_distrusted else missing)
 
 
 def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
-    slots = [running(number, Verdict.RETURNED) for number in range(8)] + [slot(number, seen=True) for number in (8, 9)]
+    slots = [running(number, Verdict.RETURNED) for number in range(8)] + [
+        slot(number, was_seen=True) for number in (8, 9)
+    ]
     last = planned(memory(record(*slots, count=2)), observe(()), observe((), SEEN + 5))
     assert not last.distrusted
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
@@ -151,7 +153,7 @@ def test_in_a_pool_in_doubt_those_with_a_cause_are_reported_and_the_others_wait(
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
     """No machine of an open request, a closed slot or an unknown request is made or deleted."""
-    slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, seen=True)]
+    slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, was_seen=True)]
     known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
     seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]
     last = planned(known, snapshot(*seen), snapshot(*seen, began=SEEN + 5))
@@ -169,17 +171,17 @@ def test_other_pools_go_on() -> None:
 
 def test_a_machine_that_was_given_back_is_not_gone_before_the_second_observation() -> None:
     slots = [running(number, Verdict.SUCCEEDED) for number in ALL]
-    shows_again = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
+    shows_again = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed_at=SEEN - 50)
     known = memory(record(*slots, shows_again, ended=RequestStatus.COMPLETE))
     waiting = planned(known, observe(()), observe((), SEEN + 5))
-    assert not waiting.memory.requests[REQUEST].slots[10].deletion.gone
+    assert not waiting.memory.requests[REQUEST].slots[10].deletion.is_gone
     settled = planned(known, observe(()), observe((), SEEN + APART), observe((), SEEN + APART + 5))
-    assert settled.memory.requests[REQUEST].slots[10].deletion.gone
+    assert settled.memory.requests[REQUEST].slots[10].deletion.is_gone
 
 
 def test_a_second_observation_that_is_independent_settles_it() -> None:
     first = planned(grid(), observe(()))
-    assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
+    assert first.due_at <= SEEN + APART + 1, "the plan wakes the loop"
     loss = first.distrusted["a"]
     assert loss.reason is DistrustReason.MASS_LOSS
     assert (loss.missing, loss.expected, loss.since, loss.until) == (10, 10, SEEN, SEEN + APART)
@@ -191,11 +193,11 @@ def test_a_second_observation_that_is_independent_settles_it() -> None:
 
 def test_an_observation_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
     """A watch goes on from one list. A later observation of the same watch rests on the same list."""
-    first = planned(grid(), observe((), listed=SEEN - 1))
-    waiting = planned(first.memory, observe((), SEEN + 2 * APART, listed=SEEN - 1))
+    first = planned(grid(), observe((), listed_at=SEEN - 1))
+    waiting = planned(first.memory, observe((), SEEN + 2 * APART, listed_at=SEEN - 1))
     assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
     assert waiting.distrusted["a"].until == SEEN + APART
-    last = planned(first.memory, observe((), SEEN + 2 * APART, listed=SEEN + APART))
+    last = planned(first.memory, observe((), SEEN + 2 * APART, listed_at=SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10
 
 
@@ -203,7 +205,7 @@ def test_machines_that_show_again_were_never_away() -> None:
     last = planned(grid(), observe(()), observe(ALL, SEEN + 30))
     assert verdicts(last) == [Verdict.SUCCEEDED] * 10
     assert not last.distrusted
-    assert all(one.observed.absent is None for one in last.memory.requests[REQUEST].slots.values())
+    assert all(one.observed.absent_since is None for one in last.memory.requests[REQUEST].slots.values())
     later = planned(last.memory, observe((), SEEN + APART))
     assert later.distrusted["a"].since == SEEN + APART
 
@@ -256,16 +258,16 @@ def test_operators_are_informed_in_the_log_once_and_with_the_pool_while_it_lasts
     caplog.set_level(logging.WARNING)
     for later in (0.0, 10.0):
         shown = report({"a": seen}, SEEN + later, distrusted)
-        log.take(shown)
+        log.record_cycle(shown)
         assert shown.problems["a"] == (
             "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. No machine is "
             "made or deleted here, and the loss is not reported to HostFactory, until a list that begins 60 s later "
             "confirms it.",
         )
         assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
-    log.take(report({"a": blind}, SEEN + 15, {}))
+    log.record_cycle(report({"a": blind}, SEEN + 15, {}))
     assert len(caplog.records) == 1, "an observation that fails ends no distrust"
-    log.take(report({"a": seen}, SEEN + 20, {}))
+    log.record_cycle(report({"a": seen}, SEEN + 20, {}))
     begun, ended = caplog.records
     assert (begun.pool, begun.machines, begun.known, begun.since) == ("a", 10, 10, "2023-11-14T22:13:20Z")  # type: ignore[attr-defined]
     assert ended.getMessage() == "Pool is trusted again"
@@ -273,13 +275,13 @@ def test_operators_are_informed_in_the_log_once_and_with_the_pool_while_it_lasts
 
 def report(observations: Mapping[str, Observation], now: float, distrusted: Mapping[str, Distrusted]) -> CycleReport:
     ahead = 1_700_000_000.0 - SEEN
-    return CycleReport(1, now, 0.0, observations, memory(), None, {}, distrusted=distrusted, ahead=ahead)
+    return CycleReport(1, now, 0.0, observations, memory(), None, {}, distrusted=distrusted, ahead_seconds=ahead)
 
 
 def test_observations_that_rest_on_different_lists_do_not_say_the_same() -> None:
     seen = observe(())
-    assert _identity(replace(seen, listed=1.0)) != _identity(replace(seen, listed=2.0))
-    assert _identity(replace(seen, began=1.0)) == _identity(replace(seen, began=2.0))
+    assert _identity(replace(seen, listed_at=1.0)) != _identity(replace(seen, listed_at=2.0))
+    assert _identity(replace(seen, began_at=1.0)) == _identity(replace(seen, began_at=2.0))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from provisioner.planning.plan import World, make_plan
 from tests.support.parts import alter
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
-RUNNING = Slot("hf-aaaaaaaaaa-000000", "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
+RUNNING = Slot("hf-aaaaaaaaaa-000000", "m", Verdict.SUCCEEDED, 0.0, submitted_at=0.0)
 
 
 def limits(where: str) -> Limits:
@@ -45,8 +45,8 @@ def memory(where: str, *slots: Slot) -> Memory:
     [
         pytest.param(RUNNING, True, id="a machine"),
         pytest.param(RUNNING._replace(verdict=Verdict.RETURNED), True, id="one that is being deleted"),
-        pytest.param(alter(RUNNING, verdict=Verdict.LOST, gone=True), False, id="one that is gone"),
-        pytest.param(RUNNING._replace(verdict=Verdict.OPEN, submitted=None), False, id="one that was not asked for"),
+        pytest.param(alter(RUNNING, verdict=Verdict.LOST, is_gone=True), False, id="one that is gone"),
+        pytest.param(RUNNING._replace(verdict=Verdict.OPEN, submitted_at=None), False, id="one that was not asked for"),
         pytest.param(RUNNING._replace(pool="other"), False, id="one of another pool"),
     ],
 )

@@ -25,7 +25,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.collect.orphans import without_brake
+from provisioner.planning.collect.orphans import release_brake
 from provisioner.planning.observe.trust import format_distrust
 from tests.support.cycle_bench import Bench
 from tests.unit.core import (
@@ -45,7 +45,7 @@ from tests.unit.core import (
 )
 
 ELSEWHERE = "zzzzzzzzzz"
-LIMITS = limits(pool("a", early_loss=0.0), pool("b"))
+LIMITS = limits(pool("a", early_loss_seconds=0.0), pool("b"))
 HOUR = 3600.0
 
 
@@ -63,7 +63,7 @@ def observe(
 
 def planned(known: Memory, *observations: Snapshot) -> Plan:
     for one in observations:
-        last = plan(known, one, snapshot(pool="b", began=one.began), limits=LIMITS, now=one.began + 1)
+        last = plan(known, one, snapshot(pool="b", began=one.began_at), limits=LIMITS, now=one.began_at + 1)
         known = last.memory
     return last
 
@@ -109,7 +109,7 @@ def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> Non
     last = planned(known, seen)
     assert not last.memory.places.wrong_since
     assert last.memory.brake is None
-    assert lost(planned(last.memory, *(replace(seen, began=SEEN + later * HOUR) for later in (1, 2)))) == gone
+    assert lost(planned(last.memory, *(replace(seen, began_at=SEEN + later * HOUR) for later in (1, 2)))) == gone
 
 
 def test_one_of_its_own_machines_brings_it_back() -> None:
@@ -149,7 +149,7 @@ def test_an_observation_from_elsewhere_says_nothing_of_machines_of_the_same_name
 
 
 def test_an_observation_from_elsewhere_ends_no_open_request() -> None:
-    known = memory(record(*(slot(number, seen=True) for number in range(5))), endpoints={"a": "one"})
+    known = memory(record(*(slot(number, was_seen=True) for number in range(5))), endpoints={"a": "one"})
     last = planned(
         known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), endpoint_identity="two")
     )
@@ -213,10 +213,10 @@ def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     )
     first = planned(recorded, observe(endpoint_identity="two"))
     assert first.memory.brake is recorded.brake
-    again = planned(without_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
+    again = planned(release_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
-    free = without_brake(again.memory)
+    free = release_brake(again.memory)
     assert (free.brake, free.places.wrong_since, free.places.endpoints) == (None, {}, {"b": "three"})
     assert lost(planned(free, *(observe(endpoint_identity="two", began=SEEN + later) for later in (200, 205)))) == 10

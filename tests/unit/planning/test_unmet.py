@@ -58,7 +58,14 @@ BOOT = 600.0
 
 def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
     """A window that backs off for another 20 s."""
-    facts = {"window": 4, "level": 2, "blocked_at": NOW - 10, "retry_at": NOW + 20, "probing": True, "failure": failure}
+    facts = {
+        "window": 4,
+        "level": 2,
+        "blocked_at": NOW - 10,
+        "retry_at": NOW + 20,
+        "is_probing": True,
+        "failure": failure,
+    }
     return Window(**(facts | changes))
 
 
@@ -80,9 +87,9 @@ def reported(one: Unmet) -> dict[str, Any]:
 
 
 OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
-SPILLS = limits(pool("a", spill_after=180.0), pool("b", paused=True))
+SPILLS = limits(pool("a", spill_after_seconds=180.0), pool("b", is_paused=True))
 BLIND = {"unseen": ["a"]}
-TWO_START = [slot(number, seen=True) for number in range(2)]
+TWO_START = [slot(number, was_seen=True) for number in range(2)]
 
 
 def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
@@ -96,7 +103,7 @@ def by_window(reason: str, machines: int, **more: Any) -> dict[str, Any]:
 
 
 UNSEEN = says("unseen", 2, error="unavailable")
-BOOTS = {"next_try": BEFORE + BOOT}
+BOOTS = {"next_try_at": BEFORE + BOOT}
 CAPPED = memory(
     record(running(0), running(1), count=5),
     record(*(running(n, Verdict.SUCCEEDED, OTHER) for n in range(3)), id_=OTHER, ended=RequestStatus.COMPLETE),
@@ -118,43 +125,45 @@ REASONS = [
     pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 200)), SPILLS, {},
                  by_window("window", 3, bound=2, elsewhere={"b": "paused"}),
                  id="a window that was waited for long enough"),
-    pytest.param(wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)), ALONE, {},
+    pytest.param(wanted(slot(was_seen=True, submitted_at=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)),
+                 ALONE, {},
                  by_window("window", 3, bound=1), id="a probe"),
     pytest.param(CAPPED, limits(pool("a", max_machines=7)), {"orphans": {"a": 1}},
                  says("cap", 3, bound=7), id="a cap"),
     pytest.param(TOTALLED, limits(pool("a", max_machines=9, max_machines_total=4)), {"orphans": {"a": 1}},
                  says("cap", 3, text=TOTAL, bound=4), id="a cap over all templates"),
-    pytest.param(wanted(count=2), limits(pool("a", paused=True)), {}, says("paused", 2), id="a pause"),
+    pytest.param(wanted(count=2), limits(pool("a", is_paused=True)), {}, says("paused", 2), id="a pause"),
     pytest.param(wanted(count=2, window=backing_off()), SPILLS, {},
                  by_window("backoff", 2, elsewhere={"b": "paused"}),
                  id="a pause, and another pool's"),
     pytest.param(wanted(count=2), ALONE, BLIND, UNSEEN, id="a pool that is blind"),
-    pytest.param(wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2), ALONE, BLIND, UNSEEN,
+    pytest.param(wanted(slot(0, was_seen=True), slot(1, failure=STOCKOUT), count=2), ALONE, BLIND, UNSEEN,
                  id="slots in a pool that is blind"),
-    pytest.param(wanted(count=2), ALONE, {}, says("unanswered", 2, since=NOW, next_try=NOW + BOOT),
+    pytest.param(wanted(count=2), ALONE, {}, says("unanswered", 2, since=NOW, next_try_at=NOW + BOOT),
                  id="machines that this plan asks for"),
     pytest.param(wanted(running(0), count=3), limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)), {},
                  says("budget", 2, text="The provisioner's budget is used up (3 USD per hour)."), id="the budget"),
     pytest.param(wanted(unsent(), count=1,
-                        window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)), ALONE, {},
-                 says("unsent", 1, since=NOW - 10, next_try=NOW + 20, error="throttled", text="slow down"),
+                        window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), is_probing=False)), ALONE, {},
+                 says("unsent", 1, since=NOW - 10, next_try_at=NOW + 20, error="throttled", text="slow down"),
                  id="a create that was not sent"),
-    pytest.param(wanted(slot(accepted=False), count=1), ALONE, {},
-                 says("unanswered", 1, since=NOW, next_try=NOW + BOOT),
+    pytest.param(wanted(slot(is_accepted=False), count=1), ALONE, {},
+                 says("unanswered", 1, since=NOW, next_try_at=NOW + BOOT),
                  id="a create without an answer"),
-    pytest.param(wanted(slot(0), slot(1, seen=True, submitted=NOW - 5), count=2), ALONE, {},
+    pytest.param(wanted(slot(0), slot(1, was_seen=True, submitted_at=NOW - 5), count=2), ALONE, {},
                  says("starting", 2, **BOOTS), id="machines that start"),
     pytest.param(wanted(slot(1, tried=BROKEN, tries=1), count=1), ALONE, {},
                  says("starting", 1, error="other", text=BROKEN.text, **BOOTS),
                  id="a machine that starts in place of one that failed"),
-    pytest.param(wanted(slot(seen=True, gated=True), count=1), ALONE, {}, says("gated", 1, next_try=BEFORE + 3600),
+    pytest.param(wanted(slot(was_seen=True, is_gated=True), count=1), ALONE, {}, says("gated", 1,
+                 next_try_at=BEFORE + 3600),
                  id="a gate"),
-    pytest.param(wanted(slot(seen=True, failure=STOCKOUT), count=1), SPILLS, {},
+    pytest.param(wanted(slot(was_seen=True, failure=STOCKOUT), count=1), SPILLS, {},
                  says("troubled", 1, spills_to="b", **BOOTS, **OUT), id="no room"),
-    pytest.param(wanted(slot(seen=True, failure=BROKEN), count=1), SPILLS, {},
+    pytest.param(wanted(slot(was_seen=True, failure=BROKEN), count=1), SPILLS, {},
                  says("troubled", 1, error="other", text=BROKEN.text, spills_to="b", spills_at=BEFORE + 180, **BOOTS),
                  id="a machine that does not come up"),
-    pytest.param(wanted(slot(set_aside=True), count=1), ALONE, {}, says("set_aside", 1),
+    pytest.param(wanted(slot(is_set_aside=True), count=1), ALONE, {}, says("set_aside", 1),
                  id="a slot that was set aside"),
     pytest.param(wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2), ALONE, {},
                  says("given_up", 1, error="denied", text=DENIED.text), id="what was given up"),
@@ -177,9 +186,9 @@ def test_a_request_whose_machines_run_has_no_unmet_machine() -> None:
 
 
 def test_machines_that_wait_behind_one_for_which_there_is_no_room_wait_for_the_pool() -> None:
-    full, other = unmet(wanted(slot(seen=True, failure=STOCKOUT), count=3))
+    full, other = unmet(wanted(slot(was_seen=True, failure=STOCKOUT), count=3))
     assert (full.reason, full.machines, full.text) == (PendingReason.TROUBLED, 1, STOCKOUT.text)
-    assert (other.reason, other.machines, other.since, other.next_try) == (PendingReason.BACKOFF, 2, BEFORE, None)
+    assert (other.reason, other.machines, other.since, other.next_try_at) == (PendingReason.BACKOFF, 2, BEFORE, None)
 
 
 def test_machines_wait_for_calls_that_are_under_way_and_not_for_a_window_of_some_size() -> None:
@@ -188,14 +197,14 @@ def test_machines_wait_for_calls_that_are_under_way_and_not_for_a_window_of_some
 
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
-    older, newer = record(count=1, read=BEFORE), record(count=2, read=NOW, id_=OTHER)
+    older, newer = record(count=1, read_at=BEFORE), record(count=2, read_at=NOW, id_=OTHER)
     recorded = memory(newer, older, windows={("a", TEMPLATE): backing_off()})
     assert [one.behind for one in unmet(recorded)] == [""]
     assert [one.behind for one in unmet(recorded, id_=OTHER)] == [REQUEST]
 
 
 def test_a_newer_request_does_not_have_the_room_that_an_older_one_takes() -> None:
-    older, newer = record(count=3, read=BEFORE), record(count=3, read=NOW, id_=OTHER)
+    older, newer = record(count=3, read_at=BEFORE), record(count=3, read_at=NOW, id_=OTHER)
     recorded, allowed = memory(older, newer), limits(pool("a", initial_window=4))
     asked, held_back = PendingReason.UNANSWERED, PendingReason.WINDOW
     assert [(one.reason, one.machines) for one in unmet(recorded, allowed)] == [(asked, 3)]
@@ -204,8 +213,8 @@ def test_a_newer_request_does_not_have_the_room_that_an_older_one_takes() -> Non
 
 def test_machines_are_distinguished_by_pool_and_class_and_the_earliest_counts() -> None:
     recorded = wanted(
-        slot(0, failure=BROKEN, submitted=NOW - 30),
-        slot(1, failure=replace(BROKEN, text="another image"), submitted=NOW - 60),
+        slot(0, failure=BROKEN, submitted_at=NOW - 30),
+        slot(1, failure=replace(BROKEN, text="another image"), submitted_at=NOW - 60),
         slot(2, failure=DENIED),
         slot(3, pool="b", failure=BROKEN),
         count=4,
@@ -226,7 +235,7 @@ WINDOWS = some.builds(
     level=some.integers(0, 2),
     blocked_at=TIMES,
     retry_at=TIMES,
-    probing=some.booleans(),
+    is_probing=some.booleans(),
     failure=some.none() | ERRORS,
     closed_since=some.none() | TIMES,
     early_loss=some.none() | some.just(BROKEN),
@@ -236,7 +245,7 @@ POOLS = some.builds(
     max_machines=some.none() | some.integers(0, 12),
     max_pending=some.integers(1, 8),
     initial_window=some.integers(1, 6),
-    paused=some.booleans(),
+    is_paused=some.booleans(),
 )
 
 
@@ -252,7 +261,7 @@ def worlds(draw: some.DrawFn, *, settled: bool = False) -> tuple[Memory, Limits,
         slots = [draw(_slots(number, id_, settled=settled)) for number in range(draw(some.integers(0, 6)))]
         wanted = sum(one.verdict is not Verdict.WITHDRAWN for one in slots)
         count = wanted + draw(some.integers(0, 6))
-        records.append(record(*slots, id_=id_, count=count, read=draw(TIMES), deadline=NOW + 3600))
+        records.append(record(*slots, id_=id_, count=count, read_at=draw(TIMES), deadline_at=NOW + 3600))
     windows = {(name, TEMPLATE): draw(WINDOWS) for name in draw(some.sets(some.sampled_from("ab")))}
     return memory(*records, windows=windows), allowed, frozenset(draw(some.sets(some.sampled_from("ab"))))
 
@@ -263,13 +272,13 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
     if draw(some.booleans()):
         return running(number, request=id_, **where)
     if settled:
-        return slot(number, Verdict.FAILED, id_, gone=True, failure=STOCKOUT, **where)
+        return slot(number, Verdict.FAILED, id_, is_gone=True, failure=STOCKOUT, **where)
     verdict = draw(
         some.sampled_from([Verdict.OPEN, Verdict.OPEN, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED])
     )
-    flags = {name: draw(some.booleans()) for name in ("seen", "gated", "accepted", "set_aside", "gone")}
+    flags = {name: draw(some.booleans()) for name in ("was_seen", "is_gated", "is_accepted", "is_set_aside", "is_gone")}
     failure = {"failure": draw(some.none() | ERRORS), "tried": draw(some.none() | ERRORS)}
-    return slot(number, verdict, id_, submitted=draw(some.none() | TIMES), **(where | flags | failure))
+    return slot(number, verdict, id_, submitted_at=draw(some.none() | TIMES), **(where | flags | failure))
 
 
 @given(worlds())
@@ -280,7 +289,7 @@ def test_the_numbers_add_up_to_the_machines_that_do_not_run(world: tuple[Memory,
         ones = found.get(id_, ())
         assert all(one.machines > 0 for one in ones)
         assert sum(one.machines for one in ones) == wants.count - sum(
-            one.ran is not None for one in wants.slots.values()
+            one.ran_at is not None for one in wants.slots.values()
         )
 
 
@@ -289,7 +298,9 @@ def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
     world: tuple[Memory, Limits, frozenset[str]],
 ) -> None:
     recorded, allowed, unseen = world
-    allowed = replace(allowed, pools={name: replace(one, stale_after=NOW) for name, one in allowed.pools.items()})
+    allowed = replace(
+        allowed, pools={name: replace(one, stale_after_seconds=NOW) for name, one in allowed.pools.items()}
+    )
     observations = [
         unobserved(name) if name in unseen else snapshot(*_machines(recorded, name), pool=name, began=SEEN)
         for name in "ab"
@@ -309,11 +320,11 @@ def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
 def _machines(recorded: Memory, where: str) -> Iterator[Any]:
     for wants in recorded.requests.values():
         for one in wants.slots.values():
-            if one.pool == where and one.ran is not None:
+            if one.pool == where and one.ran_at is not None:
                 yield machine(one.number, request=wants.id)
 
 
 def test_a_machine_that_ran_and_is_down_is_missing_with_its_reason() -> None:
-    recorded = wanted(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2)
+    recorded = wanted(running(0, down_since=NOW - 60, failure=BROKEN), running(1), count=2)
     (one,) = unmet(recorded)
     assert (one.machines, one.reason, one.text) == (1, PendingReason.TROUBLED, BROKEN.text)

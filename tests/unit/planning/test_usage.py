@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 
 from provisioner.model import Limits, Memory, Slot, Verdict
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
-from provisioner.state.memory import MemoryCodec
+from provisioner.planning.core.usage import (
+    EARLIER,
+    LONGEST,
+    Span,
+    by_pool,
+    count_usage,
+    find_span,
+    get_month,
+    get_usage,
+    split_by_day,
+)
+from provisioner.state.memory_file import MemoryCodec
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
@@ -55,7 +65,7 @@ def there_were(lived: Lives) -> Memory:
     slots: dict[int, list[Slot]] = {0: [], 1: []}
     for number, (where, account, one, other) in enumerate(lived):
         asked, absent = NOW - max(one, other), NOW - min(one, other)
-        facts = {"pool": "ab"[where], "seen": True, "submitted": asked, "absent": absent}
+        facts = {"pool": "ab"[where], "was_seen": True, "submitted_at": asked, "absent_since": absent}
         slots[account].append(slot(number, Verdict.FAILED, (REQUEST, OTHER)[account], **facts))
     records = [record(*slots[0]), record(*slots[1], id_=OTHER, rc_account="night")]
     return memory(*records, time=NOW, time_wall=NOW)
@@ -67,7 +77,7 @@ def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allo
     for known_slot in list(draft.records()):
         for one in list(known_slot.slots.values()):
             if one.number in numbers:
-                draft.put(known_slot.id, alter(one, gone=True))
+                draft.put(known_slot.id, alter(one, is_gone=True))
     count_usage(draft)
     return draft.memory()
 
@@ -79,7 +89,7 @@ def whole(lived: Lives) -> int:
 
 @given(begin=st.floats(0, 4e9), seconds=st.floats(0, 40 * DAY), ahead=st.floats(-1e9, 1e9))
 def test_the_days_of_a_machine_add_up_to_its_time(begin: float, seconds: float, ahead: float) -> None:
-    days = list(by_day(Span(begin, begin + seconds), ahead))
+    days = list(split_by_day(Span(begin, begin + seconds), ahead))
 
     assert sum(part for _, part in days) == round((begin + seconds - begin) * 1000)
     assert all(0 < part <= DAY * 1000 for _, part in days)
@@ -89,20 +99,20 @@ def test_the_days_of_a_machine_add_up_to_its_time(begin: float, seconds: float, 
 
 
 def test_a_machine_is_split_at_midnight_of_the_wall_clock() -> None:
-    assert list(by_day(Span(DAY - 1.5, DAY + 0.25), 0.0)) == [("1970-01-01", 1500), ("1970-01-02", 250)]
-    assert list(by_day(Span(0.0, 2.0), 20_000 * DAY - 1.0)) == [("2024-10-03", 1000), ("2024-10-04", 1000)]
+    assert list(split_by_day(Span(DAY - 1.5, DAY + 0.25), 0.0)) == [("1970-01-01", 1500), ("1970-01-02", 250)]
+    assert list(split_by_day(Span(0.0, 2.0), 20_000 * DAY - 1.0)) == [("2024-10-03", 1000), ("2024-10-04", 1000)]
 
 
 @pytest.mark.parametrize("wall", [-1e15, 1e15])
 def test_a_wall_clock_beyond_all_calendars_loses_no_time_and_a_damaged_file_ends_in_time(wall: float) -> None:
-    assert sum(part for _, part in by_day(Span(0.0, 3 * DAY), wall)) == 3 * DAY * 1000
-    assert sum(part for _, part in by_day(Span(-1e18, 0.0), 0.0)) == LONGEST
+    assert sum(part for _, part in split_by_day(Span(0.0, 3 * DAY), wall)) == 3 * DAY * 1000
+    assert sum(part for _, part in split_by_day(Span(-1e18, 0.0), 0.0)) == LONGEST
 
 
 def test_a_month_ends_where_the_next_begins() -> None:
-    days, begins, ends = month_of(31.5 * DAY)
+    days, begins, ends = get_month(31.5 * DAY)
     assert (days, begins, ends) == ("1970-02-", 31 * DAY, 59 * DAY)
-    assert month_of(364.5 * DAY) == ("1970-12-", 334 * DAY, 365 * DAY)
+    assert get_month(364.5 * DAY) == ("1970-12-", 334 * DAY, 365 * DAY)
 
 
 @settings(max_examples=40)
@@ -113,8 +123,8 @@ def test_when_and_in_which_order_machines_are_found_gone_changes_nothing(
     numbers, many = list(range(len(lived))), replace(SHORT, usage_days=92)
     order.shuffle(numbers)
     one_by_one = there_were(lived)
-    reported = used(one_by_one, NOW, 0.0)
-    assert used(gone(one_by_one, numbers[:some], allowed=many), NOW, 0.0) == reported
+    reported = get_usage(one_by_one, NOW, 0.0)
+    assert get_usage(gone(one_by_one, numbers[:some], allowed=many), NOW, 0.0) == reported
     for number in numbers:
         one_by_one = gone(one_by_one, [number], allowed=many)
 
@@ -159,7 +169,7 @@ def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
 
 def test_the_same_memory_planned_twice_counts_once() -> None:
     """After a crash before the write, the loop plans from the memory that was written last."""
-    known_slot = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
+    known_slot = memory(record(slot(0, Verdict.FAILED, was_seen=True, absent_since=BEFORE + 50.0)))
     first = plan(known_slot, snapshot(), limits=SHORT).memory
     assert (
         first.usage.days
@@ -179,32 +189,32 @@ def test_a_machine_that_is_known_to_be_gone_counts_no_more_whatever_is_noted_of_
 
 
 def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
-    waiting = slot(0, seen=True, failure=STOCKOUT)
-    assert span(waiting, NOW) is None
+    waiting = slot(0, was_seen=True, failure=STOCKOUT)
+    assert find_span(waiting, NOW) is None
     placed = plan(memory(record(waiting)), snapshot(machine(0)), limits=SHORT).memory
-    assert span(placed.requests[REQUEST].slots[0], NOW + 5) == Span(NOW, NOW + 5)
+    assert find_span(placed.requests[REQUEST].slots[0], NOW + 5) == Span(NOW, NOW + 5)
 
 
 @pytest.mark.parametrize(
     ("known_slot", "counts"),
     [
         pytest.param(slot(0), False, id="one that was not seen"),
-        pytest.param(slot(0, seen=True), True, id="one that boots"),
-        pytest.param(slot(0, seen=True, gated=True), False, id="one behind a gate"),
-        pytest.param(slot(0, seen=True, failure=BROKEN), True, id="one that does not come up"),
+        pytest.param(slot(0, was_seen=True), True, id="one that boots"),
+        pytest.param(slot(0, was_seen=True, is_gated=True), False, id="one behind a gate"),
+        pytest.param(slot(0, was_seen=True, failure=BROKEN), True, id="one that does not come up"),
         pytest.param(running(0, failure=STOCKOUT), True, id="one that ran"),
-        pytest.param(slot(0, seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
+        pytest.param(slot(0, was_seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
     ],
 )
 def test_which_machines_count(known_slot: Slot, counts: bool) -> None:
-    assert (span(known_slot, NOW) is not None) is counts
+    assert (find_span(known_slot, NOW) is not None) is counts
 
 
 def test_a_machine_that_comes_back_late_counts_again_from_then_on() -> None:
-    ended = slot(0, Verdict.FAILED, seen=True, gone=True, absent=BEFORE + 50.0)
+    ended = slot(0, Verdict.FAILED, was_seen=True, is_gone=True, absent_since=BEFORE + 50.0)
     back = plan(memory(record(ended)), snapshot(machine(0)), limits=SHORT).memory
     assert back.usage.days == {}
-    assert span(back.requests[REQUEST].slots[0], NOW + 7) == Span(NOW, NOW + 7)
+    assert find_span(back.requests[REQUEST].slots[0], NOW + 7) == Span(NOW, NOW + 7)
 
 
 def test_the_sum_of_all_parts_is_the_whole_in_whatever_way_it_is_cut() -> None:

@@ -18,10 +18,10 @@ from provisioner.commands import cli
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
-from provisioner.schema.problems import NAMES_SHOWN
+from provisioner.schema.validation import NAMES_SHOWN
 from provisioner.settings import loader
 from provisioner.settings.definitions import Backoff, Loop
-from provisioner.settings.warnings import advice
+from provisioner.settings.warnings import find_warnings
 from tests.support.hostfactory.sites import SPEC, Site, small_site, template
 from tests.support.hostfactory.wrong_texts import BYTES, RANDOM, changed
 
@@ -63,10 +63,14 @@ def test_minutes_and_hours_become_seconds(site: Site) -> None:
         "delete_unlisted_after_hours": 48,
     }
     limits = site.load().limits()
-    assert limits.orphans.unlisted_after == 48 * 3600
-    assert (limits.request_deadline, limits.return_deadline, limits.orphans.grace) == (120, 180, 30)
-    assert (limits.cancel_after, limits.retention, limits.orphans.cap_per_hour) == (240, 7200, 7)
-    assert (limits.backoff.first, limits.backoff.last, limits.adopt_prefixes) == (1, 9, ("sym-",))
+    assert limits.orphans.unlisted_after_seconds == 48 * 3600
+    assert (limits.request_deadline_seconds, limits.return_deadline_seconds, limits.orphans.grace_seconds) == (
+        120,
+        180,
+        30,
+    )
+    assert (limits.cancel_after_seconds, limits.retention_seconds, limits.orphans.cap_per_hour) == (240, 7200, 7)
+    assert (limits.backoff.first_seconds, limits.backoff.last_seconds, limits.adopt_prefixes) == (1, 9, ("sym-",))
 
 
 def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
@@ -93,31 +97,41 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
         max_machines_total=6,
         max_pending=4,
         initial_window=3,
-        boot_deadline=60,
-        early_loss=0,
-        announce=120,
-        least_life=70,
-        down=80,
+        boot_deadline_seconds=60,
+        early_loss_seconds=0,
+        announce_seconds=120,
+        least_life_seconds=70,
+        down_seconds=80,
         price_per_hour=0.5,
-        spill_after=20,
-        lag=2,
-        mass_loss=30,
-        stale_after=90,
-        paused=True,
+        spill_after_seconds=20,
+        lag_seconds=2,
+        mass_loss_seconds=30,
+        stale_after_seconds=90,
+        is_paused=True,
         where=WHERE,
     )
 
 
 LIMITS_OF_POOLS = {
-    "gates have a deadline of their own": ("gke-main", {"gated_deadline_seconds": 7200}, "gated_deadline", 7200),
-    "without gates it is an hour": ("mig-a", {}, "gated_deadline", 3600),
+    "gates have a deadline of their own": (
+        "gke-main",
+        {"gated_deadline_seconds": 7200},
+        "gated_deadline_seconds",
+        7200,
+    ),
+    "without gates it is an hour": ("mig-a", {}, "gated_deadline_seconds", 3600),
     "a window never begins above max_pending": ("mig-a", {"max_pending": 10}, "initial_window", 10),
-    "a pod cache does not lag": ("gke-main", {}, "lag", 0),
-    "an observation at a MIG lags half a minute": ("mig-a", {}, "lag", 30),
-    "a pod is stuck after a minute": ("gke-main", {}, "stuck_after", 60.0),
-    "so is an instance": ("mig-a", {}, "stuck_after", 60.0),
-    "a pod is not forced": ("gke-main", {}, "force_after", None),
-    "a pod is forced where that is configured": ("gke-main", {"force_delete_after_seconds": 90}, "force_after", 90.0),
+    "a pod cache does not lag": ("gke-main", {}, "lag_seconds", 0),
+    "an observation at a MIG lags half a minute": ("mig-a", {}, "lag_seconds", 30),
+    "a pod is stuck after a minute": ("gke-main", {}, "stuck_after_seconds", 60.0),
+    "so is an instance": ("mig-a", {}, "stuck_after_seconds", 60.0),
+    "a pod is not forced": ("gke-main", {}, "force_after_seconds", None),
+    "a pod is forced where that is configured": (
+        "gke-main",
+        {"force_delete_after_seconds": 90},
+        "force_after_seconds",
+        90.0,
+    ),
     "where pods are does not depend on the way there": ("gke-main", {"context": "renamed"}, "where", "namespace grid"),
     "nor does where instances are": ("mig-a", {"endpoint": "https://compute.example.com"}, "where", WHERE),
 }
@@ -136,9 +150,9 @@ def test_what_a_template_has_of_its_own_comes_from_its_settings_and_the_rest_has
     }
     limits = site.load().limits().templates
     assert limits["Other"] == TemplateLimits(
-        "Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0, max_lifetime=86400
+        "Other", ("mig-a",), 10, straggler_after_seconds=45, straggler_share=0.5, tries=0, max_lifetime_seconds=86400
     )
-    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10, straggler_after=180.0)
+    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10, straggler_after_seconds=180.0)
 
 
 def test_maxnumber_minus_one_is_no_cap_and_zero_is_none(site: Site) -> None:
@@ -627,7 +641,7 @@ def complaint(site: Site) -> str:
     """Return the error message about the configuration; empty if it is valid."""
     try:
         settings = loader.load(site.path, {})
-        advice(settings, loader.templates.load(site.directory, {}).templates)
+        find_warnings(settings, loader.templates.load(site.directory, {}).templates)
     except loader.ConfigError as error:
         problems = error.problems
     else:

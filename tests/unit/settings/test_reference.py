@@ -16,13 +16,13 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.commands import cli
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings import loader, reference
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config" / "demoinst" / "provisioner.yaml"
 SCHEMA = ROOT / "config" / "provisioner.schema.json"
-KINDS = registry.built_in()
+KINDS = registry.built_in_kinds()
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:

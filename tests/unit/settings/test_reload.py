@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Limits, Memory, RequestRecord, Verdict
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.holds import pulled
+from provisioner.state.holds import with_hold
 from tests.support.parts import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
@@ -56,7 +56,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def memory(template: str, *, gone: bool) -> Memory:
-    slot = make_slot("hf-aaaaaaaaaa-000000", "gke-main", Verdict.SUCCEEDED, submitted=0.0, gone=gone)
+    slot = make_slot("hf-aaaaaaaaaa-000000", "gke-main", Verdict.SUCCEEDED, submitted_at=0.0, is_gone=gone)
     record = RequestRecord("aaaaaaaaaa", template, 1, 0.0, 3600.0, slots={0: slot})
     return Memory("demoinst", requests={record.id: record})
 
@@ -78,7 +78,7 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.inventory.write(["h"])
         state.announced.write({"GceVm": 1})
         state.config.note("loop", Digests("0" * 8, "1" * 8))
-        state.holds.change(lambda held: pulled(held, Hold(HoldKind.STOP_ALL)))
+        state.holds.change(lambda held: with_hold(held, Hold(HoldKind.STOP_ALL)))
         state.pool_status.write({"gke-main": []})
         assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []

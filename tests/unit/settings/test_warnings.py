@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.gke.pod_spec import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
-from provisioner.settings.warnings import advice, is_loopback
+from provisioner.settings.warnings import find_warnings, is_loopback
 from tests.support.hostfactory.sites import Site, small_site, template
 
 
@@ -23,7 +23,7 @@ def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
     site.templates = [template("Mixed", pools=["gke-main", "mig-a"], attributes={"type": "X86_64"} | attributes)]
     site.write()
     settings = loader.load(site.path, site.environment)
-    return advice(settings, templates.load(directory, site.environment).templates)
+    return find_warnings(settings, templates.load(directory, site.environment).templates)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_budget_that_counts_machines_as_nothing_is_named(tmp_path: Path) -> No
     def unpriced(more: str) -> list[str]:
         site.path.write_text(text + more)
         settings = loader.load(site.path, site.environment)
-        return [line for line in advice(settings, ()) if "price_per_hour" in line]
+        return [line for line in find_warnings(settings, ()) if "price_per_hour" in line]
 
-    assert not [line for line in advice(plain, ()) if "price_per_hour" in line]
+    assert not [line for line in find_warnings(plain, ()) if "price_per_hour" in line]
     (line,) = unpriced("budget: {per_month: 100}\n")
     assert line.startswith("template Mixed: no price_per_hour, of its own or of pool gke-main, mig-a")
     assert unpriced("budget: {per_hour: 1.5}\ntemplates: {Mixed: {price_per_hour: 0}}\n") == []
@@ -93,7 +93,7 @@ def site(tmp_path: Path) -> Site:
 
 def advised_of(site: Site) -> list[str]:
     settings = site.load()
-    return advice(settings, templates.load(site.directory, site.environment).templates)
+    return find_warnings(settings, templates.load(site.directory, site.environment).templates)
 
 
 def warnings(site: Site) -> list[str]:

@@ -46,7 +46,7 @@ from provisioner.model import (
 from provisioner.names import SLOT_BLOCK
 from provisioner.state.codec import ROWS, RecordError, decode
 from provisioner.state.directory import Loss, StateDir
-from provisioner.state.memory import MemoryCodec
+from provisioner.state.memory_file import MemoryCodec
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.parts import alter
@@ -250,12 +250,12 @@ def test_a_memory_of_before_with_its_requests_and_slots(golden: StateDir) -> Non
         Verdict.SUCCEEDED,
         Verdict.SUCCEEDED,
     ]
-    assert (slots[GIVEN].deletion.reason, slots[GIVEN].deletion.gone) == (DeleteReason.RETURNED, True)
-    assert (slots[VANISHED].observed.cause, slots[VANISHED].life.early) == (LossCause.UNKNOWN, True)
+    assert (slots[GIVEN].deletion.reason, slots[GIVEN].deletion.is_gone) == (DeleteReason.RETURNED, True)
+    assert (slots[VANISHED].observed.cause, slots[VANISHED].life.is_early_loss) == (LossCause.UNKNOWN, True)
     assert {slot.tries for slot in slots.values()} == {UNTRIED}
     assert slots[NOTICED].observed.notice == Notice(LossCause.PREEMPTED, 1_000_450.0)
     running = memory.requests[RUNNING]
-    assert [running.slots[number].observed.gated for number in (0, 2, 3)] == [True, False, False]
+    assert [running.slots[number].observed.is_gated for number in (0, 2, 3)] == [True, False, False]
     assert running.slots[1].failure == Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
     assert memory.returns[BACK].results == {GIVEN: ReturnResult.GONE}
 

@@ -24,9 +24,9 @@ def umask_077() -> Iterator[None]:
 
 
 def test_a_full_disk_is_found_by_a_block_that_is_removed_again(state: StateDir, monkeypatch) -> None:
-    assert state.refusal() is None
+    assert state.find_write_error() is None
     monkeypatch.setattr(marker_files, "write_all", failing(marker_files.write_all, errno.ENOSPC))
-    refusal = state.refusal()
+    refusal = state.find_write_error()
     assert refusal is not None
     assert refusal.errno == errno.ENOSPC
     assert list(Path(state.path).iterdir()) == []

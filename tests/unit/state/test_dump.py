@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
-from provisioner.state.dump import take
+from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import unpack
 from provisioner.state.errors import LockTimeout, StateError, StateLinked, StateMissing, StateUnreadable
 from provisioner.state.locks import DataLock
 from tests.support.stores import contents
@@ -20,7 +20,7 @@ from tests.support.stores import contents
 def test_a_dump_holds_what_must_not_be_lost_and_nothing_that_would_lie_later(golden: StateDir) -> None:
     golden.announced.write({"T": 10})
     before = contents(golden.path)
-    manifest, packed = take(golden)
+    manifest, packed = take_dump(golden)
     dump = unpack("dump", packed)
     reported = [f"seen/{id_}.answer-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
     databases = ["intent.json", "memory.json", "holds.json", "status.json", "announced.json"]
@@ -38,7 +38,7 @@ def test_while_a_script_or_the_loop_writes_a_dump_waits(golden: StateDir) -> Non
             patch("provisioner.state.dump.DataLock", lambda path: DataLock(path, 0.0)),
             pytest.raises(LockTimeout, match="held this lock"),
         ):
-            take(golden)
+            take_dump(golden)
 
 
 @pytest.mark.parametrize("damage", ["cut", "lost", "old"])
@@ -53,21 +53,21 @@ def test_files_that_are_not_the_newest_are_not_dumped(golden: StateDir, kind: st
         with DataLock(f"{path}.lock") as lock:
             lock.generation = 1000
     with pytest.raises((StateMissing, StateUnreadable), match=f"{kind}.json"):
-        take(golden)
+        take_dump(golden)
 
 
 def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden: StateDir) -> None:
     Path(golden.holds.path).write_text("{")
     with pytest.raises(StateUnreadable, match="`provisioner stop-all` or `start-all` starts a new file"):
-        take(golden)
+        take_dump(golden)
     golden.holds.change(lambda held: held, anew=True)
-    take(golden)
+    take_dump(golden)
 
 
 @pytest.fixture
 def linked_copy(golden: StateDir) -> StateDir:
     """A copy of the state directory that shares each file with it, like a copy by `cp -al`."""
-    take(golden)  # makes the lock files
+    take_dump(golden)  # makes the lock files
     copy = f"{golden.path}.copy"
     shutil.copytree(golden.path, copy, copy_function=os.link)
     return StateDir(copy)
@@ -79,7 +79,7 @@ def test_a_copy_whose_files_have_other_names_is_dumped_and_not_written(linked_co
         return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
     before, held = facts(), contents(linked_copy.path)
-    dump = unpack("dump", take(linked_copy)[1])
+    dump = unpack("dump", take_dump(linked_copy)[1])
     assert {name: saved.content for name, saved in dump.files.items()}.items() <= held.items()
     assert {"intent.json", "memory.json", "journal.jsonl", "seen/gacmtgfnyp.answer-0"} <= {*dump.files}
     assert (facts(), contents(linked_copy.path)) == (before, held)
@@ -87,14 +87,14 @@ def test_a_copy_whose_files_have_other_names_is_dumped_and_not_written(linked_co
 
 @pytest.mark.parametrize("suffix", [".lock", ".lock.turn"])
 def test_the_locks_of_a_copy_are_taken_unless_they_have_another_name(golden: StateDir, suffix: str) -> None:
-    take(golden)
+    take_dump(golden)
     path = Path(golden.intent.path + suffix)
     with patch("provisioner.state.dump.DataLock", wraps=DataLock) as locks:
-        take(golden)
+        take_dump(golden)
         assert [call.args[0] for call in locks.call_args_list].count(golden.intent.lock_path) == 1
         locks.reset_mock()
         os.link(path, path.with_name("backup"))
-        take(golden)
+        take_dump(golden)
         assert [call.args[0] for call in locks.call_args_list].count(golden.intent.lock_path) == 0
 
 
@@ -102,7 +102,7 @@ def test_the_locks_of_a_copy_are_taken_unless_they_have_another_name(golden: Sta
 def test_scripts_and_loop_refuse_files_with_other_names_after_a_dump_too(
     golden: StateDir, linked_copy: StateDir
 ) -> None:
-    take(golden)
+    take_dump(golden)
     with pytest.raises(StateError, match="has another name"):
         golden.record_request("demo", "T1", 1, created_wall=0.0, rc_account="")
     for read in (golden.intent.read, golden.memory.read):
@@ -115,4 +115,4 @@ def test_a_link_to_a_file_elsewhere_is_not_dumped(golden: StateDir) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
     with pytest.raises(StateLinked):
-        take(golden)
+        take_dump(golden)

@@ -16,8 +16,8 @@ from provisioner.commands.cli import run
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateDenied, StateError, StateMissing, StateUnwritable, condition
-from provisioner.state.hf_activity import Seen
-from provisioner.state.recovery import read_files
+from provisioner.state.file_recovery import read_files
+from provisioner.state.poll_markers import Seen
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.stores import add
 

@@ -19,7 +19,7 @@ def test_before_the_first_hold_there_is_no_file_and_none_is_held(state: StateDir
     assert os.path.basename(state.holds.path) in STATE_FILES
 
 
-def test_what_was_pulled_is_there_for_the_next_process(state: StateDir) -> None:
+def test_a_hold_that_was_set_is_there_for_the_next_process(state: StateDir) -> None:
     pull(state, STOP, PAUSE, DRAIN, CANCEL)
     assert StateDir(state.path).holds.read() == Holds((STOP, PAUSE, DRAIN, CANCEL))
     assert os.stat(state.holds.path).st_mode & 0o777 == 0o660

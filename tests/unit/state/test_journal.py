@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.state.errors import StateUnwritable
-from provisioner.state.journal import Journal, stamp
+from provisioner.state.journal import Journal, format_time
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -41,7 +41,7 @@ def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(path: Path) -> Non
     path.write_text('{"n": 1}\n{"n"')
     Journal(str(path)).append([{"n": 3}])
     assert path.read_text().splitlines() == ['{"n": 1}', '{"n"', '{"n":3}']
-    Journal(str(path)).append([{"time": stamp(1.0), "n": 4}])
+    Journal(str(path)).append([{"time": format_time(1.0), "n": 4}])
     found = Journal(str(path)).find('"n"')
     assert ([line["n"] for line in found.lines], found.torn) == ([4], 3), "a line without a time is none"
 
@@ -85,9 +85,9 @@ def test_lines_that_a_full_disk_refused_are_written_when_there_is_room(path: Pat
     monkeypatch.setattr("provisioner.state.journal.os.write", disk)
     for some in (range(100), range(100, 101), range(101, 102)):
         with pytest.raises(StateUnwritable, match="No space left"):
-            journal.append({"time": stamp(1.0), "n": number} for number in some)
+            journal.append({"time": format_time(1.0), "n": number} for number in some)
     disk.room = 1_000_000
-    journal.append([{"time": stamp(1.0), "n": 102}])
+    journal.append([{"time": format_time(1.0), "n": 102}])
     found = journal.find('"n"')
     assert [line["n"] for line in found.lines] == list(range(103)), "each once, and in order"
     assert found.torn <= 1, "the half of a line that the disk still took"
@@ -113,15 +113,15 @@ WALL = 1_790_000_000.0
 
 def test_times_are_iso_with_an_offset(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "journal.jsonl"))
-    journal.append([{"time": WALL, "machine": "m"}, {"time": stamp(WALL), "machine": "m"}])
+    journal.append([{"time": WALL, "machine": "m"}, {"time": format_time(WALL), "machine": "m"}])
     found = journal.find('"m"')
     assert ([line["at"] for line in found.lines], found.torn) == ([WALL], 1)
-    assert stamp(WALL)[-6] in "+-"
+    assert format_time(WALL)[-6] in "+-"
 
 
 def test_lines_that_are_torn_or_no_lines_of_ours_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    good = json.dumps({"time": stamp(5.0), "machine": "m"}) + "\n"
+    good = json.dumps({"time": format_time(5.0), "machine": "m"}) + "\n"
     path.write_bytes((good + '{"time":6,"machine":"m"\n["m"]\n{"time":"soon","m":"m"}\n' + good).encode() + b'{"ti\xff')
     found = Journal(str(path)).find('"m"')
     assert (len(found.lines), found.torn, found.since) == (2, 4, 5.0)
@@ -131,7 +131,7 @@ def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     assert Journal(str(path)).find("x") == Journal(str(path)).find("y")
     path.symlink_to("elsewhere")
-    (tmp_path / "journal.jsonl.1").write_text(json.dumps({"time": stamp(5.0), "machine": "m"}) + "\n")
+    (tmp_path / "journal.jsonl.1").write_text(json.dumps({"time": format_time(5.0), "machine": "m"}) + "\n")
     found = Journal(str(path)).find('"m"')
     assert len(found.lines) == 1
     assert "link" in found.unreadable
@@ -140,7 +140,7 @@ def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=300, keep=3)
     for number in range(40):
-        journal.append([{"time": stamp(NOW + number), "n": number, "machine": name(number), "of": REQUEST}])
+        journal.append([{"time": format_time(NOW + number), "n": number, "machine": name(number), "of": REQUEST}])
     numbers = [line["n"] for line in journal.find(REQUEST, "machine", name(39)).lines]
     assert numbers == list(range(40 - len(numbers), 40))
     assert len(numbers) > 5
@@ -158,22 +158,22 @@ def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_p
 )
 def test_of_too_many_lines_the_newest_cycles_are_read_whole(tmp_path: Path, most: int | None, found: list[int]) -> None:
     journal = Journal(str(tmp_path / "journal.jsonl"))
-    journal.append([{"time": stamp(NOW + number // 2), "n": number, "machine": "m"} for number in range(6)])
+    journal.append([{"time": format_time(NOW + number // 2), "n": number, "machine": "m"} for number in range(6)])
     assert [line["n"] for line in journal.find('"m"', newest=True, most=most).lines] == found
 
 
 def test_two_that_write_rotate_once(tmp_path: Path) -> None:
     loop, command = (Journal(str(tmp_path / "journal.jsonl"), max_bytes=65, keep=3) for _ in range(2))
-    loop.append([{"time": stamp(NOW), "event": "a machine of the first"}])
+    loop.append([{"time": format_time(NOW), "event": "a machine of the first"}])
     command._rotate()
-    command.append([{"time": stamp(NOW), "event": "short"}])
+    command.append([{"time": format_time(NOW), "event": "short"}])
     command._rotate()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", "journal.jsonl.1"]
 
 
 def test_a_rotation_while_it_is_read_hides_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=10_000, keep=3)
-    journal.append([{"time": stamp(BEFORE), "machine": "m"}])
+    journal.append([{"time": format_time(BEFORE), "machine": "m"}])
     from provisioner.state import journal as module
 
     read = module._read_into

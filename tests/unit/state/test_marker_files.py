@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
 from provisioner.state.marker_files import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
-from provisioner.state.status import PoolStatusFile
-from provisioner.telemetry.config_drift import sentence
+from provisioner.state.status_file import PoolStatusFile
+from provisioner.telemetry.config_drift import format_difference
 
 
 @pytest.mark.parametrize("content", [{"pools": {"a": ["one", "two"]}, "paused": ["b"]}, {}])
@@ -96,7 +96,7 @@ def test_a_difference(case: str) -> None:
 
 @pytest.mark.parametrize(("newer", "words"), [("scripts", "configmap"), ("loop", "HostFactory's host"), (None, "both")])
 def test_a_difference_says_what_to_do(newer: Side | None, words: str) -> None:
-    text = sentence(Difference(TEMPLATES, newer))
+    text = format_difference(Difference(TEMPLATES, newer))
 
     assert "templates file" in text
     assert (words if newer else "compare the two") in text

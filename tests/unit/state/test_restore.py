@@ -15,14 +15,14 @@ import pytest
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Hold, HoldKind, Memory
-from provisioner.state.archive import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.directory import StateDir
-from provisioner.state.dump import take
+from provisioner.state.dump import take_dump
+from provisioner.state.dump_format import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
-from provisioner.state.holds import pulled
+from provisioner.state.holds import with_hold
 from provisioner.state.locks import DataLock
 from provisioner.state.loop_lock import LoopLock
-from provisioner.state.restore import Restored, restore
+from provisioner.state.restore import Restored, restore_dump
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.stores import add_request, altered, contents, outdate
 
@@ -45,14 +45,14 @@ class Site:
         return StateDir(self.work)
 
     def dump(self) -> None:
-        self.packed = take(self.state)[1]
+        self.packed = take_dump(self.state)[1]
 
     def lose(self) -> None:
         shutil.rmtree(self.work)
         self.work.mkdir()
 
     def restore(self, *, replaces: bool = False, instance: str = "demo") -> Restored:
-        return restore(self.state, unpack("dump", self.packed), instance, replaces=replaces)
+        return restore_dump(self.state, unpack("dump", self.packed), instance, replaces=replaces)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
 
 
 def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
-    altered(site.work / "memory.json", lambda memory: memory["requests"][SUCCEEDED].update(trimmed=True))
+    altered(site.work / "memory.json", lambda memory: memory["requests"][SUCCEEDED].update(is_trimmed=True))
     site.dump()
     site.lose()
     site.restore()
@@ -118,13 +118,13 @@ def test_a_present_state_is_replaced_only_if_requested_and_kept_aside(site: Site
 
 def test_a_hold_that_is_held_stays_and_one_that_is_lost_comes_back(site: Site) -> None:
     before = site.state.holds.read().current
-    site.state.holds.change(lambda holds: pulled(holds, ALL_STOPPED))
+    site.state.holds.change(lambda holds: with_hold(holds, ALL_STOPPED))
     site.dump()
     site.lose()
     site.restore()
     assert site.state.holds.read().current == (*before, ALL_STOPPED)
     paused = Hold(HoldKind.PAUSE, "gke-main", "bob", 1.0, "it is full")
-    site.state.holds.change(lambda holds: pulled(holds, paused))
+    site.state.holds.change(lambda holds: with_hold(holds, paused))
     site.restore(replaces=True)
     assert site.state.holds.read().current == (*before, ALL_STOPPED, paused)
 
@@ -158,7 +158,7 @@ def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
 
 def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
     """Check a rollback across a format: the dump is older than the upgrade."""
-    site.state.holds.change(lambda holds: pulled(holds, ALL_STOPPED))
+    site.state.holds.change(lambda holds: with_hold(holds, ALL_STOPPED))
     site.dump()
     newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "holds")}
     for name in newer:
@@ -315,7 +315,7 @@ def test_a_dump_of_a_directory_in_which_no_loop_has_run_yet_comes_back(tmp_path:
     files = {"intent.json": Saved(Path(state.intent.path).read_bytes(), 5)}
     new = StateDir(tmp_path / "after")
     os.mkdir(new.path)
-    restore(new, unpack("stdin", pack(Manifest(FORMAT, "1", "demo", "then"), files)), "demo", replaces=False)
+    restore_dump(new, unpack("stdin", pack(Manifest(FORMAT, "1", "demo", "then"), files)), "demo", replaces=False)
     assert new.intent.read().requests[id_].count == 3
 
 
@@ -327,7 +327,7 @@ def test_a_dump_whose_intent_lacks_a_table_is_restored_without_records(tmp_path:
     (golden / "intent.json").write_text(json.dumps(intent))
     (tmp_path / "new").mkdir()
     new = StateDir(tmp_path / "new")
-    restore(new, unpack("dump", take(StateDir(golden))[1]), "demo", replaces=False)
+    restore_dump(new, unpack("dump", take_dump(StateDir(golden))[1]), "demo", replaces=False)
     assert not getattr(new.intent.read(), name)
 
 
@@ -338,4 +338,4 @@ def test_a_status_that_lacks_its_answers_stops_no_restore(tmp_path: Path) -> Non
     (golden / "status.json").write_text(json.dumps(status))
     (tmp_path / "new").mkdir()
     new = StateDir(tmp_path / "new")
-    assert restore(new, unpack("dump", take(StateDir(golden))[1]), "demo", replaces=False).requests
+    assert restore_dump(new, unpack("dump", take_dump(StateDir(golden))[1]), "demo", replaces=False).requests

@@ -28,10 +28,10 @@ from provisioner.state import (
     batched_writes,
     database,
     directory,
-    hf_activity,
-    intent,
+    intent_file,
     locks,
     marker_files,
+    poll_markers,
     state_file,
 )
 from provisioner.state.batched_writes import BatchedWrite
@@ -190,7 +190,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 
 STORE = (
-    safe_open, atomic, locks, marker_files, hf_activity, database, state_file, batched_writes, intent, directory,
+    safe_open, atomic, locks, marker_files, poll_markers, database, state_file, batched_writes, intent_file, directory,
 )  # fmt: skip
 """Modules that call the system."""
 

@@ -9,15 +9,21 @@ import pytest
 
 from provisioner.model import Delete, HfActivity, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.telemetry.brake_release import ScriptCalls, Waiting, count_machines, forgotten, waiting
+from provisioner.telemetry.brake_release import (
+    ScriptCalls,
+    Waiting,
+    count_machines,
+    find_forgotten_requests,
+    find_waiting_orphans,
+)
 from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
-LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
+LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after_seconds=1800.0)
 
 
 def times(remembered: Memory, limits: Limits | None = LIMITS) -> dict[str, float | None]:
-    return {one.name: one.at for one in waiting(remembered, limits, NOW)}
+    return {one.name: one.at for one in find_waiting_orphans(remembered, limits, NOW)}
 
 
 def test_the_oldest_orphan_is_deleted_first_and_only_after_its_grace() -> None:
@@ -40,12 +46,12 @@ def test_unlisted_machines_are_deleted_only_if_that_is_configured() -> None:
     remembered = memory(unlisted={"a": NOW - 100.0})
     assert times(remembered) == {}
     configured = alter(LIMITS, delete_unlisted_after=3600.0)
-    assert waiting(remembered, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
+    assert find_waiting_orphans(remembered, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
 
 
 def test_machines_that_no_loop_has_recorded_yet_have_their_whole_grace() -> None:
     remembered = memory(orphans={"known": NOW - 700.0})
-    forecast = waiting(remembered, LIMITS, NOW, {"known", "new"})
+    forecast = find_waiting_orphans(remembered, LIMITS, NOW, {"known", "new"})
     assert forecast == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
 
 
@@ -55,24 +61,24 @@ def test_the_loop_deletes_as_forecast(deleted_at: tuple[float, ...]) -> None:
     single = alter(LIMITS, pools={"a": LIMITS.pools["a"]})
     orphans = {machine(number, request=OTHER).name: NOW - 500.0 - 90.0 * number for number in range(3)}
     remembered = memory(orphans=orphans, orphan_deletes=deleted_at, accepted=tuple(orphans))
-    forecast = {one.name: one.at for one in waiting(remembered, single, NOW)}
+    forecast = {one.name: one.at for one in find_waiting_orphans(remembered, single, NOW)}
     there = [machine(number, request=OTHER) for number in range(3)]
     gone: dict[str, float] = {}
     for now in sorted({at for at in forecast.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
         observation: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
-        made = plan(remembered, observation, limits=single, activity=HfActivity(since=now, active=now), now=now)
+        made = plan(remembered, observation, limits=single, activity=HfActivity(since=now, last_call_at=now), now=now)
         remembered = made.memory
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
     assert gone == forecast
 
 
-SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
+SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read_at=NOW - 2000.0)
 
 
 def cancelled(calls: ScriptCalls | None = None, **changes: Any) -> bool:
     remembered = memory(replace(SILENT, **changes))
     polled = calls or ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 6_800.0)
-    return bool(forgotten(remembered, LIMITS, polled, NOW))
+    return bool(find_forgotten_requests(remembered, LIMITS, polled, NOW))
 
 
 def test_a_request_that_hf_does_not_poll_while_it_calls_is_cancelled() -> None:
@@ -88,7 +94,7 @@ def test_a_request_that_hf_does_not_poll_while_it_calls_is_cancelled() -> None:
         pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), {}, id="it read the answer"),
         pytest.param(None, {"reported_at": NOW - 10.0}, id="HF knows its answer"),
         pytest.param(None, {"message": CANCELLED_MESSAGE}, id="it is cancelled already"),
-        pytest.param(None, {"trimmed": True}, id="it leaves the files"),
+        pytest.param(None, {"is_trimmed": True}, id="it leaves the files"),
     ],
 )
 def test_a_request_that_hf_polls_or_that_is_over_is_not_cancelled(
@@ -100,8 +106,8 @@ def test_a_request_that_hf_polls_or_that_is_over_is_not_cancelled(
 def test_a_request_that_hf_never_polled_is_silent_since_it_was_read() -> None:
     never = ScriptCalls({}, frozenset(), 0.0)
     assert cancelled(never)
-    assert not cancelled(never, read=NOW - 1799.0)
+    assert not cancelled(never, read_at=NOW - 1799.0)
 
 
 def test_without_limits_no_request_is_forgotten() -> None:
-    assert forgotten(memory(SILENT), None, ScriptCalls({}, frozenset(), 0.0), NOW) == ()
+    assert find_forgotten_requests(memory(SILENT), None, ScriptCalls({}, frozenset(), 0.0), NOW) == ()

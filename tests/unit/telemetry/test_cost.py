@@ -19,8 +19,11 @@ HELD_BACK = {"reason": "budget", "machines": 3, "since_seconds": 90.0}
 
 def memory_of(machines: int) -> Memory:
     """Return a memory of machines that have run for an hour, and one that is asked for and not seen."""
-    ones = [running(number, ran=-3600.0, submitted=-3600.0, seen=True, opened=-3600.0) for number in range(machines)]
-    return alter(memory(record(*ones, slot(machines, submitted=0.0))), time=0.0, time_wall=MARCH_30)
+    ones = [
+        running(number, ran_at=-3600.0, submitted_at=-3600.0, was_seen=True, opened_at=-3600.0)
+        for number in range(machines)
+    ]
+    return alter(memory(record(*ones, slot(machines, submitted_at=0.0))), time=0.0, time_wall=MARCH_30)
 
 
 def priced(**budget: float) -> Limits:

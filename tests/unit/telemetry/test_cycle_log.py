@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Action,
     Brake,
@@ -126,14 +126,14 @@ def test_the_cycle_line_is_info_when_something_is_new_and_debug_when_quiet(
     caplog.set_level(logging.DEBUG)
     log = CycleLog()
     for report in reports:
-        log.take(report)
+        log.record_cycle(report)
     assert [record.levelname for record in caplog.records if record.message == "Cycle"] == levels
 
 
 def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(caplog: pytest.LogCaptureFixture) -> None:
     log, broken = CycleLog(), replace(QUIET, memory=None, problem="intent.json does not parse")
     for report in (broken, broken, QUIET, broken):
-        log.take(report)
+        log.record_cycle(report)
     assert [entry.message for entry in caplog.records if entry.levelname == "ERROR"] == ["Cycle failed"] * 2
 
 
@@ -146,8 +146,8 @@ def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
     log, words = CycleLog(), "8 of 9 machines have no request."
     latched = memory(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, words, "a"), orphans={"hf-a": 1.0, "hf-b": 2})
     for remembered in (memory(), latched, alter(latched, orphans={}), memory(), memory()):
-        log.take(replace(QUIET, memory=remembered))
-    log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
+        log.record_cycle(replace(QUIET, memory=remembered))
+    log.record_cycle(replace(QUIET, memory=latched, problem="intent.json is missing"))
     reported = [record for record in caplog.records if "rake" in record.message]
     assert [record.levelname for record in reported] == ["ERROR", "INFO", "ERROR"]
     cycle_facts = {name: vars(reported[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -107,13 +107,13 @@ UNLISTED = memory(
     unlisted={name(0): NOW - 86400, name(1): NOW - 86399},
 )
 OLDEST = memory(
-    record(slot(1), id_="aaaaaaaaaa", ended=RequestStatus.COMPLETE, read=NOW - 60),
-    *(record(slot(1), id_=id_ * 10, read=NOW - age) for id_, age in (("c", 30), ("b", 50), ("d", 10))),
+    record(slot(1), id_="aaaaaaaaaa", ended=RequestStatus.COMPLETE, read_at=NOW - 60),
+    *(record(slot(1), id_=id_ * 10, read_at=NOW - age) for id_, age in (("c", 30), ("b", 50), ("d", 10))),
 )
 COUNTED = memory(record(), record(id_=OTHER, ended=RequestStatus.COMPLETE), giving_back("x"))
-STARTS = (slot(1), slot(1, ran=BEFORE + 42), slot(1, ran=BEFORE + 42, notice=Notice(LossCause.PREEMPTED, NOW)))
-GOING = [running(1, Verdict.RETURNED, closed=NOW - 50), running(2, Verdict.FAILED)]
-GONE = [alter(one, gone=True) for one in GOING]
+STARTS = (slot(1), slot(1, ran_at=BEFORE + 42), slot(1, ran_at=BEFORE + 42, notice=Notice(LossCause.PREEMPTED, NOW)))
+GOING = [running(1, Verdict.RETURNED, closed_at=NOW - 50), running(2, Verdict.FAILED)]
+GONE = [alter(one, is_gone=True) for one in GOING]
 CLOSES = (
     ended(0, Verdict.FAILED, STOCKOUT),
     ended(2, Verdict.LOST, cause=LossCause.PREEMPTED),
@@ -142,7 +142,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         {f"machines {PAIR} phase=running": 2, f"machines {PAIR} phase=pending": 1},
     ),
     "machines that were asked for and not yet seen are submitted": (
-        [report(memory(record(unsent(1), slot(2), slot(3, seen=True), slot(4))))],
+        [report(memory(record(unsent(1), slot(2), slot(3, was_seen=True), slot(4))))],
         {f"machines {PAIR} phase=submitted": 2},
     ),
     "a series ends with what it counted": (
@@ -190,7 +190,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
     ),
     "each on its day": ([report(UNLISTED), report(UNLISTED, now=NOW + 1)], {"machines_unlisted pool=a": 2}),
     "slots set aside wait in a gauge": (
-        [report(memory(record(slot(1), slot(2, set_aside=True))))], {"slots_set_aside": 1}
+        [report(memory(record(slot(1), slot(2, is_set_aside=True))))], {"slots_set_aside": 1}
     ),
     "a start counts once from request to running": (
         [report(memory(record(one))) for one in STARTS],
@@ -200,7 +200,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [report(memory(record(STARTS[1])))], {f"machine_startup_seconds_count {PAIR}": None}
     ),
     "a shutdown counts once from return to gone": (
-        [report(memory(record(*slots))) for slots in (GOING, GONE, [alter(one, absent=NOW) for one in GONE])],
+        [report(memory(record(*slots))) for slots in (GOING, GONE, [alter(one, absent_since=NOW) for one in GONE])],
         {"machine_shutdown_seconds_count pool=a": 1, "machine_shutdown_seconds_sum pool=a": 50},
     ),
     "what ended counts with its class or cause": (
@@ -228,7 +228,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         {f"machines_deferred {PAIR} reason=backoff": 0, f"machines_deferred {PAIR} reason=budget": None},
     ),
     "only a cycle that needed the lock counts its wait": (
-        [replace(EMPTY, lock_wait=waited) for waited in (None, 0.25, 0.0)],
+        [replace(EMPTY, lock_wait_seconds=waited) for waited in (None, 0.25, 0.0)],
         {"store_lock_wait_seconds_count": 2, "store_lock_wait_seconds_sum": 0.25},
     ),
     "a cycle without memory still counts": (
@@ -262,7 +262,7 @@ def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(tmp_path: Path
 
 def test_a_machine_that_does_not_run_any_more_is_counted_until_it_does_or_is_lost(tmp_path: Path) -> None:
     one = running(0, Verdict.SUCCEEDED)
-    down = alter(one, down=1.0)
+    down = alter(one, down_since=1.0)
     for each, count in ((one, 0), (down, 1), (alter(down, verdict=Verdict.LOST), 0)):
         metrics = metered(tmp_path, [report(memory(record(each)))])
         assert (value(metrics, "machines_down pool=a"), value(metrics, "machines_down pool=b")) == (count, 0)
@@ -272,8 +272,8 @@ def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed = running(0, Verdict.RETURNED)
-    stuck = alter(closed, stuck=True)
-    steps = [report(memory(record(one))) for one in (closed, stuck, alter(stuck, gone=True))]
+    stuck = alter(closed, is_stuck=True)
+    steps = [report(memory(record(one))) for one in (closed, stuck, alter(stuck, is_gone=True))]
     steps.insert(2, report(memory(record(alter(stuck, delete_sent=1.0)))))
     for number, count in enumerate((0, 1, 1, 0), 1):
         metrics = metered(tmp_path, steps[:number])

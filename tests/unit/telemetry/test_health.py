@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import PendingReason
 from provisioner.telemetry import reporter as health
 from provisioner.telemetry.reporter import LoopHealth

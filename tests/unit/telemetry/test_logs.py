@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from provisioner.backends.batch import Call, run_calls
-from provisioner.loop.actors import Batch, ThreadedActors
+from provisioner.backends.call_batch import Call, run_calls
+from provisioner.loop.batch_threads import Batch, ThreadedActors
 from provisioner.loop.clock import CYCLE
 from provisioner.model import Create, Failure, Outcome
 from provisioner.telemetry.logs import JsonFormatter, TextFormatter

@@ -15,10 +15,10 @@ import pytest
 
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import stamp
+from provisioner.state.journal import format_time
 from provisioner.telemetry import page as pages
+from provisioner.telemetry.machine_plots import Samples
 from provisioner.telemetry.page import StatusPage, clip
-from provisioner.telemetry.samples import Samples
 from tests.support.parts import alter
 from tests.support.status_page import HOSTILE, TIDY, grid, hours, leave, page
 from tests.unit.core import NOW, REQUEST, memory, name, record, running, slot
@@ -242,12 +242,12 @@ def test_a_pool_a_request_and_a_machine_have_a_timeline(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
     leave(state, remembered, pool_status)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
-    hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
-    state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, hold))
+    hold = {"event": "hold", "hold": "drain", "result": "set", "pool": TIDY, "who": "ann", "text": "<i>ill"}
+    state.journal.append({"time": format_time(time.time()), "cycle": 1, **line} for line in (refused, hold))
     status_page = StatusPage(state, lambda: remembered, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
         assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(status_page, path)
-    assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(status_page, f"/pool/{TIDY}")
+    assert "Drain in pool gke-main set by ann: &lt;i&gt;ill." in text_of(status_page, f"/pool/{TIDY}")
     assert "Timeline" not in text_of(status_page, "/") + text_of(status_page, f"/template/{TIDY}")
 
 

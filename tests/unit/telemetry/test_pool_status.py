@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import pytest
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import (
     Create,
     Delete,
@@ -59,7 +59,7 @@ class Desk:
         seen = {observation.pool: observation for observation in observations}
         report = CycleReport(1, NOW, 0.1, seen, remembered, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
-        self.writer.take(report, self.limits, self.wall)
+        self.writer.record_cycle(report, self.limits, self.wall)
         return read_pool_status(self.state)
 
 
@@ -78,7 +78,7 @@ def create(failure: Failure | None = None) -> Outcome:
 
 def refusing(**changes: object) -> Memory:
     """Return a memory after a refused create."""
-    window = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    window = replace(Window(window=1, level=1, is_probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
     return memory(windows={("a", TEMPLATE): window})
 
 
@@ -167,7 +167,7 @@ def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
     [
         pytest.param({"failure": Failure(ErrorClass.STOCKOUT, "none left")}, id="it passes by itself"),
         pytest.param({"level": 0}, id="a later one was taken"),
-        pytest.param({"boot": True}, id="the create was taken, and its machine failed"),
+        pytest.param({"is_boot_failure": True}, id="the create was taken, and its machine failed"),
     ],
 )
 def test_a_failure_that_another_try_may_fix_is_no_refusal(desk: Desk, changes: dict[str, object]) -> None:
@@ -211,7 +211,7 @@ def test_orphans_are_written_with_their_pools_also_while_a_pool_cannot_be_seen(d
 
 
 def test_limits_are_written(desk: Desk) -> None:
-    desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
+    desk.limits = limits(pool("a", max_machines=7, spill_after_seconds=30.0), pool("b", is_paused=True), maximum=9)
     desk.limits = alter(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
     pool_status = desk.cycle()
     shown = pool_status.limits

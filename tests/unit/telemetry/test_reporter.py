@@ -12,18 +12,18 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.hostfactory.instance import Digests
-from provisioner.loop.cycle import CycleReport
+from provisioner.hostfactory.provider_config import Digests
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import PendingReason, Plan, Verdict
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
+from provisioner.telemetry.machine_plots import ALL
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
-from provisioner.telemetry.samples import ALL
 from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot, transitions
 
-PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
+PRICED = limits(pool("a", price_per_hour=2.0), pool("b", is_paused=True))
 
 
 def test_a_cycle_reaches_all_reports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -36,7 +36,7 @@ def test_a_cycle_reaches_all_reports(tmp_path: Path, caplog: pytest.LogCaptureFi
     configuration = SimpleNamespace(limits=PRICED, refused="no YAML", settings=SimpleNamespace(digests=loop))
     reporter = Reporter(metrics, state, cast(Configuration, configuration))
     remembered = memory(record(running(0), slot(1), count=3))
-    refused = alter(remembered.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
+    refused = alter(remembered.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, is_gone=True)
     report = CycleReport(
         1, NOW, 0.5, {"a": snapshot()}, remembered, Plan(remembered), {("a", "T", PendingReason.CAP): 1}
     )

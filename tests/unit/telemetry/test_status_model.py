@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from provisioner.model import Limits, RequestStatus, Verdict, Window
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
+from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_model import StatusModel, status_model
-from provisioner.telemetry.status_model_part import narrowed
 from tests.support.desk import facts
 from tests.unit.core import (
     NOW,
@@ -41,9 +41,9 @@ def row(rows: Any, name: str) -> Row:
 
 
 def test_a_template_sums_up_its_pools_and_its_waiting_machines() -> None:
-    failed = slot(3, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 240)
+    failed = slot(3, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 240)
     remembered = memory(
-        record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
+        record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, is_gone=True), count=9),
         windows={("a", TEMPLATE): Window(1)},
     )
     seen = status_model(facts(remembered, TWO_POOLS))
@@ -59,8 +59,8 @@ def test_a_template_sums_up_its_pools_and_its_waiting_machines() -> None:
 
 def test_machines_that_hf_has_are_wanted_and_given_up_machines_are_not() -> None:
     remembered = memory(
-        record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, gone=True), ended=RequestStatus.COMPLETE),
-        record(slot(0, Verdict.CANCELLED, OTHER, gone=True), id_=OTHER, count=1),
+        record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, is_gone=True), ended=RequestStatus.COMPLETE),
+        record(slot(0, Verdict.CANCELLED, OTHER, is_gone=True), id_=OTHER, count=1),
     )
     assert row(status_model(facts(remembered, TWO_POOLS)).templates, TEMPLATE).wanted == 1
 
@@ -69,7 +69,7 @@ def test_a_pool_and_a_template_without_machines_have_rows() -> None:
     seen = status_model(facts(memory(), TWO_POOLS))
     assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
     assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
-    assert seen.fine
+    assert seen.is_fine
 
 
 def test_machines_without_a_pool_count_for_their_template() -> None:
@@ -109,7 +109,7 @@ def everything() -> StatusModel:
         },
     )
     remembered = memory(
-        record(running(0, stuck=True), count=2),
+        record(running(0, is_stuck=True), count=2),
         record(slot(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
         giving_back("hf-bbbbbbbbbb-000000"),
         windows={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
@@ -130,7 +130,7 @@ def everything() -> StatusModel:
 @pytest.mark.parametrize("by", [{"pool": "a"}, {"template": TEMPLATE}, {"request": REQUEST}])
 def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None:
     whole = everything()
-    part = narrowed(whole, **by)
+    part = narrow_status(whole, **by)
     assert [one["id"] for one in part.requests] == [REQUEST]
     assert ([one.name for one in part.pools], [one.name for one in part.templates]) == (["a"], [TEMPLATE])
     assert [one["pool"] for one in part.pressure] == ["a"]
@@ -142,9 +142,9 @@ def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None
 
 def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:
     whole = everything()
-    part = narrowed(whole, request="ret-aaaaaaaaaa")
+    part = narrow_status(whole, request="ret-aaaaaaaaaa")
     assert ([one["id"] for one in part.returns], part.requests) == (["ret-aaaaaaaaaa"], [])
-    assert narrowed(whole) == whole
+    assert narrow_status(whole) == whole
     document = json.loads(json.dumps(whole.document()))
     assert document["pools"][0]["pool"] == "a"
     assert set(document) == set(StatusModel.__dataclass_fields__)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.backends import Backend, BackendError, MayStart, Watching
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.timed_backend import MeasuredBackend
+from provisioner.telemetry.timed_backend import TimedBackend
 from tests.unit.core import REQUEST
 
 
@@ -58,13 +58,13 @@ def test_a_timed_backend_is_a_backend_that_passes_everything_on(metrics: Metrics
             self.calls.append(when)
 
     place, create = Watched(), Create("a", "pool", "T", REQUEST)
-    measured: Backend = MeasuredBackend(place, metrics)
+    measured: Backend = TimedBackend(place, metrics)
     measured.start(print)
-    assert measured.observe(5.0, {"x"}).began == 5.0
+    assert measured.observe(5.0, {"x"}).began_at == 5.0
     assert measured.create([create], lambda: True) == [Outcome(create)]
     assert measured.create([create], lambda: False) == []
-    MeasuredBackend(place, metrics).list_after(7.0)
-    assert not isinstance(MeasuredBackend(Place(), metrics), Watching), "it can do no more than its backend"
+    TimedBackend(place, metrics).list_after(7.0)
+    assert not isinstance(TimedBackend(Place(), metrics), Watching), "it can do no more than its backend"
     measured.close()
     assert place.calls == [print, (5.0, {"x"}), 7.0, "closed"]
     assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
@@ -77,13 +77,13 @@ def test_a_timed_backend_is_a_backend_that_passes_everything_on(metrics: Metrics
 )
 def test_a_failed_observation_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
     with pytest.raises(type(error)):
-        MeasuredBackend(Place(error=error), metrics).observe(5.0, {})
+        TimedBackend(Place(error=error), metrics).observe(5.0, {})
     assert value(metrics, "errors_total", "observe", error=label) == 1
     assert value(metrics, "call_seconds_count", "observe") == 1
 
 
 def test_each_failed_action_counts_and_each_batch_is_timed_once(metrics: Metrics) -> None:
-    measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics)
+    measured = TimedBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics)
     measured.create([Create(name, "pool", "T", REQUEST) for name in "abc"], lambda: True)
     measured.delete([Delete(name, "pool", DeleteReason.LOST) for name in "ab"], lambda: True)
     assert [value(metrics, "errors_total", one, error="denied") for one in ("create", "delete")] == [3, 2]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import DeleteReason, Fingerprint
-from provisioner.state.journal import stamp
-from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
+from provisioner.state.journal import format_time
+from provisioner.telemetry.timeline import Kind, Subject, search_texts, timeline
 from tests.unit.core import OTHER, REQUEST, giving_back, memory, name, record, running
 
 BACK = "ret-bbbbbbbbbb"
@@ -23,8 +23,8 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
     ({"event": "deferred", "pool": "a", "reason": "cap", "bound": 9, "count": 2},
      "2 machines wait in pool a: the cap of 9"),
     ({"event": "deferred", "pool": "a", "reason": "budget", "count": 1}, "1 machine waits in pool a: the budget"),
-    ({"event": "hold", "hold": "drain", "pool": "a", "result": "pulled", "who": "ann", "text": "it is ill"},
-     "Drain in pool a pulled by ann: it is ill."),
+    ({"event": "hold", "hold": "drain", "pool": "a", "result": "set", "who": "ann", "text": "it is ill"},
+     "Drain in pool a set by ann: it is ill."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "ok"}, f"Pool a took the create of {name(0)}."),
     ({"event": "create", "machine": name(0), "pool": "a", "result": "denied", "text": "no\nway"},
      f"Pool a refused 1 create of {name(0)}: denied: “no way”"),
@@ -47,7 +47,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
      "was withdrawn in pool a: timeout"),
     ({"event": "close", "pool": "a", "verdict": "failed", "error": "other", "machines": [name(0), name(1)], "times": 2},
      f"{name(0)}, {name(1)} failed in pool a: other"),
-    ({"event": "back", "return": BACK, "machines": [name(0)]},
+    ({"event": "return", "return": BACK, "machines": [name(0)]},
      f"HostFactory returned {name(0)} (return request {BACK})"),
     ({"event": "delete", "machine": name(0), "pool": "a", "result": "ok", "reason": "returned"}, "took the delete of"),
     ({"event": "delete", "pool": "a", "result": "denied", "text": "no", "machines": [name(0)], "times": 50},
@@ -60,7 +60,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("line", "said"), EVENTS, ids=lambda value: value["event"] if isinstance(value, dict) else "")
 def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
-    if line["event"] not in ("back", "create", "close", "delete", "troubled"):
+    if line["event"] not in ("return", "create", "close", "delete", "troubled"):
         line = {"request": REQUEST} | line
     (sentence,) = timeline(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
     assert said in sentence.text
@@ -117,7 +117,22 @@ def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> N
 KEYS = sorted(
     {key for line, _ in EVENTS for key in line} | {"running", "since", "window", "backing_off", "over", "seconds"}
 )
-ODD: Sequence[Any] = [None, True, -1, 1e300, "", [], {}, [1], ["a"], {"a": []}, [[]], stamp(5.0), name(0), [name(0)]]
+ODD: Sequence[Any] = [
+    None,
+    True,
+    -1,
+    1e300,
+    "",
+    [],
+    {},
+    [1],
+    ["a"],
+    {"a": []},
+    [[]],
+    format_time(5.0),
+    name(0),
+    [name(0)],
+]
 WORDS = [*dict.fromkeys(line["event"] for line, _ in EVENTS), "window", REQUEST, BACK, "a"]
 LINES = st.lists(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*ODD, *WORDS]), max_size=6), max_size=4)
 
@@ -132,6 +147,6 @@ def test_no_foreign_line_breaks_a_timeline(lines: list[dict[str, Any]], subject:
 
 def test_the_search_texts_find_each_line() -> None:
     remembered = memory(giving_back(name(0), name(0, OTHER), id_=BACK))
-    assert needles(Subject(Kind.RETURN, BACK), remembered) == (BACK, REQUEST, OTHER)
-    assert needles(Subject(Kind.REQUEST, REQUEST), remembered) == (REQUEST,)
-    assert needles(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')
+    assert search_texts(Subject(Kind.RETURN, BACK), remembered) == (BACK, REQUEST, OTHER)
+    assert search_texts(Subject(Kind.REQUEST, REQUEST), remembered) == (REQUEST,)
+    assert search_texts(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')

@@ -26,7 +26,7 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.state.codec import encode
-from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
+from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line, pool_failures
 from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts
@@ -46,9 +46,9 @@ from tests.unit.core import (
     unsent,
 )
 
-FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
-TWO_POOLS = limits(pool("a"), pool("b", paused=True))
-SPILLS = limits(pool("a", spill_after=4000.0), pool("b"))
+FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, is_probing=True, failure=STOCKOUT)
+TWO_POOLS = limits(pool("a"), pool("b", is_paused=True))
+SPILLS = limits(pool("a", spill_after_seconds=4000.0), pool("b"))
 TIME = r"[-\d]{10} \d\d:\d\d:\d\d"
 STRAYS = {"orphans": {"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]}}
 OTHERS = [letter * 10 for letter in "cdefg"]
@@ -67,7 +67,7 @@ def kept(id_: str, count: int) -> RequestRecord:
 
 def lines(seen: StatusModel) -> list[str]:
     """Return the lines of the requests that miss machines."""
-    return [line.strip() for one in seen.requests for line in unmet_lines(one, loop_acts=seen.loop_acts)]
+    return [line.strip() for one in seen.requests for line in unmet_lines(one, loop_acts=seen.is_loop_acting)]
 
 
 CAPPED = memory(record(running(0), count=3), kept(OTHER, 4))
@@ -99,7 +99,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
     ),
     "a window, and the pool after it": (
         memory(
-            record(slot(0, seen=True), slot(1, seen=True), count=5),
+            record(slot(0, was_seen=True), slot(1, was_seen=True), count=5),
             windows={("a", TEMPLATE): Window(2, closed_since=NOW - 5)},
         ),
         SPILLS,
@@ -107,7 +107,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"3 in a: window of 2 since {TIME} \(\d+ s\); spills over to b in 6\d min",
     ),
     "a probe, in the words of the failure that it follows": (
-        memory(record(slot(seen=True), count=4), windows={("a", TEMPLATE): replace(FULL, retry_at=NOW - 3)}),
+        memory(record(slot(was_seen=True), count=4), windows={("a", TEMPLATE): replace(FULL, retry_at=NOW - 3)}),
         ONE_POOL,
         {},
         rf"3 in a: window of 1, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -119,14 +119,14 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"2 in a: the pool is unseen, unavailable since {TIME} \(\d+ s\): no route to host",
     ),
     "a gate": (
-        memory(record(slot(seen=True, gated=True))),
+        memory(record(slot(was_seen=True, is_gated=True))),
         SPILLS,
         {},
         rf"1 in a: held back by a gate since {TIME} \(\d+ s\); spills over to b in 6\d min; "
         r"asked for again in 58 min at the latest",
     ),
     "a place without room, and the pool after it": (
-        memory(record(slot(seen=True, failure=STOCKOUT))),
+        memory(record(slot(was_seen=True, failure=STOCKOUT))),
         TWO_POOLS,
         {},
         rf"1 in a: asked for and not running, stockout since {TIME} \(\d+ s\): ZONE_RESOURCE_POOL_EXHAUSTED; "
@@ -148,7 +148,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"2: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that are down and not of those that were given up": (
-        memory(record(running(0, down=NOW - 1), running(1), count=9, withheld=4)),
+        memory(record(running(0, down_since=NOW - 1), running(1), count=9, failed_without_slot=4)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
         rf"4: no loop has published a reason since {TIME} \(100 s\)",
@@ -179,13 +179,13 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"1 in a: the pool is unseen since {TIME} \(5 s\): its newest observation is too old or in doubt",
     ),
     "a back-off from a failure that is older than the last back-off": (
-        full(record(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600), count=2)),
+        full(record(slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600), count=2)),
         ONE_POOL,
         {},
         rf"2 in a: backoff, stockout since {TIME} \(10 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min",
     ),
     "a pool that waits for room, in the words of its machine that waits": (
-        memory(record(slot(seen=True, failure=STOCKOUT), running(1, down=NOW - 1), count=3)),
+        memory(record(slot(was_seen=True, failure=STOCKOUT), running(1, down_since=NOW - 1), count=3)),
         ONE_POOL,
         {"unmet": {REQUEST: [Unmet("a", PendingReason.BACKOFF, 1), Unmet("a", PendingReason.STARTING, 2)]}},
         rf"1 in a: backoff, stockout since {TIME} \(100 s\): ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -240,7 +240,7 @@ def test_the_failure_of_a_back_off_is_not_published_for_each_request() -> None:
 
 
 def test_a_request_that_waits_behind_another_names_it() -> None:
-    first, second = lines(status_model(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
+    first, second = lines(status_model(facts(full(record(count=1), record(count=2, id_=OTHER, read_at=NOW)))))
     assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
 
 
@@ -254,7 +254,7 @@ def test_requests_whose_machines_start_or_run_or_come_with_the_next_cycle_have_n
     assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
 
 
-TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600)
+TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600)
 BACKS_OFF = (
     rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: ZONE_RESOURCE_POOL_EXHAUSTED, "
     "last error 4 min ago"
@@ -275,7 +275,7 @@ def test_the_window_of_a_pool_is_a_line(
     one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
     (document,) = status_model(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
-    assert re.fullmatch(rf"  pool a, T: {says}", pool_line(document)), pool_line(document)
+    assert re.fullmatch(rf"  pool a, T: {says}", format_pool_line(document)), format_pool_line(document)
     assert document["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
     assert tuple(document[name] for name in names) == numbers
@@ -292,7 +292,7 @@ def test_the_window_of_a_pool_is_a_line(
 def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
     seconds_ago: float, level: int, forgotten: bool
 ) -> None:
-    one = record(TRIED, running(1, ran=NOW - seconds_ago), count=1)
+    one = record(TRIED, running(1, ran_at=NOW - seconds_ago), count=1)
     window = replace(FULL, level=level) if level else Window(6)
     seen = status_model(facts(memory(one, windows={("a", TEMPLATE): window})))
     assert [document["last_error"] is None for document in seen.pressure] == [forgotten]
@@ -304,29 +304,29 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172_800, "2 d")],
 )
 def test_durations_are_formatted_in_the_usual_unit(seconds: float, words: str) -> None:
-    assert lasting(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert local("2020-02-01T23:00:00Z") == "2020-02-02 08:00:00"
-        assert re.fullmatch(r"\d\d:\d\d:\d\d", local(format_utc(time.time())))
-        assert local(format_utc(1e18)) == format_utc(1e18)
+        assert format_local_time("2020-02-01T23:00:00Z") == "2020-02-02 08:00:00"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", format_local_time(format_utc(time.time())))
+        assert format_local_time(format_utc(1e18)) == format_utc(1e18)
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
 def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
-    failed = {"verdict": Verdict.FAILED, "failure": STOCKOUT, "gone": True}
+    failed = {"verdict": Verdict.FAILED, "failure": STOCKOUT, "is_gone": True}
     remembered = memory(
         record(
-            slot(0, **failed, closed=NOW - 90),
-            running(1, ran=NOW - 80),
-            slot(2, **failed, closed=NOW - 70),
-            slot(3, **failed, closed=NOW - 50),
+            slot(0, **failed, closed_at=NOW - 90),
+            running(1, ran_at=NOW - 80),
+            slot(2, **failed, closed_at=NOW - 70),
+            slot(3, **failed, closed_at=NOW - 50),
             count=9,
         )
     )
@@ -336,5 +336,5 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
 
 
 def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_failure() -> None:
-    (line,) = lines(status_model(facts(memory(record(slot(seen=True, tried=BROKEN, tries=1))))))
+    (line,) = lines(status_model(facts(memory(record(slot(was_seen=True, tried=BROKEN, tries=1))))))
     assert re.match(r"1 in a: starting, other since .*: ImagePullBackOff; ", line)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.loop.cycle import CycleReport
+from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Budget, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
@@ -16,7 +16,7 @@ from provisioner.telemetry.metrics import Metrics
 from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot
 
-RAN = slot(1, submitted=NOW - 90, seen=True, ran=NOW - 70)
+RAN = slot(1, submitted_at=NOW - 90, was_seen=True, ran_at=NOW - 70)
 
 
 class Meter:
@@ -48,7 +48,7 @@ class Meter:
 
 def test_machine_seconds_count_gone_machines_and_machines_of_the_last_observation() -> None:
     meter = Meter()
-    boots = slot(2, submitted=NOW - 90, seen=True)
+    boots = slot(2, submitted_at=NOW - 90, was_seen=True)
     remembered = memory(record(RAN, boots), usage={"2026-11-01": {("T", "a", ""): 5000}, "": {("", "a", ""): 250}})
     meter.record_cycle(remembered)
     assert meter.seconds is None, "before its first observation a process cannot know as much as the process before it"
@@ -63,8 +63,8 @@ def test_machine_seconds_count_gone_machines_and_machines_of_the_last_observatio
 
 def test_a_machine_that_is_found_gone_lowers_no_sum() -> None:
     meter = Meter()
-    ran = alter(RAN, submitted=NOW - 89.9999)
-    lacked = alter(ran, absent=NOW - 8.99951)
+    ran = alter(RAN, submitted_at=NOW - 89.9999)
+    lacked = alter(ran, absent_since=NOW - 8.99951)
     meter.record_cycle(memory(record(ran)), NOW - 10)
     assert meter.seconds == 80.0
     meter.record_cycle(memory(record(lacked)), NOW + 30, later=60)
@@ -77,14 +77,14 @@ def counted_without(remembered: Memory, allowed: Limits) -> Memory:
     """Return the memory after its machine is gone and its usage is counted."""
     draft = Draft(remembered, {}, allowed, NOW)
     (record_,) = remembered.requests.values()
-    draft.put(REQUEST, alter(record_.slots[1], gone=True))
+    draft.put(REQUEST, alter(record_.slots[1], is_gone=True))
     count_usage(draft)
     return draft.memory()
 
 
 def test_costs_are_exported_if_a_pool_has_a_price() -> None:
     meter = Meter()
-    remembered = memory(record(alter(RAN, submitted=NOW - 3600.0)))
+    remembered = memory(record(alter(RAN, submitted_at=NOW - 3600.0)))
     meter.record_cycle(remembered)
     assert meter.value("cost_per_hour") is None
     budget = Budget(per_hour=7.0, per_month=90.0)

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.commands.cli import run
-from provisioner.hostfactory.instance import UNUSED_KEYS
+from provisioner.hostfactory.provider_config import UNUSED_KEYS
 from provisioner.hostfactory.templates import load
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.validation import ConfigError
 from provisioner.settings import loader
 from provisioner.settings.definitions import Settings
 from provisioner.tools import file_placement

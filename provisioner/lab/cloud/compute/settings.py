@@ -40,7 +40,7 @@ class MigSpec:
     default_action_on_failure: str = "REPAIR"
     """The action on failure. REPAIR makes dead VMs, and VMs that fail their health check, again under the same name."""
     redistribution: str = "PROACTIVE"
-    """The redistribution. PROACTIVE moves VMs of a regional MIG from the fullest zone to the emptiest; else NONE."""
+    """PROACTIVE: VMs of a regional MIG move from the fullest zone to the emptiest. NONE: no redistribution."""
     target_shape: str = "EVEN"
     """The target shape of a regional MIG. Only EVEN is redistributed."""
     autoscaler_mode: str = ""

@@ -157,7 +157,7 @@ class Face:
             raise method_not_allowed()
 
     async def _respond(self, call: Call) -> web.StreamResponse:
-        """Apply the faults of the way around the call itself."""
+        """Carry out the call. Inject the faults that strike before the call or on its response."""
         if fault := self._world.strikes("hang", *call.targets):
             await self._sleep(float(fault.params.get("seconds", HANG)))
         if fault := self._world.strikes("throttled", *call.targets):

@@ -30,7 +30,7 @@ class PodEnd:
         self._steps.later(within, pod, stopped, always=True)
 
     def stop_delay(self, grace: float) -> float:
-        """Return the seconds until the containers end, by chance and by the granted grace period."""
+        """Return random seconds until the containers end, at most the grace period."""
         return min(grace, self._steps.delay(self._steps.timings.stop))
 
     def say_killing(self, pod: Stored) -> None:

@@ -9,7 +9,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import MAX_CHARACTERS, parse, refusal, unanswered_error
-from provisioner.backends.network import ANOTHER_LOGIN
+from provisioner.backends.proxies_and_authorities import ANOTHER_LOGIN
 from provisioner.model import ErrorClass, Failure
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.pod_failures import NOT_PREPARED
 from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pod_status import DEFAULT_GRACE_SECONDS, Pod
+from provisioner.backends.gke.pod_status_failures import NOT_PREPARED
 from provisioner.backends.gke.pods import Ending, Identity, Wait, get_wait, label_value, machine_of
-from provisioner.backends.responses import understood
+from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
 
 NAME = "hf-abcdefghij-000007"
@@ -342,14 +342,14 @@ def test_a_pod_that_is_starting_or_running_has_no_failure(status: dict[str, Any]
 def test_a_gated_pod_is_held_back_and_says_by_what() -> None:
     gates = [{"name": "queue.example.com/wait"}, {"name": "other"}]
     machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}, {"schedulingGates": gates}))[0]
-    assert machine.gated
+    assert machine.is_gated
     text = "SchedulingGated: waits for a gate: queue.example.com/wait, other"
     assert machine.failure == Failure(ErrorClass.OTHER, text)
 
 
 def test_a_pod_whose_gates_were_just_removed_is_starting() -> None:
     machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}))[0]
-    assert (machine.gated, machine.failure) == (False, None)
+    assert (machine.is_gated, machine.failure) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -450,8 +450,8 @@ def test_a_label_names_the_slot() -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_a_failed_observation(broken: Pod) -> None:
-    """Each observation, list and watch is inside ``understood``."""
-    with pytest.raises(BackendError), understood():
+    """Each observation, list and watch is inside ``translated_errors``."""
+    with pytest.raises(BackendError), translated_errors():
         IDENTITY.read(broken)
 
 
@@ -478,7 +478,7 @@ def test_what_many_pods_have_in_common_is_kept_once() -> None:
 )
 def test_when_its_kubelet_ends_a_pod(seconds: int | None, started: str | None, expires: float | None) -> None:
     seen = running(startTime=started)
-    assert machine_of({**seen, "spec": {"activeDeadlineSeconds": seconds}})[0].expires == expires
+    assert machine_of({**seen, "spec": {"activeDeadlineSeconds": seconds}})[0].expires_at == expires
 
 
 def ended(name: str, code: int) -> dict[str, Any]:

@@ -78,4 +78,4 @@ def test_the_token_servers_connections_are_kept_as_shortly_as_those_to_compute()
     tokens = session._auth_request_session
     assert type(tokens.get_adapter("https://oauth2.example")) is type(session.get_adapter("http://any.example"))
     pool = tokens.get_adapter("https://oauth2.example").poolmanager.connection_from_url("https://oauth2.example")
-    assert pool.ConnectionCls.__module__ == "provisioner.backends.connections"
+    assert pool.ConnectionCls.__module__ == "provisioner.backends.client_connections"

@@ -214,7 +214,7 @@ def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_deta
 )
 def test_a_machine_lacks_room_while_its_zone_or_quota_is_used_up(code: str | None, no_room: bool) -> None:
     attempt = {"errors": {"errors": [{"code": code, "message": "No."}]}} if code else {}
-    assert seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None).no_room is no_room
+    assert seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None).has_no_room is no_room
 
 
 def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
@@ -422,7 +422,7 @@ def test_an_end_that_is_known_beforehand(
     member_more: dict[str, Any], instance_more: dict[str, Any], expires: float | None
 ) -> None:
     made = seen(member(**member_more), instance(lastStartTimestamp=STARTED, **instance_more))
-    assert (made.phase, made.expires) == (Phase.RUNNING, expires)
+    assert (made.phase, made.expires_at) == (Phase.RUNNING, expires)
 
 
 @pytest.mark.parametrize(("notice", "grace"), [({"preemptionNoticeDuration": {"seconds": "120"}}, 120.0), ({}, 30.0)])

@@ -104,7 +104,7 @@ def test_a_member_that_was_taken_out_of_the_group_is_reported_while_it_runs(watc
 def test_a_member_that_was_seen_leaving_the_group_is_reported_as_well(watch: Watch) -> None:
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.pass_time(1.1)
-    assert (leaves := watch.observe().machines[ONE]).strayed
+    assert (leaves := watch.observe().machines[ONE]).is_strayed
     assert leaves.phase is Phase.RUNNING
     watch.settle()
     assert "taken out of the group and run on" in str(watch.observe().problems)

@@ -14,12 +14,12 @@ import yaml
 
 from provisioner.commands.cli import run
 from provisioner.lab.commands.simulate import SEEDS
-from provisioner.lab.virtual import progress, trial
-from provisioner.lab.virtual.measured import MEASURES
+from provisioner.lab.virtual import parallel_runs, progress
+from provisioner.lab.virtual.measures import MEASURES
 from provisioner.lab.virtual.report import Report
 from provisioner.lab.virtual.run import Result, play
 from provisioner.lab.virtual.scenario_file import catalogue
-from tests.unit.lab.virtual.test_ledger import TINY
+from tests.unit.lab.virtual.test_true_events import TINY
 
 Write = Callable[..., str]
 """A function that writes a scenario file and returns its name."""
@@ -80,15 +80,15 @@ def test_the_list_names_the_whole_catalogue(said: Said) -> None:
 
 
 def test_without_a_name_the_whole_catalogue_is_played(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(runs: list[trial.Run], jobs: int) -> Iterator[Result]:
+    def none(runs: list[parallel_runs.Run], jobs: int) -> Iterator[Result]:
         planned.extend(runs)
         yield from ()
 
-    planned: list[trial.Run] = []
-    monkeypatch.setattr(trial, "play_all", none)
+    planned: list[parallel_runs.Run] = []
+    monkeypatch.setattr(parallel_runs, "play_all", none)
     assert said()[0] == 0
     assert [*dict.fromkeys(one.scenario.name for one in planned)] == [*catalogue()]
-    assert len(planned) == len(catalogue()) * len(trial.CONTROLLERS) * SEEDS
+    assert len(planned) == len(catalogue()) * len(parallel_runs.CONTROLLERS) * SEEDS
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_broken_law_is_reported_with_the_call_that_shows_it_again(
             result.scenario, result.seed, result.controller, {**result.measures, "double": 4.0}, broken, (), ()
         )
 
-    monkeypatch.setattr(trial, "play", breaking)
+    monkeypatch.setattr(parallel_runs, "play", breaking)
     code, out, _ = said(write("my own.yaml"), "--first-seed", "7", "--seeds", "6", "--no-baselines")
     assert code == 1
     assert row(out, "provisioner")[12] == "24"
@@ -186,7 +186,7 @@ def test_a_run_that_ends_with_a_mistake_of_ours_ends_no_other(
             raise ZeroDivisionError("by chance")
         return play(scenario, seed, decide)
 
-    monkeypatch.setattr(trial, "play", failing)
+    monkeypatch.setattr(parallel_runs, "play", failing)
     code, out, _ = said(write(goals={"t90": 60}), "--seeds", "3", "--no-baselines", "-o", "json")
     runs = json.loads(out)["scenarios"]["own"]["controllers"]["provisioner"]["runs"]
     assert code == 1
@@ -319,7 +319,7 @@ def test_ctrl_c_reports_the_finished_runs(
             raise KeyboardInterrupt
         return play(scenario, seed, decide)
 
-    monkeypatch.setattr(trial, "play", interrupted)
+    monkeypatch.setattr(parallel_runs, "play", interrupted)
     code, out, err = said("--compare", write("a.yaml"), write("b.yaml"), "--out", "out")
     assert (code, err) == (130, f"Ended by Ctrl-C after {first - 1} of 10 runs.\n")
     assert out.endswith(f"{first - 1} runs of the provisioner: laws broken in 0, goals missed 0 of 0.\n")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.lab.virtual import trial
+from provisioner.lab.virtual import parallel_runs
 from provisioner.lab.virtual.plots import draw
 from provisioner.lab.virtual.report import Report
 from provisioner.lab.virtual.scenario_file import scenarios
-from tests.unit.lab.virtual.test_ledger import TINY
+from tests.unit.lab.virtual.test_true_events import TINY
 
 
 def drawn(path: Path, hours: float, *controllers: str) -> str:
@@ -18,7 +18,7 @@ def drawn(path: Path, hours: float, *controllers: str) -> str:
     scenario = scenarios({"own": {**TINY, "hours": hours}}, "test")["own"]
     report = Report({"own": scenario})
     for controller in controllers:
-        report.add(trial.played(trial.Run(scenario, 2, controller, drawn=True)))
+        report.add(parallel_runs.played(parallel_runs.Run(scenario, 2, controller, drawn=True)))
     draw(report, "own", path)
     return path.with_suffix(".svg").read_text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.lab.virtual.measured import LAWS, MEASURES
+from provisioner.lab.virtual.measures import LAWS, MEASURES
 from provisioner.lab.virtual.report import middle, percentile
 from provisioner.lab.virtual.run import Provisioner, Result, play
 from provisioner.lab.virtual.scenario_file import catalogue

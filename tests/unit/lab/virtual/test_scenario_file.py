@@ -11,7 +11,7 @@ import yaml
 
 from provisioner.files.config_error import ConfigError
 from provisioner.lab.virtual.scenario_file import read
-from tests.unit.lab.virtual.test_ledger import TINY
+from tests.unit.lab.virtual.test_true_events import TINY
 
 # A document of its own, which holds one scenario by the file's name or several scenarios by their names.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.events import InstanceEvent, parse
+from provisioner.backends.pubsub_events import InstanceEvent, parse
 from provisioner.lab.cloud.compute.operations import ApiError
 from provisioner.lab.cloud.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud

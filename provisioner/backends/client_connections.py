@@ -1,0 +1,284 @@
+"""Connections of all HTTP clients. They limit the time and the size of each response as a whole.
+
+Kubernetes is called through the pools in this module. Google (Compute Engine, token servers, the metadata server) is
+called through sessions whose adapter has such pools (``google_auth``).
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+import urllib3
+import urllib3.connection
+
+IDLE_SECONDS = 5.0
+"""Seconds without a request after which a connection is made anew, which takes milliseconds. A firewall that has
+forgotten an idle connection silently drops its packets, which costs the whole time-out of a call."""
+
+CONNECT_SECONDS = 5.0
+"""Seconds in which an address must accept a connection. After them the next address of the name is tried."""
+
+LONGEST_SECONDS = 120.0
+"""Seconds for a response whose caller sets no limit: the usual time-out of Google's clients."""
+
+HEAD_BYTES = 1 << 18
+"""Bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB of a request's head, and
+send less."""
+
+BODY_BYTES = 20 << 20
+"""Bytes of a response's body, decompressed. The largest list that we ask for, a page of 500 pods of 20 kB each, has
+half of that. An unpaged list of the largest group has 6 MB."""
+
+MOST_VALUES = 1_500_000
+"""Values of a document, counted by commas and brackets. The smallest values, empty lists, use twenty times as many
+bytes in memory as in a response. A page of 500 pods of 20 kB each has a million if managed fields fill the pods."""
+
+LINE_BYTES = 4 << 20
+"""Bytes of a piece of a stream, such as a watch event. An API server accepts no object of more than 3 MB."""
+
+PAGE, MOST_PAGES = 500, 400
+"""Objects of a page, and pages of a list: enough for the pods of the largest GKE cluster."""
+
+PIECE = 1 << 16
+"""Bytes of a body that are read at once."""
+
+Connections = TypeVar("Connections", bound=urllib3.PoolManager)
+
+
+class LateResponse(urllib3.exceptions.ReadTimeoutError):
+    """A response that has not ended in its time."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+
+
+class LargeResponse(urllib3.exceptions.HTTPError):
+    """A response that is larger than allowed."""
+
+
+class LargeBody(LargeResponse):
+    """A response whose body is larger than allowed."""
+
+
+class Allowance:
+    """The time and the bytes that a response has left."""
+
+    def __init__(self, call: str, seconds: float | None, began: float) -> None:
+        """Limit a response. ``call``: address, method and path for messages. ``began``: monotonic time of the
+        request."""
+        self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
+        self._deadline = began + self._seconds
+        self.too_large = LargeResponse
+        self.allow(HEAD_BYTES)
+
+    def allow(self, size: int) -> None:
+        """Allow ``size`` bytes for the next part of the response, in the time that is left."""
+        self._bytes_allowed = self._bytes_left = size
+
+    def renew(self, size: int) -> None:
+        """Begin another part of the response with the full time again."""
+        self._deadline = time.monotonic() + self._seconds
+        self.allow(size)
+
+    def seconds(self) -> float:
+        """Return the seconds that are left. Raise LateResponse if the time is over."""
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise self.late_error()
+        return left
+
+    def late_error(self) -> LateResponse:
+        """Return the error for a response that did not end in its time."""
+        return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
+
+    def take(self, count: int) -> None:
+        """Count bytes. Raise LargeResponse for the first byte above the limit."""
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise self.size_error(f"{self._bytes_allowed >> 10} KiB")
+
+    def size_error(self, size: str) -> LargeResponse:
+        """Return the error for a response, or a part of a response, of more than ``size``."""
+        return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
+
+
+class _Source(io.RawIOBase):
+    """The bytes of a socket, limited by their allowance."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, allowance: Allowance) -> None:
+        self._raw, self._sock, self._allowance = raw, sock, allowance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self._allowance.seconds())
+        try:
+            count: int = self._raw.readinto(buffer)
+        except TimeoutError as error:
+            raise self._allowance.late_error() from error
+        self._allowance.take(count)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """A response, also of a proxy to CONNECT, that reads no more than its allowance."""
+
+    def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.allowance = allowance
+        self.fp = io.BufferedReader(_Source(self.fp.detach(), sock, allowance))
+
+    def begin(self) -> None:
+        super().begin()
+        self.allowance.too_large = LargeBody
+        self.allowance.allow(BODY_BYTES)
+
+
+_lookups: dict[Any, Future[Any]] = {}
+_lookups_lock = threading.Lock()
+
+
+def _lookup(*question: Any) -> Future[Any]:
+    """Return a future with the result of ``getaddrinfo``, which has no time-out. All calls share a name's thread."""
+
+    def look_up() -> None:
+        try:
+            settle = partial(found.set_result, socket.getaddrinfo(*question))
+        except Exception as error:  # noqa: BLE001 - each waiting call raises it
+            settle = partial(found.set_exception, error)
+        with _lookups_lock:  # Remove the question first, so that a later call resolves the name anew.
+            del _lookups[question]
+        settle()
+
+    with _lookups_lock:
+        if question in _lookups:
+            return _lookups[question]
+        found: Future[Any] = Future()
+        threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        _lookups[question] = found
+        return found
+
+
+class _Bounded(urllib3.connection.HTTPConnection):
+    """A connection whose time-out covers a whole call: connecting (also to a proxy and by TLS), request, response."""
+
+    _began, _called, _is_new = 0.0, "", False
+    _allowance: Allowance
+
+    @property
+    def is_connected(self) -> bool:
+        """Return False also after ``IDLE_SECONDS`` without a request, so that the pool connects anew."""
+        return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
+
+    def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
+        self._called = f"{method} {url.partition('?')[0]}"
+        if not self._is_new:
+            self._began = time.monotonic()
+        elif self.sock is not None:
+            self.sock.settimeout(self._allowance.seconds())
+        super().putrequest(method, url, *arguments, **options)
+
+    def connect(self) -> None:
+        self._began, self._is_new = time.monotonic(), True
+        self._allow()
+        super().connect()
+
+    def getresponse(self) -> Any:
+        self._allow()
+        self._is_new = False
+        response = super().getresponse()
+        response.allowance = self._allowance  # type: ignore[attr-defined]
+        return response
+
+    def _allow(self) -> None:
+        """Limit the next response, also a proxy's, to the time of the call."""
+        call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
+        self._allowance = Allowance(call, self.timeout, self._began)
+        self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
+
+    def _new_conn(self) -> socket.socket:
+        """Connect to the first address that accepts. Each address gets an equal part of the time that is left."""
+        name, whole = self._dns_host, self.timeout
+        addresses = self._addresses()
+        failure: Exception = self._allowance.late_error()
+        try:
+            while addresses:
+                part = self._allowance.seconds() / len(addresses)
+                self._dns_host, self.timeout = addresses.pop(0), min(CONNECT_SECONDS, part)
+                try:
+                    connected = super()._new_conn()
+                except (urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.NewConnectionError) as error:
+                    failure = error
+                else:
+                    connected.settimeout(self._allowance.seconds())
+                    return connected
+        finally:
+            self._dns_host, self.timeout = name, whole
+        raise failure
+
+    def _addresses(self) -> list[str]:
+        """Return the addresses of the host. Raise an error of urllib3 if it has none."""
+        family = urllib3.util.connection.allowed_gai_family()
+        lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
+        try:
+            found = lookup.result(self._allowance.seconds())
+        except (TimeoutError, LateResponse) as error:
+            text = f"{self.host}: the time of the call has ended before an address of this name was found"
+            raise urllib3.exceptions.ConnectTimeoutError(self, text) from error
+        except socket.gaierror as error:
+            raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error
+        except UnicodeError as error:
+            raise urllib3.exceptions.LocationParseError(f"{self._dns_host!r}: {error}") from error
+        return [str(address[0]) for *_, address in found]
+
+    def _tunnel(self) -> None:
+        super()._tunnel()
+        self.sock.settimeout(self._allowance.seconds())  # for TLS
+
+
+class _BoundedTLS(_Bounded, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Bounded
+
+
+class _PoolTLS(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _BoundedTLS
+
+
+def limit_responses(connections: Connections) -> Connections:
+    """Limit responses in time and size, reopen connections idle for ``IDLE_SECONDS``, return the same object."""
+    connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
+    return connections
+
+
+def read_body(response: Any) -> bytes:
+    """Return the whole body of a response, decompressed. Raise an error of urllib3 if the body does not end
+    properly."""
+    pieces, size = [], 0
+    try:
+        while piece := response.read1(PIECE, decode_content=True):
+            pieces.append(piece)
+            size += len(piece)
+            if size > BODY_BYTES:
+                raise response.allowance.size_error(f"{BODY_BYTES >> 20} MiB")
+    except BaseException:
+        response.close()
+        raise
+    body = b"".join(pieces)
+    if size > MOST_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise response.allowance.size_error(f"{MOST_VALUES} values")
+    return body

@@ -1,0 +1,131 @@
+"""Reasons why pods wait, read from Events of the cluster autoscaler and of kubelets while pods wait.
+
+They are messages, never state. A lost, late or refused Event changes no machine, only what operators read about it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Readings
+from provisioner.backends.gke.api import KubeApi, words
+from provisioner.backends.gke.pod_cache import FAILED
+from provisioner.backends.gke.pod_caches import PodCaches
+from provisioner.backends.gke.pod_status_failures import NOT_PREPARED
+from provisioner.backends.gke.pods import Wait
+from provisioner.backends.responses import translated_errors
+from provisioner.model import ErrorClass, Failure
+
+log = logging.getLogger(__name__)
+
+Event = Mapping[str, Any]
+
+NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
+OF_NO_NODE = (NOT_TRIGGERED, TRIGGERED, FAILED)
+"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second the later reason here
+counts. A message of FailedScheduling is in the pod's own condition already."""
+
+OF_A_NODE = (
+    *("FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedPrepareDynamicResources"),
+    *("NetworkNotReady", "FailedCreatePodSandBox", "FailedCreatePodContainer"),
+)
+"""Reasons of Events on pods that have a node, from kubelets and from the controller that attaches volumes."""
+
+SYMPTOM = "Unable to attach or mount volumes"
+"""A message of FailedMount, repeated every two minutes, that names the missing volumes and no cause."""
+
+QUOTA = "quota exceeded"
+"""Words in GKE's FailedScaleUp (``GCE quota exceeded``). All other messages, such as ``GCE out of resources``,
+``IP space exhausted`` or a used-up reservation, mean a place without machines."""
+
+NO_ADDRESS = (
+    *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
+    *("no more free addresses", "ranges are exhausted", "range is full", "failed to assign an ip address"),
+)
+"""Words in FailedCreatePodSandBox, in lower case, by which network plug-ins (host-local, Cilium, Calico, those of AWS
+and Azure) report that the node has no free addresses for pods."""
+
+
+class PodEvents:
+    """A reader in the background for the Events on waiting pods in these caches."""
+
+    def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
+        self._api, self._caches = api, caches
+        self._path = f"/api/v1/namespaces/{namespace}/events"
+        self._readings = Readings(f"events {self._path}")
+
+    def observe(self) -> None:
+        """Begin to read if pods have waited long enough and the pause is over. Return at once."""
+        self._readings.begin(self._api.times.events, self._next_reading)
+
+    def _next_reading(self) -> Callable[[], None] | None:
+        waiting = self._caches.waiting(self._api.times.waiting)
+        return partial(self._read, waiting) if waiting else None
+
+    def close(self) -> None:
+        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
+        self._readings.close()
+
+    def _read(self, waiting: Collection[Wait]) -> None:
+        """Read the Events on these pods, and store their reasons in the caches."""
+        stages = {wait.placed for wait in waiting}
+        reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
+        try:
+            with translated_errors():
+                explained = explanations(self._list(reasons), waiting)
+        except BackendError as error:
+            log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
+            self._readings.put_off(error.retry_after or 0.0)
+            return
+        self._caches.explain(explained)
+
+    def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
+        """Yield the Events on pods with these reasons. Each reason is a list of its own, because a selector names only
+        one."""
+        for reason in reasons:
+            selector = f"involvedObject.kind=Pod,reason={reason}"
+            yield from self._api.items(self._path, {"fieldSelector": selector})
+
+
+def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
+    """Return the last message about each of these pods; for a pod on a node without a message, what the pod lacks."""
+    said: dict[Wait, list[Event]] = {}
+    for event in events:
+        reason = event.get("reason")
+        wait = Wait(str((event.get("involvedObject") or {}).get("uid")), reason in OF_A_NODE)
+        if wait in waiting and (wait.placed or reason in OF_NO_NODE):
+            said.setdefault(wait, []).append(event)
+    silent = {wait: NOT_PREPARED for wait in waiting if wait.placed}
+    return silent | {wait: _failure(_newest_event(of_pod)) for wait, of_pod in said.items()}
+
+
+def _newest_event(events: Iterable[Event]) -> Event:
+    """Return the newest Event, unless it says less than the Event before."""
+    word: Event = {}
+    for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
+        symptom = str(event.get("message")).startswith(SYMPTOM)
+        if not (word and symptom) and not (event["reason"] == NOT_TRIGGERED and word.get("reason") == FAILED):
+            word = event
+    return word
+
+
+def _last_time(event: Event) -> str:
+    """Return the last time of an Event in the API's sortable format. Old and new Events have it in different fields."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
+
+
+def _failure(event: Event) -> Failure:
+    """Return an Event as the reason why a pod does not run."""
+    reason, message = str(event["reason"]), str(event.get("message") or "")
+    return Failure(_error_class(reason, message.lower()), words(f"{reason}: {message}"))
+
+
+def _error_class(reason: str, message: str) -> ErrorClass:
+    if reason in OF_A_NODE:
+        return ErrorClass.STOCKOUT if any(sign in message for sign in NO_ADDRESS) else ErrorClass.OTHER
+    return ErrorClass.QUOTA if reason == FAILED and QUOTA in message else ErrorClass.STOCKOUT

@@ -1,0 +1,204 @@
+"""Proxies and private certificate authorities on the way to the clouds.
+
+Each client reads them from its own environment variables. This module sets these variables once, for the process and
+for the plugins that it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass
+
+BUNDLE = "REQUESTS_CA_BUNDLE"
+"""Variable of requests, and so of Google's REST clients and tokens."""
+
+BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
+"""Variables of requests, of gRPC (Pub/Sub), and of plugins and all other programs built on OpenSSL or Go."""
+
+PROXY_FILE = "HTTPS_PROXY_FILE"
+"""Variable that names a file with the proxy's address, so that no manifest, unit or environment contains its password.
+"""
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254", "localhost", "127.0.0.1")
+"""Hosts that are never called through a proxy. The metadata server would describe the proxy's host instead of ours,
+and ``localhost``, with the embedded cloud, would be the proxy's own."""
+DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
+"""Variables that name further local hosts: another metadata server, the API server of a pod's own cluster."""
+
+TUNNEL_REFUSED = "Tunnel connection failed: 407"
+"""Beginning of the error of Python's HTTP client if a proxy wants another login; the rest is the proxy's text."""
+ANOTHER_LOGIN = (
+    "the proxy wants another login than ours (HTTP 407): correct name and password in HTTPS_PROXY, or in the file that "
+    f"{PROXY_FILE} names, and start again"
+)
+NO_ADDRESS = (
+    "expected an address such as http://proxy:3128, or http://name:password@proxy:3128, in which a special character "
+    "is written as %40 is for @"
+)
+"""Hint without the address, because the address may contain a password."""
+
+LONGEST_WAIT_SECONDS = 300.0
+"""Longest Retry-After that is followed, in seconds. API servers ask for one second."""
+
+WARNING_SECONDS = 30 * 86_400.0
+"""Seconds before an authority's end from which a warning is given."""
+
+
+def prepare(ca_bundle: Path | None) -> None:
+    """Set proxy and authorities for every client of this process.
+
+    Raise BackendError for an unusable bundle, an unreadable proxy file, or an invalid proxy address.
+    """
+    environment = os.environ
+    if file := environment.get(PROXY_FILE):
+        environment["HTTPS_PROXY"] = environment["https_proxy"] = _read_proxy(file)
+    for name in PROXIES:
+        if (proxy := environment.get(name)) and not environment.get(name.lower()):
+            environment[name.lower()] = proxy  # gRPC reads only the name in lower case.
+    if not _is_proxy_address(environment.get("https_proxy", "")):
+        raise _unusable_error(file or "", PROXY_FILE if file else "HTTPS_PROXY", NO_ADDRESS)
+    if any(environment.get(name.lower()) for name in PROXIES):
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(_direct_hosts(environment))
+    given = str(ca_bundle or environment.get(BUNDLE, ""))
+    if given:
+        _read_authorities(given, "ca_bundle" if ca_bundle else BUNDLE)
+        environment.update(dict.fromkeys(BUNDLES, given))
+
+
+def get_ca_bundle() -> str | None:
+    """Return the file of authorities that ``prepare`` has set; None for the system's authorities."""
+    return os.environ.get(BUNDLE) or None
+
+
+def proxy_login(proxy: str | None) -> dict[str, str]:
+    """Return the header with name and password of the proxy's address, because urllib3 does not read them from
+    there."""
+    address = urlsplit(proxy or "")
+    if not address.username:
+        return {}
+    login = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return {"proxy-authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
+    """Return the failure of a call, of class ``kind``; DENIED if the proxy refuses our login.
+
+    Another call would be refused in the same way, and may lock the account.
+    """
+    if TUNNEL_REFUSED in str(error):
+        return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
+    return BackendError(kind, text)
+
+
+def seconds_until(retry_after: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, which has seconds or a date; None without a header."""
+    if not retry_after:
+        return None
+    if retry_after.isdecimal():
+        return min(LONGEST_WAIT_SECONDS, float(retry_after))
+    until = epoch_of(retry_after)
+    return None if until is None else min(LONGEST_WAIT_SECONDS, max(0.0, until - time.time()))
+
+
+def epoch_of(date: str) -> float | None:
+    """Return the epoch seconds of a date in HTTP's format; None for another format."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
+    """Return a key that changes if any of the files changes, appears or disappears."""
+    return tuple(_key(file) for file in files)
+
+
+def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
+    try:
+        status = os.stat(file or "")
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
+    """Return warnings on the bundle's authorities that have ended or soon will. Raise BackendError as ``prepare`` does.
+
+    Only a configured bundle is checked, because a system's bundle always contains some authorities that have ended.
+    """
+    messages = []
+    for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
+        ends = ssl.cert_time_to_seconds(str(authority["notAfter"]))
+        if ends < wall + WARNING_SECONDS:
+            word = "ended" if ends < wall else "ends"
+            day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+            name = _authority_name(authority)
+            messages.append(f"ca_bundle {ca_bundle}: the authority {name} {word} on {day}; put its successor in")
+    return messages
+
+
+def _read_proxy(file: str) -> str:
+    """Return the proxy's address; empty if there is none. Raise BackendError if the file cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise _unusable_error(file, PROXY_FILE, reason) from error
+
+
+def _is_proxy_address(address: str) -> bool:
+    """Return True for an empty address, or one that all clients understand alike: some need a scheme, others reject
+    it."""
+    try:
+        parts = urlsplit(address)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    rest = parts.path.strip("/") or parts.query or parts.fragment
+    return not address or bool(whole and not rest and address.split() == [address])
+
+
+def _direct_hosts(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the hosts that are reached without a proxy: the configured hosts, and hosts that are always local."""
+    named = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
+    local = [environment[name] for name in DIRECT_BY_NAME if environment.get(name)]
+    hosts = [*(name.strip() for name in named), *DIRECT, *local, *(host.rpartition(":")[0] for host in local)]
+    yield from dict.fromkeys(filter(None, hosts))
+
+
+def _read_authorities(file: str, setting: str) -> list[dict[str, Any]]:
+    """Return the authorities in a bundle. Raise BackendError if there are none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=file)
+    except OSError as error:
+        # OpenSSL's own message for a file without certificates does not help.
+        reason = "it holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+        raise _unusable_error(file, setting, reason) from error
+    authorities = context.get_ca_certs()
+    if not authorities:
+        raise _unusable_error(file, setting, "it holds no certificate authority (PEM)")
+    if all(ssl.cert_time_to_seconds(str(one["notAfter"])) < time.time() for one in authorities):
+        raise _unusable_error(file, setting, "all its authorities have ended")
+    return authorities
+
+
+def _unusable_error(file: str, setting: str, reason: str | None) -> BackendError:
+    named = f"{setting} {file}".rstrip()
+    return BackendError(ErrorClass.INVALID, f"{named} cannot be used: {reason}; correct it, or leave it out")
+
+
+def _authority_name(authority: Mapping[str, Any]) -> str:
+    """Return an authority's common name, or all parts of its name."""
+    parts = {key: value for part in authority["subject"] for key, value in part}
+    return str(parts.get("commonName") or ", ".join(parts.values()))

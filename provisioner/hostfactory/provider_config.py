@@ -1,0 +1,304 @@
+"""A provider instance: its directories by HostFactory's environment, and its ``<inst>prov_config.json``.
+
+The file is read liberally because sites write it by hand and HF rewrites it; every mistake is named. No logger. The
+scripts import this at every call, hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from provisioner.files.config_error import Problem
+from provisioner.files.safe_open import read_regular
+
+TEMPLATE_ID = r"[0-9A-Za-z_-]{1,64}"
+"""Pattern of the templateIds that HF allows."""
+
+UNUSED_KEYS = frozenset(
+    {
+        "HF_DBDIR",
+        "AUTO_RUN_TRIM_DB_CMD",
+        "RETURNED_VM_TTL",
+        "GKE_POLLING_INTERVAL",
+        "GKE_REQUEST_TIMEOUT",
+        "ACCEPT_PROPAGATED_LOG_SETTING",
+    }
+)
+"""Keys of other connectors, mostly Google's, that have no effect here."""
+
+UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
+"""Prefixes of Google's keys for custom resources and messages. Of these, only ``GKE_CRD_NAMESPACE`` has an effect here.
+"""
+
+LARGEST = 16 * 1024 * 1024
+"""Largest size of a file, in bytes: ten times the size of ten thousand templates, HF's most."""
+
+DEEPEST = 60
+"""Deepest nesting of a document, in levels: far more than HF writes, far fewer than Python's stack allows."""
+
+SHOWN_CHARACTERS = 60
+"""Characters of a wrong value that are shown: enough to find the value, too few to fill a line of the log."""
+
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
+"""Directory of the scripts: their package is installed beside this one."""
+
+
+class TemplatesError(Exception):
+    """A file cannot be used at all; the message is one line."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DirectoryError(Exception):
+    """The environment does not name a required directory; the message is one line that names the variable."""
+
+
+class Digests(NamedTuple):
+    """The digests of both files of a provider instance."""
+
+    config: str
+    templates: str
+
+
+def digest_of(document: object) -> str:
+    """Return eight hexadecimal digits that depend on no white space and no order of keys.
+
+    The digest guards against mistakes, not against malice.
+    """
+    import zlib  # Imported here because most script calls read no template.
+
+    return f"{zlib.crc32(json.dumps(document, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
+
+
+class ProviderConfig(NamedTuple):
+    """The values of ``<inst>prov_config.json``; empty or the default if the key is absent."""
+
+    templates_filename: str = ""
+    log_file: str = ""
+    log_level: str = "INFO"
+    log_max_megabytes: float = 10.0
+    """Size in megabytes at which the scripts' log is rotated."""
+    log_max_rotate: int = 5
+    """Number of rotated logs that are kept; 0 turns rotation off."""
+    gcp_project_id: str = ""
+    gcp_credentials_file: str = ""
+    gcp_instance_prefix: str = ""
+    """Prefix of machine names in lower case; users of Google's connector write it with a final ``-``."""
+    gke_kubeconfig: str = ""
+    gke_namespace: str = ""
+    unused: tuple[str, ...] = ()
+    """Known keys in the file that have no effect here."""
+    unknown: tuple[str, ...] = ()
+    """Unknown keys in the file."""
+
+
+class ConfigFile(NamedTuple):
+    """The provider config as read: its values, its mistakes, and the JSON document."""
+
+    config: ProviderConfig
+    problems: tuple[Problem, ...]
+    document: Mapping[str, object]
+
+
+class Directories:
+    """The directories of a provider instance. A property raises DirectoryError if the environment lacks its value."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self._config_files: dict[str, ConfigFile] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME with LSF."""
+        name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
+        if not re.fullmatch(TEMPLATE_ID, name):
+            words = (
+                "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {format_value(name)}"
+            )
+            raise DirectoryError(f"HF_PROVIDER_NAME: {words}")
+        return name
+
+    @property
+    def is_lsf(self) -> bool:
+        """Return True if LSF's resource connector is the caller, instead of HostFactory."""
+        return not self.environment.get("HF_PROVIDER_NAME") and bool(self.environment.get("PROVIDER_NAME"))
+
+    @property
+    def conf(self) -> str:
+        """Return the directory of the instance's two files. With LSF they are in ``conf`` below the given directory."""
+        own = self._own_directory("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf")
+        directory = own or self.environment.get("PRO_CONF_DIR")
+        if not directory:
+            raise DirectoryError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
+        deeper = os.path.join(directory, "conf")
+        return deeper if not self.environment.get("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else directory
+
+    @property
+    def state(self) -> str:
+        """Return the state directory: HF's work directory, or with LSF a directory in its data directory.
+
+        LSF's data directory is shared by all providers.
+        """
+        directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
+        if not directory and (data := self.environment.get("PRO_DATA_DIR")):
+            directory = os.path.join(data, self.name)
+        if not directory:
+            raise DirectoryError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
+        return directory
+
+    @property
+    def logs(self) -> str:
+        """Return the directory of the log; empty if the environment defines none, and then no log is written."""
+        directory_path = self.environment.get("HF_PROVIDER_LOGDIR") or self._common_directory("HF_LOGDIR", "log")
+        return directory_path or self.environment.get("PRO_LSF_LOGDIR", "")
+
+    @property
+    def registrations(self) -> str:
+        """Return the directory of HF's registration files, HF's common configuration directory; empty if unknown."""
+        return self._common_directory("HF_CONFDIR", "conf")
+
+    @property
+    def host(self) -> str:
+        """Return the name of the machine that HostFactory runs on, as it is part of the log's file name."""
+        return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
+
+    def config_file(self, path: str) -> ConfigFile:
+        """Return the provider config of a file, which is read once. Raises TemplatesError."""
+        if path not in self._config_files:
+            self._config_files[path] = load_config(path)
+        return self._config_files[path]
+
+    def _own_directory(self, own: str, common: str, under_top: str) -> str:
+        """Return the instance's own directory, else its directory below HF's common one; empty if unknown."""
+        if directory_path := self.environment.get(own):
+            return directory_path
+        directory = self._common_directory(common, under_top)
+        return directory and os.path.join(directory, "providers", self.name)
+
+    def _common_directory(self, name: str, under_top: str) -> str:
+        """Return HF's common directory by its variable, which HF's profile may lack, else below HF_TOP; else empty."""
+        top = self.environment.get("HF_TOP")
+        return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
+
+
+def load_config(path: str) -> ConfigFile:
+    """Read the provider config; return the defaults if there is no such file.
+
+    The default replaces a value that cannot be used. Raises TemplatesError if the file is not a JSON object.
+    """
+    values = read_json(path) if os.path.lexists(path) else {}
+    if not isinstance(values, dict):
+        raise TemplatesError(path, f"expected a JSON object, got {format_value(values)}")
+    problems: list[Problem] = []
+    fields: dict[str, Any] = {"unused": (), "unknown": ()}
+    for key, value in values.items():
+        if key not in FIELDS:
+            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
+            fields[use] = (*fields[use], key)
+        elif value not in (None, ""):
+            words, usable = _usable(key, value)
+            if usable is None:
+                problems.append(Problem(path, key, format_expected(words, value)))
+            else:
+                fields[FIELDS[key]] = usable
+    config = ProviderConfig(**fields)
+    config = config._replace(
+        log_level=config.log_level.upper(),
+        log_max_rotate=int(config.log_max_rotate),
+        gcp_instance_prefix=config.gcp_instance_prefix.lower(),
+    )
+    return ConfigFile(config, tuple(problems), values)
+
+
+def _usable(key: str, value: object) -> tuple[str, str | float | None]:
+    """Return a description of valid values, and the value converted for use; None instead if it is invalid."""
+    if key.startswith("LOG_MAX_"):
+        return "a number of at least 0", as_number(value)
+    if not isinstance(value, str):
+        return "a text", None
+    return "printable characters", value if value.isprintable() else None
+
+
+def read_json(path: str) -> object:
+    """Read the JSON document in a file, with or without a byte order mark. Raises TemplatesError."""
+    try:
+        content = read_regular(path, most=LARGEST)
+    except OSError as error:
+        raise TemplatesError(path, error.strerror or str(error)) from error
+    try:
+        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise TemplatesError(path, f"not JSON: {error}") from error
+    if _is_too_deep(document):
+        raise TemplatesError(path, f"nested more than {DEEPEST} levels deep")
+    return document
+
+
+def _is_too_deep(document: object) -> bool:
+    """Return True if the nesting exceeds ``DEEPEST``. The stack may suffice to read a document but not to print it."""
+    level = [document]
+    for _ in range(DEEPEST):
+        deeper: list[object] = []
+        for whole in level:
+            if isinstance(whole, dict):
+                deeper += whole.values()
+            elif isinstance(whole, list):
+                deeper += whole
+        if not deeper:
+            return False
+        level = deeper
+    return True
+
+
+def _finite(written: str) -> float:
+    """Convert a number. Raises ValueError for NaN and 1e999, which Python accepts but cannot print as valid JSON."""
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"{written} is not a JSON number")
+    return number
+
+
+def format_value(value: object) -> str:
+    """Return a wrong value as its file contains it: short JSON on one line."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # The stack was a few calls less deep when the value was read.
+        return "a value nested too deeply to show"
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def format_expected(words: str, value: object) -> str:
+    """Return the message for a value that does not match the description ``words``."""
+    return f"expected {words}, got {format_value(value)}"
+
+
+FIELDS = {
+    "HF_TEMPLATES_FILENAME": "templates_filename",
+    "LOGFILE": "log_file",
+    "LOG_LEVEL": "log_level",
+    "GCP_PROJECT_ID": "gcp_project_id",
+    "GCP_CREDENTIALS_FILE": "gcp_credentials_file",
+    "GCP_INSTANCE_PREFIX": "gcp_instance_prefix",
+    "GKE_KUBECONFIG": "gke_kubeconfig",
+    "GKE_CRD_NAMESPACE": "gke_namespace",
+    "LOG_MAX_FILE_SIZE": "log_max_megabytes",
+    "LOG_MAX_ROTATE": "log_max_rotate",
+}
+"""Fields of ProviderConfig by the keys of Google's connector. The values of ``LOG_MAX_`` keys are numbers."""
+
+
+def as_number(value: object) -> float | None:
+    """Return a number of at least 0, which may be written as a text; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    written = str(value).strip()
+    return float(written) if re.fullmatch(r"[0-9]{1,15}(\.[0-9]+)?", written) else None

@@ -1,0 +1,171 @@
+"""Carry out plans: one batch per pool at a time, each in its own thread, so that a slow pool delays no other."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from provisioner.backends import Backend, Ended, Recording
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Transition, Verdict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The actions of one pool in one cycle. Deletes usually come first because they make room for creates."""
+
+    pool: str
+    deletes: tuple[Delete, ...]
+    creates: tuple[Create, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The result of a batch."""
+
+    pool: str
+    outcomes: tuple[Outcome, ...]
+    unsent: tuple[Action, ...]
+    """Actions for which no call was started."""
+
+    @classmethod
+    def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
+        """Return the result of a batch from the outcomes of the actions that were tried."""
+        tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
+        every: list[Action] = [*batch.deletes, *batch.creates]
+        unsent = [action for action in every if (type(action), action.name) not in tried]
+        return cls(batch.pool, tuple(outcomes), tuple(unsent))
+
+
+def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
+    """Group the actions of a plan by pool."""
+    by_pool = defaultdict[str, tuple[list[Delete], list[Create]]](lambda: ([], []))
+    for delete in deletes:
+        by_pool[delete.pool][0].append(delete)
+    for create in creates:
+        by_pool[create.pool][1].append(create)
+    return [Batch(pool, tuple(gone), tuple(made)) for pool, (gone, made) in by_pool.items()]
+
+
+def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
+    """Do a batch now. Never raises: if a backend fails, the outcomes are unknown until the next observations."""
+    calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
+        (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
+        (batch.creates, lambda: backend.create(batch.creates, may_start)),
+    ]
+    outcomes: list[Outcome] = []
+    for actions, call in reversed(calls) if creates_first else calls:
+        outcomes += _guarded(actions, call, batch.pool)
+    return Results.of(batch, outcomes)
+
+
+def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool: str) -> list[Outcome]:
+    if not actions:
+        return []
+    try:
+        return call()
+    except Exception as error:  # A bug in one backend must not stop the other pools.
+        log.exception("Backend failed during a batch", extra={"pool": pool})
+        failure = Failure(ErrorClass.UNAVAILABLE, f"internal error: {error}")
+        return [Outcome(action, failure) for action in actions]
+
+
+class Actors(Protocol):
+    """The interface of a component that carries out batches."""
+
+    def busy(self) -> Set[str]:
+        """Return the pools with a batch under way."""
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Start a batch of a pool that is not busy."""
+
+    def collect(self) -> list[Results]:
+        """Return the results of the batches that ended since the last call."""
+
+
+class ThreadedActors:
+    """Actors that run each batch in a thread of its own, and call ``wake`` when a batch has ended."""
+
+    def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
+        self._backends = backends
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
+        self._ended: list[Results] = []
+        self._kept_waiting: set[str] = set()
+        """Pools whose deletes left no time for creates. Their next batch begins with creates, so that some start."""
+
+    def busy(self) -> Set[str]:
+        """Return the pools whose batch is under way or not yet collected."""
+        with self._lock:
+            return frozenset(self._threads) | {results.pool for results in self._ended}
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Start a batch in a thread of its own."""
+        run = contextvars.copy_context().run
+        thread = threading.Thread(target=run, args=(self._run, batch, may_start), name=f"act-{batch.pool}", daemon=True)
+        with self._lock:
+            self._threads[batch.pool] = thread
+        thread.start()
+
+    def collect(self) -> list[Results]:
+        """Return the results of the batches that ended since the last call."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        return ended
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until no batch is under way, at most ``seconds``; return False if some batch still is."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._threads
+
+    def _run(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        creates_first = batch.pool in self._kept_waiting
+        results = carry_out(batch, self._backends[batch.pool], may_start, creates_first=creates_first)
+        with self._lock:
+            if results.outcomes and batch.creates and set(batch.creates) <= set(results.unsent):
+                self._kept_waiting.add(batch.pool)
+            else:
+                self._kept_waiting.discard(batch.pool)
+            self._ended.append(results)
+            del self._threads[batch.pool]
+        self._wake()
+
+
+def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
+    """Ask each place that can to record its machines that ended by themselves. The records are for operators only."""
+    ends = defaultdict[str, list[Ended]](list)
+    for close in closes:
+        if (end := _ended(close)) is not None:
+            ends[close.slot.pool].append(end)
+    for pool, pool_ends in ends.items():
+        backend = backends.get(pool)
+        if isinstance(backend, Recording):
+            backend.record_ends(pool_ends)
+
+
+def _ended(close: Transition) -> Ended | None:
+    """Return a machine's end; None if HF returned the machine, an operator cancelled it, or it never existed."""
+    slot = close.slot
+    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (
+        slot.observed.was_seen or slot.observed.is_accepted
+    ):
+        return None
+    return Ended(
+        slot.name,
+        slot.request,
+        close.template,
+        uid=slot.observed.fingerprint.uid,
+        lost=close.is_lost,
+        cause=slot.observed.cause,
+        failure=slot.failure,
+    )

@@ -1,0 +1,286 @@
+"""Start-up: read intent and memory from files, and rebuild a memory that is lost or old.
+
+This module decides which memory the loop continues with. The cycle records that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from provisioner.hostfactory import Answer
+from provisioner.loop.clock import Clock
+from provisioner.model import (
+    LONG_AGO,
+    Brake,
+    BrakeReason,
+    Distrusted,
+    Intent,
+    Limits,
+    Memory,
+    Moment,
+    Observation,
+    Snapshot,
+)
+from provisioner.names import get_request_id
+from provisioner.planning.core.usage import restore_usage
+from provisioner.planning.recover.rebuild import (
+    RecoveryInputs,
+    find_distrusted,
+    make_first_memory,
+    rebuild_memory,
+    recover_answers,
+)
+from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
+from provisioner.state.protocols import State
+
+LONE_MEMORY = (
+    "memory.json has no lock file, so it may be an old copy. "
+    "`provisioner recover` names the machines that it does not contain."
+)
+
+
+REWRITE_SECONDS = 1200.0
+"""Seconds after which an unchanged memory is written again to record the loop time. A new loop continues from that time
+and counts a gap of at most an hour, so otherwise the hours of a quiet grid would be lost."""
+
+
+class CachedIntent:
+    """Intent as the loop last read it."""
+
+    def __init__(self, state: State, provisioner: str, check: Callable[[], None]) -> None:
+        self._state = state
+        self._provisioner = provisioner
+        self._check = check
+        """Raises SupersededError if a newer loop is active."""
+        self._signature: object = None
+        self.latest: Intent | None = None
+        """Intent as last read; None before HF's first request."""
+        self.newest = 0
+        """Newest generation of intent.json ever written. It exceeds intent's own if an old copy was restored."""
+
+    def read(self, *, starting: bool) -> Intent | None:
+        """Return the newest intent; None before HF's first request, if the loop is ``starting`` without a memory.
+
+        Raises StateMissing if the file vanished, StateError if it belongs to another provider instance.
+        """
+        signature = self._state.intent.signature()
+        if signature is None or signature != self._signature:
+            try:
+                self.latest, self.newest = self._state.intent.read_newest()
+            except StateMissing:
+                if starting and not (self._state.memory.existed() or self._state.intent.existed()):
+                    return None
+                raise
+            self._signature = signature
+        if self.latest is not None and self.latest.provisioner != self._provisioner:
+            raise StateError(
+                f"{self._state.path}: belongs to HF's provider instance {self.latest.provisioner!r}, but this loop "
+                f"serves {self._provisioner!r}. Set HF_PROVIDER_NAME, or use another state directory."
+            )
+        return self.latest
+
+    def forget(self, ids: Collection[str]) -> float | None:
+        """Remove the records that memory has marked as removable. Memory drops them once intent lacks them.
+
+        Return the seconds that it waited for intent's lock; None if it needed no lock. Raises StateError.
+        """
+        if not ids:
+            return None
+        self._check()
+        # Poll markers go first: the marker of a request that intent lacks would never be removed.
+        self._state.forget_polls(ids)
+        return self._state.intent.remove(ids)
+
+    def warn_writers(self, generation: int) -> None:
+        """Record in intent's lock file the generation that memory has read, so that writers refuse an older file.
+
+        Otherwise each write to an older file would raise its generation until it seems current. Raises StateError.
+        """
+        if self.newest < generation:
+            self._check()
+            self._state.intent.note_newest(generation)
+            self.newest = generation
+
+
+class CachedMemory:
+    """Memory as the loop last read or wrote it."""
+
+    def __init__(self, state: State, clock: Clock, check: Callable[[], None]) -> None:
+        self._state = state
+        self._clock = clock
+        self._check = check
+        """Raises SupersededError if a newer loop is active."""
+        self._latest: Memory | None = None
+        """Memory as last read or written."""
+        self._signature: object = None
+        """Signature of memory.json as last read or written. A different signature means that the file was replaced."""
+        self._recorded_at = LONG_AGO
+        """Loop time of the last write."""
+
+    def read(self) -> Memory:
+        """Read memory.json. Raises StateMissing, StateUnreadable."""
+        self._signature = self._state.memory.signature()  # before the content
+        self._latest = self._state.memory.read()
+        return self._latest
+
+    def record(self, memory: Memory, now: float) -> None:
+        """Write a memory if it changed, the file was replaced, or the recorded time is too old. Raises StateError."""
+        recent = now - self._recorded_at < REWRITE_SECONDS
+        if recent and memory is self._latest and self._state.memory.signature() == self._signature:
+            return
+        self._check()
+        clock = self._clock
+        self._state.memory.write(replace(memory, written=Moment(now, clock.wall(), clock.uptime())))
+        self._latest, self._signature, self._recorded_at = memory, self._state.memory.signature(), now
+
+
+@dataclass(frozen=True, slots=True)
+class StartupInputs:
+    """The inputs, beside the files, from which a memory is loaded or rebuilt."""
+
+    intent: Intent
+    newest: int
+    """Newest generation of intent.json ever written."""
+    observations: Mapping[str, Observation]
+    limits: Limits
+    now: float
+
+
+class Startup:
+    """The choice of the memory to continue with: the memory of the previous loop, or a rebuilt one."""
+
+    def __init__(self, state: State, clock: Clock, file: CachedMemory) -> None:
+        self._state = state
+        self._clock = clock
+        self._file = file
+        self._agreed_ids: frozenset[str] = frozenset()
+        """Ids whose terminal answer is reported to HF, and whose requests have ended in memory, too."""
+        self._missed_at: float | None = None
+        """Loop time at which memory.json was found to be lost; None if it is not."""
+        self.distrusted: Mapping[str, Distrusted] = {}
+        """Pools whose snapshots may not be used to rebuild the memory yet."""
+
+    def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
+        """Return the memory to continue with: ``latest``, unless an answer that HF has read contradicts it.
+
+        The observations precede the reading of intent, so that a machine without a request is an orphan. Raises
+        StateError.
+        """
+        self.distrusted = {}
+        if latest is None:
+            return self._load(inputs)
+        if self._is_contradicted(latest, inputs.intent):
+            written = Moment(inputs.now, self._clock.wall(), latest.written.uptime)
+            return self._rebuild_older(replace(latest, written=written), inputs)
+        return latest
+
+    def without_intent(self, limits: Limits, now: float) -> Memory | None:
+        """Return the memory of a directory whose intent.json is lost; None if there is no usable memory."""
+        if self._state.memory.condition() in (Condition.NEW, Condition.MISSING, Condition.OLDER):
+            return None  # An operator has to recover intent first.
+        return self._recover(self._file.read(), limits, now)
+
+    def _load(self, inputs: StartupInputs) -> Memory:
+        intent, now = inputs.intent, inputs.now
+        try:
+            memory = self._file.read()
+        except StateMissing:
+            if self._is_first(intent, inputs.limits):
+                return make_first_memory(intent, inputs.limits, now, self._clock.wall())
+            return self._rebuild(inputs, BrakeReason.MEMORY_LOST)
+        condition = self._state.memory.condition()
+        if condition is Condition.OLDER or self._is_contradicted(memory, intent):
+            return self._rebuild_older(memory, inputs)
+        memory = self._recover(memory, inputs.limits, now)
+        current = intent.generation >= memory.generation  # Otherwise the plan finds that intent is the old file.
+        if current and memory.brake is None and condition is Condition.ALONE:
+            return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
+        return memory
+
+    def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
+        """Return True if a terminal answer is settled for a request that memory lists as open: then memory is old."""
+        reported_ids = self._state.terminal_answers.ids()
+        for id_ in (reported_ids - self._agreed_ids) & intent.requests.keys():
+            record = memory.requests.get(id_)
+            if (record is None or record.ended is None) and self._state.terminal_answers.settled(id_) is not None:
+                return True
+        self._agreed_ids = reported_ids
+        return False
+
+    def _recover(self, memory: Memory, limits: Limits, now: float) -> Memory:
+        """Return a recorded memory with the answers that were settled after the record."""
+        unreported = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
+        get_answer = self._state.terminal_answers.settled
+        settled = {id_: answer for id_ in unreported if (answer := get_answer(id_)) is not None}
+        return recover_answers(memory, settled, limits, now)
+
+    def _is_first(self, intent: Intent, limits: Limits) -> bool:
+        """Return True if there is no trace of an earlier memory, and every request is within its deadline."""
+        if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
+            return False
+        names = [name for return_request in intent.returns.values() for name in return_request.names]
+        served = {get_request_id(limits.prefix, name) for name in names}
+        if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
+            return False
+        scripts_now = self._scripts_clock(intent)
+        return all(
+            scripts_now - request.created_wall < limits.request_deadline_seconds for request in intent.requests.values()
+        )
+
+    def _scripts_clock(self, intent: Intent) -> float:
+        """Return a lower bound of the scripts' wall clock, in epoch seconds (law: time is an argument).
+
+        No clock of another machine is read: the bound is the newest time in intent plus the age of its file.
+        """
+        recorded = [request.created_wall for request in intent.requests.values()]
+        recorded += [return_request.created_wall for return_request in intent.returns.values()]
+        return max(recorded, default=0.0) + self._state.seconds_since_intent()
+
+    def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
+        """Rebuild a memory that is old, as it may lack what was reported to HF. Only its usage is kept."""
+        return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
+
+    def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
+        """Rebuild the memory. Raises StateError until each pool has a snapshot from after the memory was missed."""
+        lost = f"{self._state.path}: memory.json is lost or"
+        if inputs.intent.generation < inputs.newest:
+            raise StateError(
+                f"{lost} older than one written before, and so is intent.json: "
+                "the loop does nothing until an operator has run `provisioner recover`, and then again with --apply."
+            )
+        self._missed_at = inputs.now if self._missed_at is None else self._missed_at
+        snapshots = {
+            pool.name: observation
+            for pool in inputs.limits.pools.values()
+            if isinstance(observation := inputs.observations.get(pool.name), Snapshot)
+            and observation.began_at >= self._missed_at + pool.lag_seconds
+        }
+        if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
+            raise StateError(
+                f"{lost} old, and is rebuilt as soon as every pool was observed; until then the loop makes no plan. "
+                f"Not observed yet: {', '.join(missing)}. If a pool is gone for ever, take it out of "
+                "provisioner.yaml and start again; its machines then count as lost."
+            )
+        polled = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
+        intent, answers = inputs.intent, self._reported_answers()
+        recovery_inputs = RecoveryInputs(intent, answers, polled, snapshots, self._scripts_clock(intent))
+        self.distrusted = find_distrusted(recovery_inputs, inputs.limits, self._missed_at)
+        if self.distrusted:
+            raise StateError(
+                f"{lost} old, and is rebuilt after a second observation of these pools, which lack many machines "
+                f"that HostFactory has: {', '.join(sorted(self.distrusted))}."
+            )
+        # An earlier release of the brake does not apply to the rebuilt memory.
+        self._state.recovery_done()
+        self._missed_at = None
+        recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
+        return rebuild_memory(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
+
+    def _reported_answers(self) -> Mapping[str, Answer]:
+        """Return the settled answers, and for other requests the answers in status.json if it can be read."""
+        try:
+            published = self._state.status.read_all()
+        except (StateMissing, StateUnreadable):
+            published = {}
+        return published | self._state.terminal_answers.answers()

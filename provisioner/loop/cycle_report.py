@@ -1,0 +1,152 @@
+"""A cycle as values: its mandate, its changes, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from provisioner.loop.batch_threads import Results
+from provisioner.loop.holds import HoldChange
+from provisioner.loop.publisher import Reported
+from provisioner.model import (
+    NO_HOLDS,
+    Distrusted,
+    DistrustReason,
+    ErrorClass,
+    Failure,
+    Holds,
+    Memory,
+    Observation,
+    ObservationFailed,
+    PendingReason,
+    Plan,
+    Snapshot,
+    Transition,
+    Unmet,
+    WindowChange,
+)
+from provisioner.planning.observe.trust import format_distrust
+
+CycleResult = Literal["ok", "partial", "failed"]
+
+
+class SupersededError(Exception):
+    """A newer loop has taken over. This loop must not write or act again (law: one writer per file, one loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one cycle, as returned by plan, call outcomes, holds and publisher."""
+
+    number: int
+    """Number of the cycle."""
+    wall: float
+    """Epoch seconds at the cycle's end."""
+    results: Sequence[Results] = ()
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
+    windows: Sequence[WindowChange] = ()
+    plan: Plan | None = None
+    """The cycle's plan if it was recorded."""
+    holds: Sequence[HoldChange] = ()
+    reported: Sequence[Reported] = ()
+    paused: frozenset[str] | None = None
+    """Pools that accept no new machine; None if unchanged since the previous cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleReport:
+    """The observations and actions of one cycle, for metrics, health, log and status page."""
+
+    number: int
+    now: float
+    seconds: float
+    observations: Mapping[str, Observation]
+    """Observations as they were made; ``snapshots`` and ``unseen`` take trust into account."""
+    memory: Memory | None
+    """None until a memory is loaded or rebuilt."""
+    plan: Plan | None
+    """None if planning was skipped or impossible."""
+    deferred: Mapping[tuple[str, str, PendingReason], int]
+    results: Sequence[Results] = ()
+    """Results of the batches that ended since the previous cycle."""
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
+    problem: str = ""
+    """Reason why this cycle could not do its work; empty if it did."""
+    lock_wait_seconds: float | None = None
+    """Seconds that this cycle waited for the lock of intent.json; None if it did not need the lock."""
+    unmet: Mapping[str, tuple[Unmet, ...]] | None = None
+    """Machines of each open request that do not run, by the last plan; None before the first plan."""
+    distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
+    """Pools whose newest snapshot may not be acted upon, with the reason."""
+    ahead_seconds: float = 0.0
+    """Seconds by which the wall clock is ahead of loop time."""
+    holds: Holds = NO_HOLDS
+    """The holds that were in force."""
+
+    @property
+    def closes(self) -> Sequence[Transition]:
+        """Return the transitions of the slots that ended."""
+        return [one for one in self.transitions if one.is_closed]
+
+    @property
+    def result(self) -> CycleResult:
+        """Return ``ok``, ``partial`` (some action or observation failed) or ``failed``."""
+        if self.problem:
+            return "failed"
+        failed = any(outcome.failure for results in self.results for outcome in results.outcomes)
+        return "partial" if failed or len(self.snapshots) < len(self.observations) else "ok"
+
+    @property
+    def snapshots(self) -> Mapping[str, Snapshot]:
+        """Return the snapshots that may be acted upon (law: a failed observation is not an empty observation)."""
+        return {name: observation for name, observation in self.shown.items() if name not in self.distrusted}
+
+    @property
+    def shown(self) -> Mapping[str, Snapshot]:
+        """Return the snapshots of the pools' own places, including snapshots distrusted for a mass loss."""
+        unseen = self.unseen
+        return {
+            name: observation
+            for name, observation in self.observations.items()
+            if isinstance(observation, Snapshot) and name not in unseen
+        }
+
+    @property
+    def unseen(self) -> Mapping[str, Failure]:
+        """Return the failure of each pool whose own place no snapshot shows."""
+        failures = {
+            name: observation.failure
+            for name, observation in self.observations.items()
+            if isinstance(observation, ObservationFailed)
+        }
+        return failures | {
+            name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead_seconds))
+            for name, distrusted in self.distrusted.items()
+            if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.observations
+        }
+
+    @property
+    def problems(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the problems of the place of each pool that a snapshot shows, for operators."""
+        return {
+            name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
+            if name in self.distrusted
+            else snapshot.problems
+            for name, snapshot in self.shown.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """The right of a process to write and act as the loop of one epoch (law: one writer per file, one loop)."""
+
+    epoch: int = 0
+    check: Callable[[], None] = lambda: None
+    """Raises SupersededError when a newer loop's epoch stands in the state directory."""
+    stopping: Callable[[], bool] = lambda: False
+    """Returns True once the process is asked to end; then no further call is started."""
+    act_seconds: float = 2.0
+    """Seconds within which the calls of one cycle are started."""

@@ -1,0 +1,301 @@
+"""The journal's lines of a cycle: each call that was tried, each step of a request, and each answer reported to HF.
+
+Repeated lines are counted (``loop/repeated_lines.py``). All lines follow from the changes that the cycle returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from provisioner.loop.cycle_report import Changes
+from provisioner.loop.publisher import Reported
+from provisioner.loop.repeated_lines import COUNTED_SECONDS, Line, Repeats
+from provisioner.model import (
+    Deferral,
+    Delete,
+    Hold,
+    HoldKind,
+    Outcome,
+    PendingReason,
+    Plan,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Transition,
+    Verdict,
+    Window,
+    WindowChange,
+)
+from provisioner.planning.core.create_window import get_pending_limit
+from provisioner.planning.report.answers import is_reported_running
+from provisioner.state.errors import StateError
+from provisioner.state.journal import format_time
+from provisioner.state.protocols import State
+
+log = logging.getLogger(__name__)
+
+COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
+"""Verdicts that a failing pool causes again and again, so that repeated closes are counted."""
+
+Keyed = tuple[Hashable, Line]
+"""A line with its key. Lines with the same key count as repetitions."""
+
+
+class History:
+    """Writer of each cycle's changes to the journal, in the loop's thread."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._repeats = Repeats()
+        self._windows: dict[tuple[str, str], Window] = {}
+        """Windows as last written, or as first seen."""
+        self._paused: frozenset[str] = frozenset()
+        """Pools that were last written as paused."""
+        self._waits: dict[str, _Wait] = {}
+        """Waits of the deferred requests, by id."""
+        self._deleted: dict[str, float] = {}
+        """Epoch seconds of the last successful delete, by machine. A delete that is soon sent again is counted."""
+
+    def record(self, changes: Changes, *, ending: bool = False) -> None:
+        """Write the cycle's changes, if any. If the journal cannot be written, the loop logs it and continues."""
+        wall, plan = changes.wall, changes.plan
+        plain: list[Line] = [_hold_line(*change) for change in changes.holds]
+        keyed: list[Keyed] = []
+        self._add_outcomes(changes, plain, keyed)
+        transitions = changes.transitions
+        for one in transitions:
+            if one.is_closed:
+                _add_close(one, plain, keyed)
+        if plan:
+            plain += map(_intent_line, plan.new_records)
+        if transitions:
+            plain += _slot_steps(transitions, keyed)
+        if plan:
+            keyed += self._deferral_lines(plan, wall)
+        for change in _merged(changes.windows):
+            keyed += self._window_lines(change)
+        if changes.paused is not None:
+            keyed += self._pause_lines(changes.paused)
+        for reported in changes.reported:
+            plain += _reported_lines(reported)
+        lines = [*plain, *self._repeats.filter_lines(keyed, wall)] if keyed else plain
+        if ending or wall >= self._repeats.due_at:
+            lines += self._repeats.get_due_counts(wall, ending=ending)
+        if lines:
+            self._write(lines, {"time": format_time(wall), "cycle": changes.number})
+
+    def _write(self, lines: Sequence[Line], head: Line) -> None:
+        try:
+            self._state.add_history([head | line for line in lines])
+        except StateError as error:
+            log.warning("Journal could not be written", extra={"error": str(error)})
+
+    def _add_outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
+        if changes.results and self._deleted:
+            old = changes.wall - COUNTED_SECONDS
+            self._deleted = {name: at for name, at in self._deleted.items() if at > old}
+        for done in changes.results:
+            for outcome in done.outcomes:
+                line, action = _outcome_line(outcome), outcome.action
+                subject = action.reason if isinstance(action, Delete) else action.template
+                if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
+                    keyed.append(((line["event"], action.pool, subject, line["result"]), line))
+                else:
+                    plain.append(line)
+                if isinstance(action, Delete) and outcome.failure is None:
+                    self._deleted[action.name] = changes.wall
+
+    def _deferral_lines(self, plan: Plan, wall: float) -> Iterator[Keyed]:
+        """Return a line for each new reason why a request is deferred, and one when the deferral is over."""
+        requests = plan.memory.requests
+        for id_ in self._waits.keys() - plan.deferrals.keys():
+            wait = self._waits.pop(id_)
+            if id_ in requests:
+                line: Line = {"event": "deferred", "request": id_, "template": requests[id_].template}
+                yield ("deferred", id_, "over"), line | {"over": True, "seconds": round(wall - wait.since, 1)}
+        for id_, deferral in plan.deferrals.items():
+            written = self._waits.setdefault(id_, _Wait(wall, set())).written
+            where = deferral.pool, deferral.reasons[deferral.pool]
+            if where not in written:
+                written.add(where)
+                yield ("deferred", id_, *where), _deferral_line(plan, id_, deferral)
+
+    def _pause_lines(self, paused: frozenset[str]) -> Iterator[Keyed]:
+        for pool in sorted(paused ^ self._paused):
+            event = "paused" if pool in paused else "resumed"
+            yield (event, pool), {"event": event, "pool": pool}
+        self._paused = paused
+
+    def _window_lines(self, change: WindowChange) -> Iterator[Keyed]:
+        """Return a line for a window that halved or doubled, or whose pool starts or stops backing off."""
+        key, window = (change.pool, change.template), change.window
+        before = self._windows.setdefault(key, change.before or Window(window.window))
+        if _is_notable(before, window):
+            self._windows[key] = window
+            yield ("window", key, window.level > 0), _window_line(key, before, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """The wait of a deferred request."""
+
+    since: float
+    """Epoch seconds at which the deferral began."""
+    written: set[tuple[str, PendingReason]]
+    """Pools and reasons that were written."""
+
+
+def _outcome_line(outcome: Outcome) -> Line:
+    action = outcome.action
+    line: Line = {
+        "event": type(action).__name__.lower(),
+        "machine": action.name,
+        "pool": action.pool,
+        "result": outcome.failure.error if outcome.failure else "ok",
+    }
+    if isinstance(action, Delete):
+        line["reason"] = action.reason
+        if action.is_forced:
+            line["force"] = True
+    if outcome.failure is not None:
+        line["text"] = outcome.failure.text
+    return line
+
+
+def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
+    slot = close.slot
+    line: Line = {
+        "event": "close",
+        "machine": slot.name,
+        "pool": slot.pool,
+        "template": close.template,
+        "verdict": slot.verdict,
+    }
+    if slot.observed.cause is not None:
+        line["cause"] = slot.observed.cause
+    if slot.failure is not None:
+        line |= slot.failure.facts
+    if slot.verdict in COUNTED_VERDICTS:
+        keyed.append((("close", slot.pool, close.template, slot.verdict, line.get("error")), line))
+    else:
+        plain.append(line)
+
+
+def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
+    if isinstance(record, ReturnRecord):
+        return {"event": "return", "return": record.id, "machines": list(record.names)}
+    line: Line = {"event": "asked", "request": record.id, "template": record.template, "count": record.count}
+    return line | {"account": record.rc_account} if record.rc_account else line
+
+
+def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
+    """Return lines for the slots that were opened, the machines that run for the first time, and the machines gone.
+
+    Failures that places report for machines that do not run yet are added to ``keyed``.
+    """
+    opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
+    for one in transitions:
+        slot, where = one.slot, (one.slot.request, one.slot.pool)
+        # A slot that is closed at once was opened only to report the failure to HF.
+        if one.before is None and (slot.submitted_at is not None or slot.verdict is Verdict.OPEN):
+            opened[where].append(slot.name)
+        if one.is_first_run:
+            running[where].append(slot.name)
+        if slot.failure is not None:
+            _add_failure(one, keyed)
+        if one.is_gone and slot.submitted_at is not None:
+            gone[where].append(slot.name)
+    for (id_, pool), names in opened.items():
+        yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
+    for event, groups in (("running", running), ("gone", gone)):
+        for (id_, pool), names in groups.items():
+            yield {"event": event, "request": id_, "pool": pool, "machines": names}
+
+
+def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
+    """Add a line if a place reports why a machine does not run, and the error class is new."""
+    slot = one.slot
+    failure, before = slot.failure, one.before.failure if one.before else None
+    waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
+    if waits and failure is not None and (before is None or before.error is not failure.error):
+        line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
+        line |= failure.facts
+        keyed.append((("troubled", slot.pool, one.template, failure.error), line))
+
+
+def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
+    pool, template = deferral.pool, plan.memory.requests[id_].template
+    reason = deferral.reasons[pool]
+    line: Line = {"event": "deferred", "request": id_, "template": template}
+    line |= {"pool": pool, "reason": reason, "count": deferral.machines}
+    window = plan.memory.windows.get((pool, template))
+    if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
+        line |= window.failure.facts
+    bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
+    if reason is PendingReason.WINDOW and window is not None:  # ``unmet`` has no bound while the pool is busy.
+        bounds = [get_pending_limit(window)]
+    return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
+
+
+def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
+    """Return one change for each window, from its value before the cycle to its value after the cycle."""
+    merged: dict[tuple[str, str], WindowChange] = {}
+    for change in changes:
+        key = change.pool, change.template
+        merged[key] = merged.get(key, change)._replace(window=change.window)
+    return merged.values()
+
+
+def _is_notable(before: Window, window: Window) -> bool:
+    """Return True if the window halved or doubled, or if its pool started or stopped backing off."""
+    turned = (before.level > 0) != (window.level > 0)
+    return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
+
+
+def _window_line(key: tuple[str, str], before: Window, window: Window) -> Line:
+    line: Line = {"event": "window", "pool": key[0], "template": key[1], "window": window.window}
+    if before.level or window.level:
+        line["backing_off"] = window.level > 0
+    if window.level and window.failure is not None:
+        line |= window.failure.facts
+    return line
+
+
+def _reported_lines(reported: Reported) -> Iterator[Line]:
+    """Return a line for each answer that changed, and for the machines newly reported to HF as lost."""
+    for before, record in reported.records:
+        fields = _answer_fields(record)
+        former = _answer_fields(before) if before else dict.fromkeys(fields, 0) | {"answer": RequestStatus.RUNNING}
+        if fields != former:  # HF assumes that a new request is running without any machine.
+            yield {
+                "event": "reported",
+                "request" if isinstance(record, RequestRecord) else "return": record.id,
+                **fields,
+            }
+    groups = defaultdict[tuple[str, int], list[str]](list)
+    for name, loss in reported.lost.items():
+        groups[loss.cause, loss.grace].append(name)
+    for (cause, grace), names in groups.items():
+        line: Line = {"event": "reported", "answer": "lost", "cause": cause, "machines": sorted(names)}
+        yield line | {"seconds": grace} if grace else line
+
+
+def _answer_fields(record: RequestRecord | ReturnRecord) -> Line:
+    """Return the journal's fields for an answer."""
+    if isinstance(record, RequestRecord):
+        ended = None if record.is_cancelling else record.ended
+        ran = sum([is_reported_running(slot) for slot in record.slots.values()])
+        return {"answer": ended or RequestStatus.RUNNING, "running": ran}
+    return {"answer": record.ended or RequestStatus.RUNNING}
+
+
+def _hold_line(word: str, hold: Hold) -> Line:
+    line: Line = {"event": "hold", "hold": hold.kind, "result": word}
+    if hold.kind is HoldKind.CANCEL:
+        line["machine" if "-" in hold.target else "request"] = hold.target
+    elif hold.kind is not HoldKind.STOP_ALL:
+        line["pool"] = hold.target
+    return line | {"who": hold.who, "text": hold.reason}

@@ -1,0 +1,233 @@
+"""Scheduling: the pools, number and names of the machines to request, and why no more are requested."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+
+from provisioner.hostfactory import MAX_NUMBER
+from provisioner.model import (
+    UNTRIED,
+    Create,
+    Deferral,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    PendingReason,
+    RequestRecord,
+    Slot,
+    TemplateLimits,
+    Tries,
+    Verdict,
+)
+from provisioner.names import SLOT_NUMBERS, machine_name
+from provisioner.planning.allocate.budget import format_used_up_budget
+from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
+from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.holds import find_hold_failure
+from provisioner.planning.core.slots import count_free_numbers, find_missing_tries, lacks_room, pending_slots
+
+MOST_LINES = 1000
+"""Most machines of a request that are given up at a time with a slot each. HF may request a hundred thousand."""
+
+SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
+
+NO_NUMBERS = Failure(
+    ErrorClass.OTHER, f"The {SLOT_NUMBERS:,} slot numbers of the request are used up; make a new request."
+)
+
+
+def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
+    """Request the missing machines as far as pools, windows and caps allow, and fail machines that can never be made.
+
+    ``over``: end of a sentence that names the request's time limit, if its time is over.
+    """
+    template = draft.limits.templates.get(record.template)
+    if template is None or not template.pools:
+        fail_missing(
+            draft,
+            record,
+            find_missing_tries(record),
+            Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."),
+        )
+        return
+    for slot in pending_slots(record):
+        if slot.pool in draft.snapshots:
+            _pursue(draft, record, slot, template, capacity)
+    wanted = find_missing_tries(draft.requests[record.id])
+    if over_message and wanted:
+        fail_missing(draft, record, wanted, _find_reason(draft, record, template, capacity, over_message))
+    elif wanted:
+        _fill(draft, record, template, wanted, capacity)
+
+
+def _fill(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
+) -> None:
+    """Request the missing machines, except machines without tries left and machines beyond the template's maxNumber."""
+    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # one is kept for the reason
+        fail_missing(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
+        return
+    hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
+    maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
+    fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
+    text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
+    fail_missing(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
+    _spread(draft, record, template, wanted[:fitting], capacity)
+
+
+def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
+    """Send the create of an open slot that does not run, repeat it, or withdraw the slot for another pool."""
+    if slot.submitted_at is None:
+        if capacity.admit(slot, template.id):
+            _submit(draft, record, slot)
+        elif not capacity.is_pausing(slot, template.id):
+            capacity.count_closed(slot, template.id)
+            draft.close(slot, Verdict.WITHDRAWN)
+        return
+    pool = _spill_to(draft, slot, template, capacity)
+    if pool is not None:
+        _withdraw(draft, slot, template, capacity)
+        _open(draft, record, pool, [slot.tries], capacity)
+    elif not slot.observed.is_accepted and not slot.observed.was_seen:
+        _repeat(draft, record, slot, capacity)
+
+
+def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
+    """Return the next pool that takes the machine, else None.
+
+    A machine without room moves at once. Any other machine moves once ``spill_after_seconds`` have passed since its
+    create or its ungating.
+    """
+    if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
+        return None
+    if lacks_room(slot, draft.snapshots):
+        return _next_pool(slot, template, capacity)
+    spill_at = slot.boots_from + draft.pool(slot.pool).spill_after_seconds
+    draft.wake_at(spill_at)
+    return _next_pool(slot, template, capacity) if draft.now >= spill_at else None
+
+
+def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
+    failure = slot.failure or SLOW
+    draft.count_failed_boot(slot, failure)
+    capacity.count_closed(slot, template.id)
+    draft.close(slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
+
+
+def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
+    """Send a create with an unknown outcome again. A second create of the same name is harmless."""
+    key = (slot.pool, record.template)
+    if slot.name in draft.snapshots[slot.pool].causes:
+        return  # its machine existed and is gone
+    if not capacity.is_usable(*key):
+        draft.wake_at(draft.window(*key).retry_at)
+    elif slot.submitted_at is not None and draft.snapshots[slot.pool].began_at <= slot.submitted_at:
+        draft.wake_at(max(slot.submitted_at, draft.now) + SOON)  # an equal later observation starts no plan
+    elif capacity.admit(slot, record.template):
+        _submit(draft, record, slot, again=True)
+
+
+def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
+    draft.put(record.id, slot._replace(submitted_at=draft.now))
+    draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
+
+
+def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
+    """Return the first pool after the slot's own that takes a machine now; None if there is none."""
+    if slot.pool not in template.pools:
+        return None
+    later = template.pools[template.pools.index(slot.pool) + 1 :]
+    return next((pool for pool in later if capacity.room(pool, template.id).machines > 0), None)
+
+
+def _spread(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
+) -> None:
+    """Fill the pools in the template's order. Machines that no pool takes are deferred at the pool that would get them
+    first."""
+    reasons: dict[str, PendingReason] = {}
+    first = template.pools[0]
+    for pool in template.pools:
+        if not wanted:
+            break
+        room = capacity.room(pool, template.id)
+        _open(draft, record, pool, wanted[: room.machines], capacity)
+        wanted = wanted[room.machines :]
+        if wanted:
+            reasons[pool] = room.reason
+            if room.reason is PendingReason.WINDOW:
+                capacity.note_held_back(pool, template.id)
+            if room.is_waited_for:
+                first = pool
+                break
+    if wanted:
+        draft.deferrals[record.id] = Deferral(first, len(wanted), reasons)
+
+
+def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], capacity: Capacity) -> None:
+    """Open slots and request their machines. Both are recorded before the first call."""
+    if not wanted:
+        return
+    slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
+    draft.put(record.id, *slots)
+    draft.creates += [Create(slot.name, pool, record.template, record.id) for slot in slots]
+    capacity.count_opened(slots[0], record.template, len(slots))
+
+
+def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
+    """Open slots that fail without a create, so that HF gets a reason under a name.
+
+    The reason is the machine's own, if it has one. Machines without tries come first, as in ``find_missing_tries``.
+    If there are more than ``MOST_LINES`` of them, one slot reports all of them. If there are too few slot numbers, one
+    slot reports all machines, or the request's message does if no number is left.
+    """
+    known = draft.requests[record.id]
+    untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
+    lines = wanted[untried - 1 :] if untried > MOST_LINES else wanted
+    if (numbers := count_free_numbers(known)) < len(lines):
+        lines = [UNTRIED][:numbers]
+    if silent := len(wanted) - len(lines):
+        message = known.message if lines else f"{failure.error}: {failure.text}"
+        draft.update(record.id, failed_without_slot=known.failed_without_slot + silent, message=message)
+        failure = replace(failure, text=f"{failure.text} So {silent + 1:,} machines of the request are not made.")
+    if not lines:
+        return
+    template = draft.limits.templates.get(record.template)
+    pool = template.pools[0] if template and template.pools else ""
+    for slot in _new_slots(draft, record, pool, lines):
+        draft.close(slot, Verdict.FAILED, failure=slot.tries.failure or failure)
+
+
+def _new_slots(
+    draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
+) -> list[Slot]:
+    """Return a new slot for each missing machine, with the next numbers (law: a name is used once).
+
+    The caller has asked ``count_free_numbers``, so no number has more digits than the field in a name.
+    """
+    first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
+    draft.update(record.id, next_slot=first + len(wanted))
+    return [
+        Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
+        for number, tries in enumerate(wanted, first)
+    ]
+
+
+def _find_reason(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
+) -> Failure:
+    """Return why machines are missing: holds on all pools, else the last failure of a slot, the failure of a pool, the
+    budget, or the time limit."""
+    if hold_failure := find_hold_failure(draft.holds, template.pools):
+        return hold_failure
+    failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
+    if failures:
+        return failures[-1]
+    for pool in template.pools:
+        if trouble := find_pool_failure(draft, pool, template.id):
+            return trouble
+    if any(capacity.room(pool, template.id).reason is PendingReason.BUDGET for pool in template.pools):
+        return Failure(ErrorClass.QUOTA, format_used_up_budget(draft.limits))
+    return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over_message}.")

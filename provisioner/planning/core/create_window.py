@@ -1,0 +1,195 @@
+"""Windows: the limit on pending machines of one template in one pool, with back-off and probes.
+
+The window grows with each machine that runs and is halved if most of a round fails.
+
+* A round has as many results as the window had machines at its begin, at most ``ROUND``. Machines that failed in the
+  round count as pending until the round is over, so that an unproven pool never gets more requests than the window.
+* A machine that is lost in its first minutes takes its growth back. If most machines are, only one at a time is
+  requested until one outlives these minutes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
+
+ROUND = 100
+"""Most results of a round. It is bounded so that a wide window also closes if most of these fail."""
+
+GROWTH = 2
+"""Machines by which the window grows with each machine that runs, so that an unproven pool triples in each boot
+time."""
+
+
+def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
+    """Return the window; a new one if there was none, or if the pod spec or instance template changed."""
+    if window is None or (spec and window.spec and spec != window.spec):
+        return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
+    return replace(window, spec=spec) if spec and not window.spec else window
+
+
+def is_blocked(window: Window, now: float) -> bool:
+    """Return whether the window backs off: no create is sent before ``retry_at``."""
+    return now < window.retry_at
+
+
+def get_pending_limit(window: Window) -> int:
+    """Return how many machines may be pending at once: one while the window is probing."""
+    return 1 if window.is_probing else window.window
+
+
+def room(window: Window, pending: int, probes: int) -> int:
+    """Return how many more machines may be requested.
+
+    ``pending`` is the number of requested machines that do not run yet, and ``probes`` the number of these that were
+    requested since the back-off began.
+    """
+    if window.is_probing:
+        return max(0, 1 - probes)
+    return max(0, window.window - window.failed - pending)
+
+
+def after_create(window: Window, submitted: float) -> Window:
+    """Return the window after a create call succeeded."""
+    if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.is_boot_failure:
+        return window
+    return _end_back_off(window) if window.failure.error.is_of_call else window
+
+
+def after_runs(
+    window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
+) -> Window:
+    """Return the window after machines began to run. It grows with each machine, and its back-off ends if a machine was
+    requested after the back-off began."""
+    if window.level and submitted >= window.blocked_at:
+        window = _end_back_off(window)
+    grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
+    return _end_round(grown, now, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Early losses: machines that ran in one pool for one template and were lost in their first minutes."""
+
+    fates: Sequence[bool]
+    """True for each machine that was lost early, over all machines that ran there, from the newest on."""
+    failure: Failure
+    """Failure of the latest early loss."""
+    submitted: float
+    """Moment at which the newest of the lost machines was requested."""
+    machines: int = 1
+    """Number of lost machines that are new in this plan."""
+
+
+def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
+    """Return the window after early losses: it loses their growth, and closes if one was a probe or if most of its
+    newest machines were lost.
+
+    Until a machine has outlived its first minutes, a running machine proves nothing about the pool.
+    """
+    failure = losses.failure
+    shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))
+    is_older = window.level > 0 and losses.submitted < window.blocked_at
+    if shrunk.early_loss is None:
+        newest = max(1, window.window - losses.machines)
+        if 2 * sum(losses.fates[:newest]) <= newest:
+            return shrunk
+        shrunk = replace(
+            shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, is_probing=True, early_loss=failure
+        )
+    return shrunk if is_older else back_off(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
+
+
+def after_outlived(window: Window, submitted: float) -> Window:
+    """Return the window after a machine has outlived its first minutes. It opens if the machine was requested after
+    early losses had closed it."""
+    if window.early_loss is None or submitted < window.blocked_at:
+        return window
+    return _end_back_off(replace(window, early_loss=None))
+
+
+def after_failure(
+    window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
+) -> Window:
+    """Return the window after a create failed, or (``boot``) after a machine with an accepted create failed.
+
+    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create from
+    before the back-off gives no new information about the pool.
+    """
+    counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
+    is_older = window.level > 0 and submitted < window.blocked_at
+    if not (is_older and window.is_probing):
+        counted = replace(counted, failure=failure, is_boot_failure=boot)
+    if not is_older and (window.is_probing or failure.error.backs_off):
+        counted = back_off(counted, failure, now, limits, boot=boot)
+    return _end_round(counted, now, limits)
+
+
+def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
+    """Return the window with a back-off, because the pool takes no creates now. Failures of one instant back off
+    once."""
+    if is_blocked(window, now):
+        return window
+    level = window.level + 1
+    return replace(
+        window,
+        failure=failure,
+        is_boot_failure=boot,
+        level=level,
+        is_probing=window.is_probing or failure.error is not ErrorClass.THROTTLED,
+        blocked_at=now,
+        retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{window.spec}/{now}", failure.error),
+    )
+
+
+def back_off_for(window: Window, failure: Failure, wait: float, now: float) -> Window:
+    """Honour the pool's Retry-After: back off for ``wait`` seconds.
+
+    A back-off for any other reason goes on, with its own probes.
+    """
+    later = replace(window, retry_at=max(window.retry_at, now + wait))
+    backing_off = window.backs_off_from
+    if backing_off is not None and backing_off.error is not ErrorClass.THROTTLED:
+        return later
+    return replace(later, failure=failure, is_boot_failure=False, level=max(1, window.level), blocked_at=now)
+
+
+def is_pausing(window: Window) -> bool:
+    """Return whether the back-off is only for throttled or unanswered calls, so that the pool may soon take creates
+    again."""
+    if window.failure is None or window.level == 0 or window.is_boot_failure:
+        return False
+    return window.failure.error is ErrorClass.THROTTLED or window.failure.error.is_ambiguous
+
+
+def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
+    """Return the length of a back-off, exponential in ``level`` (1, 2, …). A random part of up to a fifth keeps pools
+    from retrying at the same time."""
+    last = limits.backoff.no_room_seconds if error.has_no_room else limits.backoff.last_seconds
+    step = min(last, limits.backoff.first_seconds * 2.0 ** min(level - 1, 32))
+    return step * random.Random(seed).uniform(0.8, 1.0)
+
+
+def _end_back_off(window: Window) -> Window:
+    """End the back-off, except one for early losses, which neither an accepted create nor a running machine ends."""
+    if window.early_loss is not None:
+        return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
+    return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
+
+
+def _end_round(window: Window, now: float, limits: Limits) -> Window:
+    """End a round that has all its results: halve the window and back off if most of the round failed.
+
+    While the window is probing, only the probe decides about the back-off.
+    """
+    began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
+    if window.ran + window.failed < began_with:
+        return window
+    over = replace(window, ran=0, failed=0)
+    if window.failed <= window.ran or window.failure is None:
+        return over
+    halved = replace(over, window=max(1, window.window // 2))
+    return halved if halved.is_probing else back_off(halved, window.failure, now, limits, boot=window.is_boot_failure)

@@ -1,0 +1,172 @@
+"""Report of all mistakes in a configuration at once: file, setting, expected value, value found.
+
+No network, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from provisioner.files.config_error import ConfigError as ConfigError
+from provisioner.files.config_error import Problem as Problem
+from provisioner.files.yaml_text import format_read_error, format_syntax_error, join, parse, read_text
+
+LONGEST_QUOTE = 60
+"""Characters shown of a wrong value: enough to find the value, too few to print a whole section or key."""
+
+NAMES_SHOWN = 25
+"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expects:
+    """Metadata of a setting's type: the description of a valid value, which follows the word "expected"."""
+
+    words: str
+
+
+UNITS = {"_seconds": 1, "_minutes": 60, "_hours": 3600}
+"""Suffixes of settings' names, with the seconds of their unit."""
+
+SomeLimits = TypeVar("SomeLimits")
+
+
+class Section(BaseModel):
+    """Settings that are read once and never change. Unknown settings are mistakes, and types are not converted."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
+        """Return limits for the plan. Each field is given, or has the value of the setting of the same name.
+
+        A duration in another unit is converted to seconds. Fields without a setting have their default.
+        """
+        for name in kind.__annotations__.keys() - given.keys():
+            base, is_duration, _ = name.removeprefix("is_").partition("_seconds")
+            for unit, seconds in UNITS.items() if is_duration else [("", 1)]:
+                if hasattr(self, base + unit):
+                    value = getattr(self, base + unit)
+                    given[name] = value if value is None or seconds == 1 else seconds * value
+        return kind(**given)
+
+
+SomeSection = TypeVar("SomeSection", bound=Section)
+
+
+def quoted(value: object) -> str:
+    """Return a wrong value as it stands in the file, shortened; "nothing" for YAML's null."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
+
+
+def expected(words: str, value: object) -> str:
+    """Return the message about a value that does not match the description ``words``."""
+    return f"expected {words}, got {quoted(value)}"
+
+
+def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
+    """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
+
+    ``many``: there may be thousands of names, so only the first are listed.
+    """
+    if near := difflib.get_close_matches(word, names, n=1):
+        return f"; did you mean {near[0]!r}?"
+    shown = [*names][: NAMES_SHOWN if many else None]
+    more = " and more" if len(shown) < len(names) else ""
+    return f"; there are {', '.join(map(repr, shown))}{more}" if names else ""
+
+
+def words_of(model: type[Section], setting: str) -> str:
+    """Return the words of the ``Expects`` in the type of a setting of ``model``."""
+    field = model.model_fields[setting]
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(repr(word) for word in get_args(field.annotation))
+    notes = [*field.metadata, *_nested_notes(field.annotation)]
+    return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
+
+
+def _nested_notes(annotation: object) -> Iterator[object]:
+    for part in get_args(annotation):
+        yield from getattr(part, "__metadata__", ())
+        yield from _nested_notes(part)
+
+
+def validate(
+    model: type[SomeSection], body: Mapping[str, object], file: str, where: str, around: object = None, **given: object
+) -> tuple[SomeSection | None, list[Problem]]:
+    """Return ``body`` as a ``model``, or None, and its problems; ``where`` is the section's path in ``file``.
+
+    ``around``: the ``Surroundings`` that paths are relative to. ``given``: fields that the program fills in, which are
+    unknown as settings.
+    """
+    settable = [name for name in model.model_fields if name not in given]
+    problems = [
+        Problem(file, join(where, name), "unknown setting" + suggestion(str(name), settable))
+        for name in body
+        if name not in settable
+    ]
+    settings = {name: value for name, value in body.items() if name in settable}
+    try:
+        return model.model_validate({**settings, **given}, context=around), problems
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return None, [*problems, *(_explain(model, detail, file, where) for detail in details)]
+
+
+def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) -> Problem:
+    path = join(where, *detail["loc"])
+    model, setting = _innermost(model, detail["loc"])
+    if detail["type"] in ("extra_forbidden", "invalid_key"):
+        section = _section_in(model.model_fields[setting].annotation) or model
+        return Problem(file, path, "unknown setting" + suggestion(str(detail["loc"][-1]), section.model_fields))
+    if detail["type"] == "missing":
+        return Problem(file, path, f"missing; expected {words_of(model, setting)}")
+    return Problem(file, path, expected(words_of(model, setting), detail["input"]))
+
+
+def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
+    """Return the innermost section on the path to a setting, and the section's setting on that path."""
+    setting = str(place[0])
+    for part in place[1:]:
+        section = _section_in(model.model_fields[setting].annotation)
+        if section is not None and part in section.model_fields:
+            model, setting = section, str(part)
+    return model, setting
+
+
+def _section_in(hint: object) -> type[Section] | None:
+    """Return the section that a type contains; None if it contains no section."""
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return hint
+    return next(filter(None, map(_section_in, get_args(hint))), None)
+
+
+def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the YAML mapping in a file, and the problems of the whole file. An empty file is an empty mapping."""
+    file = str(path)
+    try:
+        document, repeated = parse(read_text(path))
+    except FileNotFoundError:
+        return {}, [Problem(file, "", "no such file")]
+    except (OSError, ValueError) as error:
+        return {}, [Problem(file, "", f"cannot be read: {format_read_error(error)}")]
+    except yaml.YAMLError as error:
+        return {}, [Problem(file, "", format_syntax_error(error))]
+    problems = [Problem(file, where, reason) for where, reason in repeated]
+    document = {} if document is None else document
+    if not isinstance(document, dict):
+        return {}, [*problems, Problem(file, "", expected("a mapping of settings", document))]
+    odd = [Problem(file, quoted(key), "a setting's name has to be a text") for key in document if type(key) is not str]
+    return {key: value for key, value in document.items() if type(key) is str}, [*problems, *odd]

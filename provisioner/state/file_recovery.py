@@ -1,0 +1,324 @@
+"""Recovery of lost state files by `provisioner recover`: finding the damage, planning the writes, and writing.
+
+A lost intent.json is made again from memory.json. If that file is lost, too, intent is made from an older copy, the
+answers that HF was given and the names of running machines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from provisioner.hostfactory import Answer
+from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, Snapshot
+from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, get_request_id
+from provisioner.state.atomic import tries
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.intent_file import IntentStore
+from provisioner.state.memory_file import MemoryStore
+from provisioner.state.status_file import StatusStore
+
+UNKNOWN_MOMENT = 0.0
+"""Wall time of a request of unknown age: its deadline is over, so no machine is made for it."""
+
+NOTHING = Intent("", 0, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The state files as they are on disk."""
+
+    conditions: Mapping[str, Condition]
+    """Condition by kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first loop."""
+    intent: Intent | None
+    memory: Memory | None
+    answers: Mapping[str, Answer]
+    newest: int
+    """The newest generation of intent.json that any file records."""
+    memory_lost: bool
+    """True if memory.json is missing and once existed."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Reason why a file is UNREADABLE, by kind: the row, its field and its value, or the place of a parse error."""
+
+    def is_fine(self, kind: str) -> bool:
+        """Return True if the file of this kind can be relied on."""
+        return self.conditions[kind] is Condition.FINE
+
+    @property
+    def has_no_loop(self) -> bool:
+        """True if no loop has run on this directory yet."""
+        return self.conditions["memory"] is Condition.NEW
+
+    @property
+    def need_machines(self) -> bool:
+        """True if no file contains all requests, so that only the names of running machines show the other requests."""
+        return not (self.is_fine("intent") or self.is_fine("memory"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The plan of ``provisioner recover``."""
+
+    files: Files
+    intent: Intent | None
+    """The records that intent.json lacks; None if it need not be written."""
+    kept: tuple[str, ...]
+    """Requests of which only machines are left.
+
+    HF is assumed to know them, so they stay until HF returns the machines.
+    """
+    unknown: tuple[str, ...]
+    """Machines that run and belong to no request, not even to one that is written back: orphans."""
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Kinds of files that must be moved aside. An unreadable intent is moved aside when it is written."""
+        kinds = ("memory", "status")
+        return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
+
+    @property
+    def writes(self) -> bool:
+        """True if some file must be written or moved."""
+        return self.intent is not None or bool(self.unreadable)
+
+    @property
+    def latched(self) -> bool:
+        """True if the brake is latched, or a loop is about to latch it because of intent.
+
+        False for a memory that will be made again, because the loop then latches a brake that no operator has seen yet.
+        """
+        memory = self.files.memory if self.files.is_fine("memory") else None
+        return memory is not None and (memory.brake is not None or self.intent is not None)
+
+    @property
+    def wrong(self) -> bool:
+        """True if an operator has to act."""
+        is_older = self.files.conditions["memory"] is Condition.OLDER
+        return self.writes or self.latched or is_older or self.files.memory_lost
+
+    def releases(self, *, applied: bool) -> bool:
+        """Return True if the brake may be released now.
+
+        While files are wrong, a release would last only for a cycle.
+        """
+        return self.latched and (applied or not self.writes)
+
+    def keeps_brake(self, *, applied: bool) -> bool:
+        """Return True if a requested release would have no effect."""
+        return not self.releases(applied=applied) and (self.wrong or not self.files.is_fine("memory"))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_files(state: StateDir) -> Files:
+    """Read all state files. Raises StateTooNew, and StateMissing if there never was a file to recover."""
+    if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
+        state.intent.read()
+    for _ in tries():
+        files = _read_files(state)
+        if files.conditions["intent"] is not Condition.OLDER:
+            break  # an OLDER intent is read again, because scripts or loop may have written it meanwhile
+    return files
+
+
+def _read_files(state: StateDir) -> Files:
+    """Read the files once, intent before memory, so that a request removed meanwhile does not look lost from intent."""
+    conditions: dict[str, Condition] = {}
+    reasons: dict[str, str] = {}
+    intent: Intent | None = _read(state.intent, conditions, reasons)
+    memory: Memory | None = _read(state.memory, conditions, reasons)
+    answers: Mapping[str, Answer] | None = _read(state.status, conditions, reasons)
+    newest = max(state.intent.known_generation(), memory.generation if memory else 0)
+    if intent is not None and intent.generation < newest:
+        conditions["intent"] = Condition.OLDER
+    is_lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    if memory is None and not (state.memory.existed() or state.status.exists() or state.terminal_answers.ids()):
+        conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
+    return Files(
+        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, is_lost, reasons
+    )
+
+
+def _read(
+    file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition], reasons: dict[str, str]
+) -> Any:
+    try:
+        content = file.read_all() if isinstance(file, StatusStore) else file.read()
+        # status.json has no lock file. It is only a rendering, and its answers count even if it is old.
+        is_older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
+    except StateMissing:
+        conditions[file.kind] = Condition.MISSING
+    except StateUnreadable as error:
+        conditions[file.kind], reasons[file.kind] = Condition.UNREADABLE, str(error)
+    else:
+        conditions[file.kind] = Condition.OLDER if is_older else Condition.FINE
+        return content
+    return None
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
+    """Plan the recovery. ``machines``: running machines, or the orphans that memory knows if no file is lost. Pure.
+
+    ``instance``: the owner of intent if no file names it.
+    """
+    wanted = _find_wanted(files, machines, prefix)
+    current = (files.intent if files.is_fine("intent") else None) or NOTHING
+    lacked = _find_lacking(wanted, current)
+    owner = files.memory or files.intent
+    lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
+    known_ids = wanted.requests.keys() | current.requests.keys()
+    return Recovery(
+        files=files,
+        intent=lost if current is NOTHING or lacked.requests or lacked.returns else None,
+        kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
+        unknown=tuple(sorted(name for name in machines if get_request_id(prefix, name) not in known_ids)),
+    )
+
+
+def _find_lacking(wanted: Intent, current: Intent) -> Intent:
+    """Return the part of ``wanted`` that ``current`` lacks."""
+    requests = {id_: request for id_, request in wanted.requests.items() if id_ not in current.requests}
+    returns = {id_: return_request for id_, return_request in wanted.returns.items() if id_ not in current.returns}
+    return replace(wanted, requests=requests, returns=returns)
+
+
+def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
+    """Return the records that should be in intent. If two sources have the same record, the later source counts."""
+    sources: list[Intent | None] = []
+    if files.need_machines:
+        sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
+    if files.memory is not None and (files.need_machines or files.is_fine("memory")):
+        sources.append(_intent_from_memory(files.memory))
+    wanted = NOTHING
+    for source in filter(None, sources):
+        wanted = replace(
+            wanted, requests={**wanted.requests, **source.requests}, returns={**wanted.returns, **source.returns}
+        )
+    return wanted
+
+
+def _intent_from_memory(memory: Memory) -> Intent:
+    """Return intent as it was when this memory was written, without the records that were being trimmed."""
+    requests = {
+        record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read_at), record.rc_account)
+        for record in memory.requests.values()
+        if not record.is_trimmed
+    }
+    returns = {
+        return_request.id: ReturnRequest(
+            return_request.id, return_request.names, memory.wall_of(return_request.read_at)
+        )
+        for return_request in memory.returns.values()
+        if not return_request.is_trimmed
+    }
+    return Intent(memory.provisioner, memory.generation, requests, returns)
+
+
+def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
+    """Return the intent that the answers imply: a record for each answer, with the number or names of its machines."""
+    names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
+    requests = {id_: _remnant(id_, len(each)) for id_, each in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
+    returns = {
+        id_: ReturnRequest(id_, each, UNKNOWN_MOMENT) for id_, each in names.items() if id_.startswith(RETURN_ID_PREFIX)
+    }
+    return Intent("", 0, requests, returns)
+
+
+def _intent_from_names(machines: Iterable[str], prefix: str) -> Intent:
+    """Return the intent that the names of machines imply: each name contains its request's id."""
+    counts = Counter(id_ for name in machines if (id_ := get_request_id(prefix, name)))
+    return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
+
+
+def _remnant(id_: str, count: int) -> Request:
+    return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT)
+
+
+# --- texts for operators ----------------------------------------------------------------------------------------------
+
+
+REMADE = (
+    "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that you have not seen yet"
+)
+
+NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
+
+
+def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
+    """Return the pool of each machine that belongs to no request, as far as pools were observed."""
+    seen = [observation for observation in observations.values() if isinstance(observation, Snapshot)]
+    return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
+
+
+def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
+    """Return the text on what was done and on the next step. ``applied``, ``release``: the options of the call."""
+    written = "All missing records are written. " if plan.writes and applied else ""
+    if release and plan.keeps_brake(applied=applied):
+        return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
+    if plan.writes and not applied:
+        return "Nothing was written. To write it: provisioner recover --apply"
+    if release and plan.latched:
+        return f"{written}The loop releases the brake with its next cycle."
+    return written + _next_step_message(plan)
+
+
+def _next_step_message(plan: Recovery) -> str:
+    """Return the text on the brake if no file is to be written and no release was asked for."""
+    if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
+        return "The brake stays latched. To release it: provisioner recover --release-brake"
+    if plan.latched:
+        return "If a loop has latched the brake because of this: provisioner recover --release-brake"
+    if plan.files.is_fine("memory"):
+        return "No brake is latched; there is nothing to release."
+    if plan.files.has_no_loop and not plan.writes:
+        return f"{NO_LOOP}: there is nothing to recover."
+    return f"{REMADE[0].upper()}{REMADE[1:]}: then run `provisioner status`."
+
+
+def _not_released_message(plan: Recovery, *, applied: bool) -> str:
+    if plan.files.has_no_loop and not plan.writes:
+        return f"none is latched. {NO_LOOP}"
+    if not plan.files.is_fine("memory"):
+        in_the_way = "memory" in plan.unreadable and not applied
+        return REMADE + ("; to move the old file aside: provisioner recover --apply" if in_the_way else "")
+    problem = "files are wrong, and the brake would latch again because of them; write the files as well"
+    return f"{problem}: provisioner recover --apply --release-brake"
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
+    """Write the plan, except the release of the brake; return the paths of the files moved aside. Raises StateError.
+
+    If it is interrupted at any point, it can be run again.
+    """
+    stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
+    moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
+    if plan.intent is not None:
+        for id_ in plan.kept:  # HF may have had these machines for long, and will not poll their request again
+            state.terminal_answers.assume(id_)
+        kept = state.intent.restore(plan.intent)
+        moved += [kept] if kept else []
+    return tuple(moved)
+
+
+def _make_room(file: MemoryStore | StatusStore) -> str:
+    """Move aside a file that is still unreadable; return its new path.
+
+    Empty if another recovery has moved it or a loop has made it again.
+    """
+    conditions: dict[str, Condition] = {}
+    _read(file, conditions, {})
+    try:
+        return file.set_aside() if conditions[file.kind] is Condition.UNREADABLE else ""
+    except StateMissing:
+        return ""

@@ -1,0 +1,56 @@
+"""The part of a status that concerns one pool, one template or one request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from provisioner.telemetry.pool_windows import Document
+from provisioner.telemetry.status_model import StatusModel
+
+
+def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
+    """Return the part of a status that concerns this pool, template and request; an empty name selects all."""
+    template_id = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
+    machines = [row for row in whole.machines if pool in ("", row.pool) and template_id in ("", row.template)]
+    pools, templates = {pool, *(row.pool for row in machines)}, {template_id, *(row.template for row in machines)}
+    kept = _entries(whole, pools | {""}, templates | {""}, request)
+    if pool:
+        # A request concerns each pool in which it has, had or waits for machines.
+        kept["requests"] = [
+            one for one in kept["requests"] if pool in {*one["pools"], *(some["pool"] for some in one["missing"])}
+        ]
+    if pool or template:
+        kept["returns"] = []
+    kept["forgotten"] = _select_requests(whole.forgotten, kept["requests"])
+    return replace(whole, machines=machines, **_rows(whole, pools, templates), **kept)
+
+
+def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
+    ids = {one["id"] for one in requests}
+    return [one for one in entries if one["id"] in ids]
+
+
+def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
+    """Return the entries of these pools, templates and request; an entry that names none of a kind belongs to all."""
+    names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
+    return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
+        name: [
+            one
+            for one in getattr(whole, name)
+            if one.get("pool", "") in pools
+            and one.get("template", "") in templates
+            and request in ("", one.get("id", request))
+        ]
+        for name in names
+    }
+
+
+def _rows(whole: StatusModel, pools: Set[str], templates: Set[str]) -> dict[str, Any]:
+    return {
+        "pools": [row for row in whole.pools if row.pool in pools],
+        "templates": [row for row in whole.templates if row.template in templates],
+        "paused": [name for name in whole.paused if name in pools],
+        "problems": {name: sentences for name, sentences in whole.problems.items() if name in pools},
+    }
