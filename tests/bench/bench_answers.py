@@ -34,7 +34,7 @@ GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
 
 
 def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, int]:
-    """Median seconds of a first call, of a later one, and of the bare writing; bytes of the entry."""
+    """Return median seconds of a first call, of a later one, and of the bare writing; bytes of the entry."""
     with tempfile.TemporaryDirectory() as directory:
         hf = HostFactory(Path(directory))
         hf.state.intent.create(hf.instance)
@@ -61,7 +61,7 @@ def _written(path: str, content: bytes) -> float:
 
 
 def main() -> int:
-    """Prints the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=15, help="calls of each kind, default 15")
     rounds = arguments.parse_args().rounds

@@ -68,7 +68,7 @@ def _line(wall: float, event: str, **fields: object) -> Line:
 
 
 def fill(state: StateDir, machines: int) -> None:
-    """The journal: a week of other requests and of a pool without room, then the request."""
+    """Write the journal: a week of other requests and of a pool without room, then the request."""
     wall, number = time.time() - 7 * 86_400, 0
     while (
         not Path(f"{state.journal.path}.{JOURNAL_KEPT}").exists() or size_of(state.journal.path) < 0.9 * JOURNAL_BYTES
@@ -82,12 +82,12 @@ def fill(state: StateDir, machines: int) -> None:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file; none where there is none, as after a rotation."""
+    """Return bytes of a file; none where there is none, as after a rotation."""
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def leave(directory: Path, machines: int) -> None:
-    """The state directory of a loop that has just ended a cycle."""
+    """Write the state directory of a loop that has just ended a cycle."""
     state = StateDir(directory)
     state.memory.write(grid(machines))
     limits = Limits("hf", {"a": PoolLimits("a")}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)})

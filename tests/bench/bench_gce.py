@@ -59,7 +59,7 @@ LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupMan
 
 
 def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
-    """Groups in one project: of twelve nine in three zones, three across a region."""
+    """Return groups in one project: of twelve nine in three zones, three across a region."""
     made = {}
     for number in range(groups):
         regional = number >= groups - groups // REGIONAL
@@ -70,7 +70,7 @@ def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
 
 
 def site(directory: Path, endpoint: str) -> Site:
-    """A configuration with these groups and one GKE pool."""
+    """Return a configuration with these groups and one GKE pool."""
     (directory / "spec.yaml").write_text("containers: [{name: main, image: example.com/main}]\n")
     bodies: dict[str, dict[str, object]] = {
         name: {"kind": "mig", "project": pool.project, "group": pool.group}
@@ -91,13 +91,13 @@ class Cloud:
     control: str
 
     def calls(self) -> Counter[str]:
-        """API calls by method, since the beginning."""
+        """Return API calls by method, since the beginning."""
         return Counter(requests.get(f"{self.control}state", timeout=60).json()["calls"])
 
 
 @contextmanager
 def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
-    """The embedded cloud, holding the groups of the configuration."""
+    """Yield the embedded cloud, holding the groups of the configuration."""
     faults, kubeconfig = made.directory / "faults.yaml", str(made.directory / "kubeconfig")
     faults.write_text(yaml.safe_dump({"timings": {"mig": QUICK | {"boot": boot}, "gke": QUICK_PODS}}))
     words = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "simulator", "--config", str(made.path)]
@@ -114,7 +114,7 @@ def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
 
 
 def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
-    """10,000 machines, as evenly as names allow, in one batch per group."""
+    """Create 10,000 machines, as evenly as names allow, in one batch per group."""
     share = [MACHINES // GROUPS + (number < MACHINES % GROUPS) for number in range(GROUPS)]
     outcomes: list[list[Outcome]] = []
 
@@ -133,7 +133,7 @@ def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
 
 
 def running(observers: Sequence[Observer]) -> int:
-    """Machines that the newest observations show running."""
+    """Return machines that the newest observations show running."""
     observations = [observer.latest({}) for observer in observers]
     snapshots = [observation for observation in observations if isinstance(observation, Snapshot)]
     return sum(machine.phase is Phase.RUNNING for observation in snapshots for machine in observation.machines.values())
@@ -189,7 +189,7 @@ def wait(done: Callable[[], bool]) -> None:
 
 
 def watch(observers: Sequence[Observer], seconds: float) -> float:
-    """The longest time between the beginnings of two observations that follow each other."""
+    """Return the longest time between the beginnings of two observations that follow each other."""
     began = {observer: observer.latest({}).began for observer in observers}
     longest = 0.0
     deadline = time.monotonic() + seconds
@@ -202,7 +202,7 @@ def watch(observers: Sequence[Observer], seconds: float) -> float:
 
 
 def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> float:
-    """CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
+    """Return CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
     quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
     backends = [MigBackend(pool, projects) for pool in quick.values()]
     taken = []
@@ -216,7 +216,7 @@ def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> floa
 
 
 def cpu_of_typed_client(endpoint: str) -> float:
-    """CPU seconds that google-cloud-compute takes to list the same instances."""
+    """Return CPU seconds that google-cloud-compute takes to list the same instances."""
     options = ClientOptions(api_endpoint=endpoint.removesuffix("/").removesuffix("/compute/v1"))
     client = compute_v1.InstancesClient(credentials=AnonymousCredentials(), client_options=options)
     gc.collect()
@@ -231,7 +231,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 
 def child(path: str) -> int:
-    """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
+    """Observe all groups by a provisioner's backends in this process, and print the peak of its memory in MB."""
     from provisioner.commands.observe_pools import observe
     from provisioner.loop.loop import relax_collector
     from provisioner.settings.loader import load
@@ -249,7 +249,7 @@ def child(path: str) -> int:
 
 
 def memory(directory: Path, cloud: Cloud) -> int:
-    """Peak MB of a provisioner with both backends loaded, that holds all machines."""
+    """Return peak MB of a provisioner with both backends loaded and all machines."""
     made = site(directory, cloud.compute)
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_gce", "--child", str(made.path)],
@@ -283,7 +283,7 @@ def main() -> int:
 
 
 def report(rows: Sequence[tuple[str, float, float | None, str]]) -> int:
-    """The table; 1 when a value is above its goal."""
+    """Return the table; 1 when a value is above its goal."""
     table = Table(title=f"{MACHINES:,} instances in {GROUPS} groups")
     for column in ("", "measured", "goal"):
         table.add_column(column, justify="left" if not column else "right")

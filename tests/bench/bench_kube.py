@@ -89,11 +89,7 @@ def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rat
 
 
 def ratio_of(measured: Rounds, title: str, verb: str) -> float:
-    """Our rate beside that of the other client that we do worst beside, median over the rounds.
-
-    Within a round, because all of it met the same machine; and each client by itself, because the faster of two that
-    vary is no client that exists.
-    """
+    """Return the lowest ratio of our rate to that of another client, as the median over the rounds."""
     others = {who for who, _ in measured} - {title}
     return min(
         statistics.median(

@@ -38,7 +38,7 @@ JOURNALS = ("empty", "lives", "refusals")
 
 
 def fill(state: StateDir, memory: Memory, journal: str) -> None:
-    """The newest file of the journal, a little smaller than the one that is put aside."""
+    """Write the newest file of the journal, a little smaller than the size at which it is rotated."""
     if journal == "empty":
         return
     wall, size = time.time() - 86_400, int(0.99 * JOURNAL_BYTES)
@@ -55,13 +55,13 @@ def fill(state: StateDir, memory: Memory, journal: str) -> None:
 
 
 def refused(names: Sequence[str], wall: float) -> list[Line]:
-    """Creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
+    """Return creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
     fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
     return [{"time": format_time(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:
-    """Seconds of CPU, at best."""
+    """Return seconds of CPU, at best."""
     taken = []
     for _ in range(REPEATS):
         began = time.process_time()

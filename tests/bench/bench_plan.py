@@ -67,7 +67,7 @@ class Still:
 
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:
-    """Requests for so many machines of one template in one proven pool that is empty."""
+    """Return requests for so many machines of one template in one proven pool that is empty."""
     count = min(slots, per_request)
     ids = [f"{number:010d}" for number in range(slots // count)]
     requests = {id_: Request(id_, "T", count, 0.0) for id_ in ids}
@@ -78,7 +78,7 @@ def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, S
 
 
 def running(plan: Plan) -> Snapshot:
-    """Every machine that the plan creates, running."""
+    """Return every machine that the plan creates, running."""
     machines = {
         create.name: Machine(
             create.name, Phase.RUNNING, Fingerprint(uid=create.name, ip="10.0.0.1"), ip="10.0.0.1", launched=1000
@@ -89,7 +89,7 @@ def running(plan: Plan) -> Snapshot:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """CPU seconds at best, as in a cycle of the loop; the garbage of one run is not charged to the next."""
+    """Return CPU seconds at best, as in a cycle of the loop; the garbage of one run is not charged to the next."""
     taken = []
     for _ in range(REPEATS):
         gc.collect()
@@ -101,7 +101,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def copied(memory: Memory) -> list[dict[int, Slot]]:
-    """Each slot with one thing changed, and nothing decided: what no plan that changes them all can do without."""
+    """Return each slot with one field changed, the least work of a plan that changes all slots."""
     return [
         {number: slot._replace(is_set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()
@@ -109,7 +109,7 @@ def copied(memory: Memory) -> list[dict[int, Slot]]:
 
 
 def measure(slots: int) -> dict[str, float]:
-    """CPU seconds of each kind of plan."""
+    """Return CPU seconds of each kind of plan."""
     intent, limits, empty = scene(slots)
     fresh = Memory("demo")
     first = World(intent, {"pool": empty})
@@ -133,7 +133,7 @@ def measure(slots: int) -> dict[str, float]:
 
 
 def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> float:
-    """A whole cycle in which nothing changed: files looked at, nothing planned, nothing written."""
+    """Return a whole cycle in which nothing changed: files looked at, nothing planned, nothing written."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         add_return(state, ["hf-none"], created_wall=0.0, create_for="demo")
@@ -174,7 +174,7 @@ def missed(results: dict[int, dict[str, float]]) -> list[str]:
 
 
 def cell(seconds: float, floor: float) -> str:
-    """Milliseconds, and how many times the copy."""
+    """Return milliseconds, and the ratio to the copy."""
     return f"{seconds * 1000:.2f} ({seconds / floor:.1f} x)"
 
 

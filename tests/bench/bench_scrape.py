@@ -39,13 +39,13 @@ TEMPLATES = 10
 
 
 def limits(each: int) -> Limits:
-    """Ten templates, each of which names so many of the four pools."""
+    """Return ten templates, each of which names so many of the four pools."""
     templates = [TemplateLimits(f"T{n}", tuple(POOLS[(n + m) % 4] for m in range(each))) for n in range(TEMPLATES)]
     return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
 
 
 def spread(memory: Memory, used: int) -> Memory:
-    """The machines of the grid, over all templates and so many pools of each."""
+    """Return the machines of the grid, over all templates and so many pools of each."""
     requests = {}
     for number, (id_, record) in enumerate(memory.requests.items()):
         template = number % TEMPLATES
@@ -58,7 +58,7 @@ def spread(memory: Memory, used: int) -> Memory:
 
 
 def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float, int]:
-    """Seconds of CPU at best, and how many series."""
+    """Return seconds of CPU at best, and how many series."""
     memory, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)

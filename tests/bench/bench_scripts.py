@@ -67,7 +67,7 @@ class Cost(NamedTuple):
 
 
 def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
-    """A state with so many running machines, in requests of ``BATCH``; the call of each script on it."""
+    """Return a state with so many running machines, in requests of ``BATCH``; the call of each script on it."""
     names = []
     answers = {}
     hf.state.intent.create(hf.instance)
@@ -90,7 +90,7 @@ def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
 
 
 def entry(name: str) -> dict[str, object]:
-    """A running machine as getRequestStatus shows it."""
+    """Return a running machine as getRequestStatus shows it."""
     return {
         "machineId": name,
         "name": name,
@@ -104,13 +104,13 @@ def entry(name: str) -> dict[str, object]:
 
 
 def call(hf: HostFactory, name: str, document: object) -> list[str]:
-    """The command line of a call with an input file of its own."""
+    """Return the command line of a call with an input file of its own."""
     hf.input = hf.input.with_name(f"{name}.json")
     return hf.command(name, document)
 
 
 def measure(hf: HostFactory, commands: dict[str, list[str]], rounds: int) -> dict[str, Cost]:
-    """The costs of all commands, run in turn so that they meet the same machine."""
+    """Return the costs of all commands, run in turn so that they meet the same machine."""
     task = {"rounds": rounds, "commands": commands, "environment": hf.environment}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", STARTER], input=json.dumps(task), capture_output=True, text=True, check=False
@@ -139,7 +139,7 @@ def line(machines: int, name: str, cost: Cost, base: Cost) -> str:
 
 
 def main() -> int:
-    """Prints the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=15, help="runs of each command, default 15")
     rounds = arguments.parse_args().rounds

@@ -25,14 +25,14 @@ CREATES, PODS, CLIENTS = 1_000, 10_000, 16
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Seconds that ``work`` took."""
+    """Return seconds that ``work`` took."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """The table."""
+    """Print the table."""
     with Simulator(namespaces=[SPACE]) as simulator:
         impose(simulator, schedule=3600)
         pool = urllib3.HTTPConnectionPool("127.0.0.1", int(simulator.address.rpartition(":")[2]), maxsize=CLIENTS)

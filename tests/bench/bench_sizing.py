@@ -56,7 +56,10 @@ class Need(NamedTuple):
 
 
 def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
-    """Pods, each made and deleted by a call of its own; HF asks for at most 10,000 of one template, hence the parts."""
+    """Return a scenario of pods, each made and deleted by a separate call.
+
+    HF requests at most 10,000 machines of one template, hence the parts.
+    """
     parts = {f"part-{number}": MAX_NUMBER for number in range(machines // MAX_NUMBER)}
     if rest := machines % MAX_NUMBER:
         parts["rest"] = rest
@@ -77,7 +80,7 @@ def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
 
 
 def run(machines: int, hours: float, churn: bool) -> Need:
-    """In a process of its own, whose memory is that of the run."""
+    """Run in a separate process, whose memory is that of the run."""
     began = time.process_time()
     result = play(scenario(machines, hours, churn=churn), seed=1)
     per_machine, made = result.measures["calls_per_machine"] or 0.0, result.measures["created"] or 0.0
@@ -86,7 +89,7 @@ def run(machines: int, hours: float, churn: bool) -> Need:
 
 
 def an_hour(machines: int, *, churn: bool) -> Need:
-    """Return the needs of an hour after the loop has begun; memory is the maximum of the longer run."""
+    """Return the needs of an hour after the start of the loop; memory is the maximum of the longer run."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN
@@ -95,7 +98,7 @@ def an_hour(machines: int, *, churn: bool) -> Need:
 
 
 def stored(machines: int) -> tuple[int, float]:
-    """Bytes of a state directory whose machines all run, and seconds in which it is written once."""
+    """Return bytes of a state directory whose machines all run, and seconds in which it is written once."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]

@@ -43,7 +43,7 @@ class Cost(NamedTuple):
 
 
 def grid(machines: int) -> Memory:
-    """Fifty requests for so many machines together, each ten more than it has."""
+    """Return fifty requests for so many machines together, each ten more than it has."""
     each = machines // REQUESTS
     ids = [f"a{number:09d}" for number in range(REQUESTS if each else 0)]
     requests = [
@@ -56,7 +56,7 @@ def grid(machines: int) -> Memory:
 
 
 def leave(directory: Path, machines: int) -> None:
-    """The state directory of a loop that has just ended a cycle."""
+    """Write the state directory of a loop that has just ended a cycle."""
     state = StateDir(directory)
     state.memory.write(grid(machines))
     limits = Limits(

@@ -31,13 +31,13 @@ GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}
 
 
 def record(request: str) -> RequestRecord:
-    """A request whose machines run."""
+    """Return a request whose machines run."""
     slots = {number: slot(request, number) for number in range(MACHINES)}
     return RequestRecord(request, "T1", MACHINES, 1.0, 3600.0, slots, MACHINES)
 
 
 def slot(request: str, number: int) -> Slot:
-    """A slot as memory has that of a running machine."""
+    """Return a slot as memory has that of a running machine."""
     mark = 1734619942.123 + number
     return make_slot(
         name=machine_name("hf", request, number),
@@ -73,7 +73,7 @@ def answer(request: str) -> Answer:
 
 
 def measure(directory: str) -> dict[str, tuple[float, float]]:
-    """Seconds of each, and of the bare work."""
+    """Return seconds of each, and of the bare work."""
     state, names = StateDir(directory), [f"request{number:03d}" for number in range(REQUESTS)]
     records = {name: record(name) for name in names}
     state.memory.write(Memory("demo", requests=records))
@@ -95,7 +95,7 @@ def measure(directory: str) -> dict[str, tuple[float, float]]:
 
 
 def write_bare(path: Path, document: object) -> None:
-    """The text of the document, written and synced."""
+    """Write the text of the document, and sync it."""
     with path.open("w") as file:
         file.write(json.dumps(document))
         file.flush()

@@ -52,7 +52,7 @@ class Script(NamedTuple):
     environment: Mapping[str, str]
 
     def call(self) -> float:
-        """Seconds from the start to the end of one call."""
+        """Return seconds from the start to the end of one call."""
         began = time.perf_counter()
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         process = os.posix_spawn(self.command[0], self.command, self.environment, file_actions=quiet)
@@ -63,7 +63,7 @@ class Script(NamedTuple):
 
 
 def together(script: Script, writers: int, calls: int) -> tuple[float, list[float]]:
-    """Seconds for so many calls, so many at a time, and the seconds of each."""
+    """Return seconds for so many calls, so many at a time, and the seconds of each."""
     began = time.perf_counter()
     with ThreadPoolExecutor(writers) as pool:
         taken = list(pool.map(Script.call, repeat(script, calls)))
@@ -71,12 +71,12 @@ def together(script: Script, writers: int, calls: int) -> tuple[float, list[floa
 
 
 def p95(taken: list[float]) -> float:
-    """The time within which 95 % of the calls ended."""
+    """Return the time within which 95 % of the calls ended."""
     return sorted(taken)[math.ceil(0.95 * len(taken)) - 1]
 
 
 def scripts(directory: Path) -> tuple[Script, Script]:
-    """Ours, and the one without a lock."""
+    """Return our script, and a script without a lock."""
     hf = HostFactory(directory)
     hf.state.intent.create(hf.instance)
     hf.state.heartbeat.touch()
@@ -88,13 +88,13 @@ def scripts(directory: Path) -> tuple[Script, Script]:
 
 
 def verdict(what: str, missed: bool) -> bool:
-    """Prints one line of the result."""
+    """Print one line of the result."""
     print(what + ("  MISSED" if missed else ""), flush=True)
     return missed
 
 
 def steady(ours: Script, free: Script, rounds: int) -> bool:
-    """Eight writers at a time; whether the goal is missed."""
+    """Run eight writers at a time, and return True if the goal is missed."""
     rates = [[CALLS / together(script, STEADY, CALLS)[0] for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*rates, strict=True))
     text = f"{STEADY} at a time: {mine:.1f} a second, lock-free {other:.1f}: {mine / other:.0%} (goal {GOAL_RATE:.0%})"
@@ -102,7 +102,7 @@ def steady(ours: Script, free: Script, rounds: int) -> bool:
 
 
 def burst(ours: Script, free: Script, rounds: int) -> bool:
-    """Fifty at once; whether the goal is missed."""
+    """Run fifty writers at once, and return True if the goal is missed."""
     taken = [[p95(together(script, BURST, BURST)[1]) for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*taken, strict=True))
     text = f"{BURST} at once: p95 {mine:.2f} s, lock-free {other:.2f} s: {mine / other:.2f} x (goal {GOAL_P95} x)"
@@ -110,7 +110,7 @@ def burst(ours: Script, free: Script, rounds: int) -> bool:
 
 
 def main() -> int:
-    """Prints two lines; 1 when a goal is missed."""
+    """Print two lines, and return 1 if a goal is missed."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=5, help="rounds of each measurement, default 5")
     rounds = arguments.parse_args().rounds

@@ -60,7 +60,7 @@ class Rate(NamedTuple):
 
 
 def timed(calls: int, act: Callable[[], None]) -> Rate:
-    """The rate of so many calls."""
+    """Return the rate of so many calls."""
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     act()
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
@@ -87,7 +87,7 @@ class Target:
         ]
 
     def options(self, uids: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Address and body of each delete."""
+        """Return address and body of each delete."""
         return [
             (f"{self.url}/{name}", json.dumps({"preconditions": {"uid": uid}}).encode()) for name, uid in uids.items()
         ]

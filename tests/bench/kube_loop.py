@@ -57,13 +57,13 @@ class Reaction(NamedTuple):
 
 
 def p95(seconds: list[float]) -> float:
-    """The 95th percentile."""
+    """Return the 95th percentile."""
     return statistics.quantiles(seconds, n=20, method="inclusive")[-1]
 
 
 @contextmanager
 def grid_of(space: Space, **options: Any) -> Iterator[Grid]:
-    """A provider instance in a directory that goes with it; its loop runs."""
+    """Yield a provider instance in a directory that goes with it; its loop runs."""
     with tempfile.TemporaryDirectory() as directory:
         settings = {"loop": PACE, **options.pop("settings", {})}
         with Grid(Path(directory) / "grid", space, settings=settings, **options) as grid:
@@ -127,7 +127,7 @@ def _lists(cluster: Cluster) -> float:
 
 
 def _count(text: str, metric: str, *labels: str) -> float:
-    """The sum of a metric over all series of pods of one namespace that have these labels."""
+    """Return the sum of a metric over all series of pods of one namespace that have these labels."""
     series = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
     asked = ('resource="pods"', 'scope="namespace"', *labels)
     return sum(float(count) for given, count in series if all(label in given for label in asked))
@@ -185,7 +185,7 @@ def _one(grid: Grid, space: Space, proxy: Proxy) -> tuple[float, float]:
 
 
 def _unready(space: Space, id_: str) -> str:
-    """The request's pod once its kubelet has begun it."""
+    """Return the request's pod once its kubelet has started it."""
     for pod in space.pods():
         if f"-{id_}-" in pod["metadata"]["name"] and pod["status"].get("podIP"):
             return str(pod["metadata"]["name"])

@@ -84,18 +84,18 @@ class Meter:
         self.samples = [self.sample()]
 
     def sample(self) -> Sample:
-        """All until now."""
+        """Return all until now."""
         calls = self._cloud.calls()
         compute = sum(number for method, number in calls.items() if not KUBERNETES.match(method))
         return Sample(time.monotonic(), cpu_seconds(self.pid), compute, calls["pods.create"] + calls["pods.delete"])
 
     def note(self) -> Sample:
-        """All until now, kept."""
+        """Return all until now, kept."""
         self.samples.append(self.sample())
         return self.samples[-1]
 
     def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
-        """The most that a value grew within so many seconds, and what the samples put at their edge."""
+        """Return the most that a value grew within so many seconds, and what the samples put at their edge."""
         return max(
             value(later) - value(earlier)
             for earlier in self.samples
@@ -105,12 +105,12 @@ class Meter:
 
 
 def parts(machines: int) -> list[int]:
-    """Machines of each template: HF asks for at most 10,000 of one."""
-    return [min(MAX_NUMBER, machines - begun) for begun in range(0, machines, MAX_NUMBER)]
+    """Return machines of each template: HF asks for at most 10,000 of one."""
+    return [min(MAX_NUMBER, machines - first) for first in range(0, machines, MAX_NUMBER)]
 
 
 def site(directory: Path, machines: int, lag: float) -> Site:
-    """For each part a template of groups and one of a namespace."""
+    """Return a site with a template of groups and a template of a namespace for each part."""
     directory.mkdir()
     (directory / "spec.yaml").write_text(SPEC)
     pools: dict[str, Mapping[str, object]] = {}
@@ -138,7 +138,7 @@ def site(directory: Path, machines: int, lag: float) -> Site:
 
 @contextmanager
 def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
-    """The process id of a loop that has begun, and HostFactory beside it."""
+    """Yield the process id of a running loop, and its HostFactory."""
     places = {name: directory / name.lower() for name in ("CONF", "WORK", "LOG")}
     environment = {"HF_PROVIDER_NAME": "t", "HF_PYTHON": sys.executable}
     for name, place in places.items():

@@ -132,7 +132,7 @@ class Arena(Playground):
         return [sys.executable, "-m", *self._program, *arguments]
 
     def surroundings(self) -> dict[str, str]:
-        """The environment of whatever talks to the cloud."""
+        """Return the environment of whatever talks to the cloud."""
         endpoints = {
             "KUBECONFIG": self.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
@@ -158,13 +158,13 @@ class Arena(Playground):
         return process
 
     def living(self) -> list[subprocess.Popen[str]]:
-        """The loops that have not ended, oldest first."""
+        """Return the loops that have not ended, oldest first."""
         with self._changing:
             self.loops = [loop for loop in self.loops if loop.poll() is None]
             return [*self.loops]
 
     def signal_loop(self, loop: subprocess.Popen[str], number: signal.Signals) -> None:
-        """A signal to a loop that may have ended meanwhile."""
+        """Send a signal to a loop, unless it has ended."""
         with suppress(ProcessLookupError):
             loop.send_signal(number)
 
@@ -193,14 +193,14 @@ class Arena(Playground):
             self.recover("--release-brake")
 
     def needs_an_operator(self) -> bool:
-        """True while the brake holds, or while memory is lost or cannot be read."""
+        """Return True while the brake holds, or while memory is lost or cannot be read."""
         try:
             return StateDir(self.state).memory.read().brake is not None
         except StateError:
             return True
 
     def brake(self) -> str:
-        """The reason of the brake; empty where it is released, or where the command cannot tell."""
+        """Return the reason of the brake; empty where it is released, or where the command cannot tell."""
         with suppress(StateError):
             brake = StateDir(self.state).memory.read().brake
             return f"{brake.reason} {brake.detail}" if brake else ""
@@ -223,19 +223,19 @@ class Arena(Playground):
     # --- the cloud, past the provisioner ------------------------------------------------------------------------------
 
     def phases(self) -> dict[str, str]:
-        """The phase of each machine in the namespace and the group."""
+        """Return the phase of each machine in the namespace and the group."""
         return {one["name"]: one["phase"] for one in self.cloud() if one["pool"] in (NAMESPACE, GROUP)}
 
     def pods(self, method: str, name: str = "", document: object = None) -> None:
-        """A call about pods."""
+        """Make a call about pods."""
         self._call(method, f"api/v1/namespaces/{NAMESPACE}/pods/{name}".rstrip("/"), document)
 
     def compute(self, method: str, path: str, document: object = None) -> None:
-        """A call of the Compute API, below the group's zone."""
+        """Make a call of the Compute API, below the group's zone."""
         self._call(method, f"compute/v1/projects/{PROJECT}/zones/{ZONE}/{path}", document)
 
     def _call(self, method: str, path: str, document: object) -> None:
-        """A fault may strike this call: then it had no effect, or its effect is unknown."""
+        """Make a call, and ignore its error: a fault may strike the call, whose effect is then unknown."""
         base = self.addresses["control"].removesuffix("control/")
         with suppress(requests.RequestException):
             requests.request(method, base + path, json=document, timeout=CALL_SECONDS)

@@ -75,7 +75,7 @@ class HostFactory:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """The next call of this script gets the interruption."""
+        """Interrupt the next call of this script."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:
@@ -159,5 +159,5 @@ class HostFactory:
 
 
 def machines(names: list[str]) -> dict[str, Any]:
-    """The input that names machines."""
+    """Return the input that names machines."""
     return {"machines": [{"name": name, "machineId": name} for name in names]}

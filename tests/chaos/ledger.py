@@ -43,18 +43,18 @@ class Call:
     document: Mapping[str, Any]
     began: float
     life: int
-    """The life of HF that made the call: what is printed for an HF that has gone was never heard."""
+    """The life of HF that made the call; output for an HF that has ended was never read."""
     called: Called | None = None
     killed: bool = False
 
     @property
     def asked(self) -> list[str]:
-        """Ids that it asks for."""
+        """Return ids that it asks for."""
         return [entry["requestId"] for entry in self.document.get("requests", ())]
 
     @property
     def names(self) -> list[str]:
-        """Machines that it names."""
+        """Return machines that it names."""
         return [entry["name"] for entry in self.document.get("machines", ())]
 
 
@@ -75,7 +75,7 @@ class Ledger:
     """The books of one run."""
 
     def __init__(self, caps: Mapping[str, int]) -> None:
-        """``caps``: most machines of one template, by namespace or group."""
+        """Begin with ``caps``, the largest number of machines of one template, by namespace or group."""
         self._caps = caps
         self.lock = threading.RLock()
         self.hf = HfView()
@@ -91,7 +91,7 @@ class Ledger:
         self.terminal: dict[str, str] = {}
         """Terminal entries as they were first printed, by id."""
         self.known_since: dict[str, float] = {}
-        """Machines of terminal answers, and since when HF knows of them."""
+        """Machines of terminal answers, and the time since which HF has them."""
         self.returned: dict[str, float] = {}
         """Machines that HF asked to return, and when it first began to."""
         self.perhaps_reported: set[str] = set()
@@ -141,7 +141,7 @@ class Ledger:
                 self._record_output(call, document)
 
     def _well_formed(self, call: Call, called: Called) -> Any:
-        """The document that was printed; None for a refusal, or for what breaks the interface."""
+        """Return the document that was printed; None for a refusal, or for what breaks the interface."""
         try:
             if called.code:
                 assert called.refusal
@@ -212,7 +212,7 @@ class Ledger:
             hf.to_return |= failed & hf.hosts
 
     def restarted(self) -> None:
-        """HF begins anew, with an empty database."""
+        """Begin a new life of HF, with an empty database."""
         with self.lock:
             self.life += 1
             self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
@@ -229,7 +229,7 @@ class Ledger:
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def disturbed(self, name: str) -> bool:
-        """True when something other than the provisioner took this machine away or made it fail."""
+        """Return True if something other than the provisioner took this machine away or made it fail."""
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
@@ -269,7 +269,7 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """True when HF has had the machine and had not begun to return it, also before it forgot everything."""
+        """Return True if HF has had the machine and had not asked to return it, also before it lost its database."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
@@ -309,11 +309,11 @@ class Ledger:
         return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
 
     def _cannot_go(self, name: str) -> bool:
-        """True when a fault keeps the cloud from ending the machine."""
+        """Return True if a fault keeps the cloud from ending the machine."""
         return "stuck_stopping" in self.struck.get(name, set())
 
     def wound_up(self) -> None:
-        """Check what can be said only of the whole run."""
+        """Check the laws that hold only for the whole run."""
         with self.lock:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
@@ -325,15 +325,15 @@ class Ledger:
 
 
 def is_ours(name: str, labels: Mapping[str, str]) -> bool:
-    """The machine carries our identity: its label on a pod, the shape of its name elsewhere."""
+    """Return True if the machine has our identity: its label on a pod, the shape of its name elsewhere."""
     return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(get_request_id(PREFIX, name)) and not labels
 
 
 def of_ours(machines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The cloud's machines that carry our identity and are in a pool."""
+    """Return the cloud's machines that carry our identity and are in a pool."""
     return [one for one in machines if one["pool"] and is_ours(one["name"], one["labels"])]
 
 
 def succeeded_of(entry: Mapping[str, Any]) -> list[str]:
-    """The machines of an answer that HF may use."""
+    """Return the machines of an answer that HF may use."""
     return [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]

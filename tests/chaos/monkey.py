@@ -191,7 +191,7 @@ def old_file_is_put_back(stage: Stage, chance: random.Random) -> str:
 
 
 def damaged(stage: Stage, chance: random.Random, damage: Callable[[Path], None]) -> str:
-    """Does it to status.json, memory.json or both, while a loop runs or while none does."""
+    """Damage status.json, memory.json or both, while a loop runs or while none does."""
     names = chance.choice([["status.json"], ["memory.json"], ["status.json", "memory.json"]])
     alone = chance.random() < 0.5
     stage.ledger.memory_made_again |= "memory.json" in names
@@ -263,7 +263,7 @@ def rate_of(mode: str, chance: random.Random) -> float:
 
 
 def target_of(mode: str, chance: random.Random) -> str:
-    """Every place; one time in four, as Compute leaves a group alone for a minute after it throttled a call."""
+    """Return every place; one time in four, as Compute leaves a group alone for a minute after it throttled a call."""
     return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 
@@ -272,7 +272,7 @@ def params_of(mode: str) -> dict[str, Any]:
 
 
 def programme(seed: int, seconds: float) -> list[Due]:
-    """All disturbances of a run: every act and every fault in an order that the seed draws, again and again."""
+    """Return all disturbances of a run: every act and every fault in an order that the seed draws, again and again."""
     chance = random.Random(f"{seed} programme")
     acts, modes = in_turns(chance, ACTS), in_turns(chance, tuple(sorted(MODES)))
     due = [
@@ -287,13 +287,13 @@ def programme(seed: int, seconds: float) -> list[Due]:
 
 
 def in_turns(chance: random.Random, things: tuple[Any, ...]) -> Iterator[Any]:
-    """All of them in some order, then all in another."""
+    """Yield all of them in some order, then all in another."""
     while True:
         yield from chance.sample(things, len(things))
 
 
 def times(chance: random.Random, every: float, seconds: float) -> Iterator[float]:
-    """Moments after the calm, about ``every`` so many seconds apart."""
+    """Yield moments after the calm, about ``every`` so many seconds apart."""
     at = CALM
     while at < seconds:
         yield at

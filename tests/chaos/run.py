@@ -80,7 +80,7 @@ class Run:
         self.arena.wake()
 
     def come_to_rest(self) -> None:
-        """The cloud holds what HF has, and nothing else; every request has ended, and no brake holds."""
+        """Wait until the cloud has only HF's machines, every request has ended, and no brake is latched."""
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
     def return_all(self) -> None:
@@ -91,7 +91,7 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
 
     def wind_up(self) -> None:
-        """Check what can be said only of the whole run."""
+        """Check the laws that hold only for the whole run."""
         self._observe()
         self.ledger.wound_up()
 
@@ -101,7 +101,7 @@ class Run:
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 
     def broken(self) -> list[str]:
-        """The broken laws so far, and the errors of the harness."""
+        """Return the broken laws so far, and the errors of the harness."""
         return [*self.ledger.broken, *map(repr, [*self.errors, *self.hf.errors])]
 
     def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:

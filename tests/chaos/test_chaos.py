@@ -47,7 +47,7 @@ def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
 
 
 def one_round(seed: int, seconds: float) -> str:
-    """A world of this seed, in a line; fails with all that is needed to see why, and to play it again."""
+    """Return a world of this seed, in a line; fails with all that is needed to see why, and to play it again."""
     with Run(seed) as run:
         run.disturb(seconds)
         run.heal()
@@ -61,7 +61,7 @@ def one_round(seed: int, seconds: float) -> str:
 
 
 def failure_message(run: Run, broken: list[str]) -> str:
-    """The laws that were broken, what had been done until then, and how to see it again."""
+    """Return the laws that were broken, what had been done until then, and how to see it again."""
     return "\n".join(
         [
             *broken,

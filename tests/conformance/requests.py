@@ -99,7 +99,7 @@ def a_thousand(hf: Grid) -> None:
       cancel_after_minutes=0.02, processes=True)  # fmt: skip
 def killed_before_printing(hf: Grid) -> None:
     reader, writer = os.pipe()
-    os.write(writer, b"x" * fcntl.fcntl(writer, F_GETPIPE_SZ))  # now whoever prints waits
+    os.write(writer, b"x" * fcntl.fcntl(writer, F_GETPIPE_SZ))  # now a process that prints waits
     process = subprocess.Popen(hf.command("requestMachines", requesting("T2", 2)), env=hf.environment, stdout=writer)
     try:
         until(lambda: hf.recorded() == 1, SECONDS, what="the request is recorded")

@@ -16,12 +16,12 @@ COPY = "hf-zzzzzzzzzz-000008"
 
 
 def returned_entry(hf: Grid, machines: object) -> dict[str, object]:
-    """The end of the return of what HF writes under ``machines``."""
+    """Return the end of the return of what HF writes under ``machines``."""
     return hf.ended(hf.call("requestReturnMachines", {"machines": machines})["requestId"])
 
 
 def results(entry: dict[str, object]) -> dict[str, str]:
-    """Each machine's result."""
+    """Return each machine's result."""
     return {machine["name"]: machine["result"] for machine in entry["machines"]}  # type: ignore[attr-defined]
 
 

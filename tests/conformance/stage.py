@@ -68,7 +68,7 @@ class Case:
 
     @property
     def place(self) -> str:
-        """The case's own namespace, and group."""
+        """Return the case's own namespace, and group."""
         return f"case-{self.number}"
 
 
@@ -86,7 +86,7 @@ class Cases(list[Case]):
         slow: bool = False,
         **settings: object,
     ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
-        """Makes the function a case."""
+        """Make the function a case."""
 
         def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
             self.append(Case(number, condition, play, loop, settings, pool or {}, processes, slow))
@@ -96,7 +96,7 @@ class Cases(list[Case]):
 
 
 def stage() -> Simulator:
-    """The cloud that all cases share: a namespace for each, a group for some."""
+    """Return the cloud that all cases share: a namespace for each, a group for some."""
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
         migs=[advised(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
@@ -108,7 +108,7 @@ class Instance(InProcess):
     """A provider instance on the embedded cloud. A context manager: the loop and the faults end with it."""
 
     def __init__(self, directory: Path, cloud: Simulator, place: str, *, instance: str = INSTANCE) -> None:
-        """``place``: its namespace, or group."""
+        """Use the namespace, or group, ``place``."""
         super().__init__(directory, instance=instance)
         self.simulator = cloud
         self.place = place
@@ -127,7 +127,7 @@ class Instance(InProcess):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def start_loop(self) -> None:
-        """``provisioner run`` without its signals."""
+        """Start ``provisioner run`` without its signals."""
         endpoints = {
             "KUBECONFIG": str(self.simulator.kubeconfig),
             "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,
@@ -151,7 +151,7 @@ class Instance(InProcess):
             until(lambda before=before: self.heartbeats() != before, SECONDS, what="the loop beats")  # type: ignore[misc]
 
     def heartbeats(self) -> int:
-        """A number that changes with each cycle."""
+        """Return a number that changes with each cycle."""
         path = self.work / "heartbeat"
         return path.stat().st_mtime_ns if path.exists() else 0
 
@@ -162,28 +162,31 @@ class Instance(InProcess):
         return self._service.server.url
 
     def metric(self, name: str) -> float:
-        """A metric's sum over its labels, as Prometheus scrapes it."""
+        """Return a metric's sum over its labels, as Prometheus scrapes it."""
         families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def fault(self, mode: str, *, target: str = "", **fields: Any) -> None:
-        """This goes wrong from now on, and nothing else: in this case's place, or at ``<place>/<target>``."""
+        """Set this fault alone from now on, in this case's place or at ``<place>/<target>``."""
         place = f"{self.place}/{target}" if target else self.place
         self.simulator.impose([Fault(mode, place, **fields)])
 
     def faults(self, *faults: Fault) -> None:
-        """These go wrong from now on, and nothing else."""
+        """Set these faults alone from now on."""
         self.simulator.impose(faults)
 
     def cloud(self, *phases: str) -> list[str]:
-        """Names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
+        """Return names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
         machines = [machine for machine in self.simulator.state()["machines"] if machine["pool"] == self.place]
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
     def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
-        """The cloud's machines once ``condition`` holds of them. A failure says what the cloud and `status` show."""
+        """Return the cloud's machines once ``condition`` holds of them.
+
+        A failure says what the cloud and `status` show.
+        """
         try:
             until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
         except AssertionError as error:
@@ -222,31 +225,31 @@ class Instance(InProcess):
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
-        """Names of so many new machines, all of which were reported to HF."""
+        """Return names of so many new machines, all of which were reported to HF."""
         entry = self.ended(self.request(template, machines))
         assert entry["status"] == "complete", entry
         return names(entry)
 
     def reclaimed(self, *machines: str) -> dict[str, int]:
-        """Hosts that HF, listing these, is asked to give back, with the seconds left."""
+        """Return hosts that HF, listing these, is asked to give back, with the seconds left."""
         hosts = {"machines": [{"name": name, "machineId": name} for name in machines]}
         answer = self.call("getReturnRequests", hosts)
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
 
     def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
-        """Sooner or later HF, listing ``among``, is asked to give back exactly these."""
+        """Wait until HF, listing ``among``, is asked to return exactly these."""
         listed = among or machines
         until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
 
     def recorded(self) -> int:
-        """Requests and returns in intent."""
+        """Return requests and returns in intent."""
         if not self.state.intent.exists():
             return 0
         intent = self.state.intent.read()
         return len(intent.requests) + len(intent.returns)
 
     def write_templates(self, *templates: Mapping[str, Any]) -> None:
-        """Another templates file, put in place at once as a careful editor does."""
+        """Replace the templates file at once, by a rename."""
         aside = self.templates_file.with_suffix(".new")
         aside.write_text(json.dumps({"templates": templates}))
         aside.replace(self.templates_file)
@@ -281,7 +284,7 @@ class Grid(Instance):
             self.start_loop()
 
     def configure(self, **settings: object) -> None:
-        """Another provisioner.yaml: the case's, with these settings; put in place at once as a careful editor does."""
+        """Replace provisioner.yaml at once by the case's file with these settings."""
         file = self.conf / "provisioner.yaml"
         aside = file.with_suffix(".new")
         aside.write_text(yaml.safe_dump(self.settings | settings))
@@ -294,23 +297,23 @@ class Ahead:
     seconds = 0.0
 
     def go_on(self, seconds: float = 5.0) -> None:
-        """Let this much pass; called again and again, for what counts from when the loop hears of something."""
+        """Advance loop time by so much; call it repeatedly for a time that begins when the loop observes an event."""
         self.seconds += seconds
 
 
 @contextmanager
 def loop_time() -> Iterator[Ahead]:
-    """Loop time can be set forward; deadlines and delays of the loop itself go by it, those of threads do not."""
+    """Allow a test to advance loop time, which deadlines and delays of the loop follow, but threads do not."""
     ahead, now = Ahead(), LoopClock.now
     with patch.object(LoopClock, "now", lambda clock: now(clock) + ahead.seconds):
         yield ahead
 
 
 def names(entry: Mapping[str, Any], *results: str) -> list[str]:
-    """Machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
+    """Return machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
     return [machine["name"] for machine in entry["machines"] if not results or machine["result"] in results]
 
 
 def template(name: str, **fields: object) -> dict[str, object]:
-    """A template of the file: as the fixture's first, but for these fields."""
+    """Return a template of the file: as the fixture's first, but for these fields."""
     return TEMPLATES["templates"][0] | {"templateId": name} | fields

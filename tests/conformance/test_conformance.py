@@ -68,7 +68,7 @@ REFUSED = [
 
 
 def _named(number: int, condition: str) -> str:
-    """A test's id: pytest shows ASCII as it is, all else as escapes."""
+    """Return a test's id: pytest shows ASCII as it is, all else as escapes."""
     return f"{number:03d}: {condition}".replace("→", "->")
 
 

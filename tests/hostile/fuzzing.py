@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 2**40)
 
 
 def mutated(document: Any, chance: random.Random) -> Any:
-    """The document with up to three parts that are replaced by something else, doubled, or left out."""
+    """Return the document with up to three parts that are replaced by something else, doubled, or left out."""
     document = copy.deepcopy(document)
     for _ in range(chance.randint(0, 3)):
         holder: Any = {"": document}
@@ -52,7 +52,7 @@ def mutated(document: Any, chance: random.Random) -> Any:
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """The bytes, altered: as ``mutated`` alters JSON, or by a part that is cut out, overwritten or doubled."""
+    """Return the bytes, altered: as ``mutated`` alters JSON, or by a part that is cut out, overwritten or doubled."""
     if chance.randrange(3):
         try:
             return json.dumps(mutated(json.loads(content), chance)).encode()

@@ -240,7 +240,7 @@ def test_a_proxy_that_drips_ends_with_the_time_of_the_call(call: Any) -> None:
 
 
 def pages(document: dict[str, Any], part: str, key: str) -> Callable[[], Iterator[bytes]]:
-    """A list each page of which names another one."""
+    """Yield a list each page of which names another one."""
     numbers = count()
 
     def answer() -> Iterator[bytes]:

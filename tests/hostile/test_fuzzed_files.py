@@ -50,7 +50,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(act: Callable[[], object], *errors: type[Exception]) -> str:
-    """The message of an error that a reader may raise; empty if it raised none."""
+    """Return the message of an error that a reader may raise; empty if it raised none."""
     try:
         act()
     except errors as error:
@@ -188,7 +188,7 @@ _DUMPS: list[bytes] = []
 
 
 def dumped(state: StateDir) -> bytes:
-    """A dump of the golden directory, made once."""
+    """Return a dump of the golden directory, made once."""
     if not _DUMPS:
         _DUMPS.append(take_dump(state)[1])
     return _DUMPS[0]
@@ -213,6 +213,6 @@ def test_a_configuration_is_taken_or_refused_with_each_mistake(tmp_path: Path, f
 
 
 def limits(path: Path) -> object:
-    """All that is made of the files when a loop or a command reads them."""
+    """Return all that is made of the files when a loop or a command reads them."""
     read = loader.load(path, {})
     return read.limits(), list(find_warnings(read, templates.load(path.parent, {}).templates))

@@ -45,7 +45,7 @@ GROUP, NAMESPACE = "words", "words"
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    """An instance whose clouds refuse creates, and end each sentence of theirs with HOSTILE."""
+    """Yield an instance whose clouds refuse creates, and end each sentence of theirs with HOSTILE."""
     for module in (api, form, store):
         monkeypatch.setattr(module, "json", SimpleNamespace(dumps=_dumped, loads=json.loads))
     with Simulator(
@@ -73,7 +73,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
 
 
 def _dumped(document: Any, **layout: Any) -> str:
-    """JSON of the document, each of whose sentences ends with HOSTILE."""
+    """Return JSON of the document, each of whose sentences ends with HOSTILE."""
     return json.dumps(_hostile(document), **layout)
 
 
@@ -87,7 +87,7 @@ def _hostile(part: Any) -> Any:
 
 
 def typed(site: Instance, *words: str) -> str:
-    """All that a command prints, on both streams."""
+    """Return all that a command prints, on both streams."""
     clouds = {"KUBECONFIG": str(site.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": site.simulator.compute}
     done = subprocess.run(
         [sys.executable, "-m", "provisioner", *words],

@@ -22,7 +22,7 @@ def shared() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(shared: Simulator) -> Simulator:
-    """The simulator, empty, quick and without faults."""
+    """Return the simulator, empty, quick and without faults."""
     shared.reset()
     impose(shared)
     return shared
@@ -36,7 +36,7 @@ def api(simulator: Simulator) -> Iterator[Any]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A host for the scripts of ``deploy/machine``."""
+    """Yield a host for the scripts of ``deploy/machine``."""
     made = Machine(tmp_path)
     yield made
     made.end()
@@ -44,6 +44,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def metadata() -> Iterator[MetadataServer]:
-    """The metadata server of an instance."""
+    """Yield the metadata server of an instance."""
     with MetadataServer(of_an_instance()) as server:
         yield server

@@ -70,7 +70,7 @@ class Process:
 
 
 def steps(words: str) -> str:
-    """Values before and after ``FELL``: a number, rising (+), as it was (=), ended (stale), or lost (_)."""
+    """Return values before and after ``FELL``: a number, rising (+), as it was (=), ended (stale), or lost (_)."""
     before, after = words.split()
     first, rest = FELL // EVERY, (END - FELL) // EVERY
     top = 3 * first
@@ -101,7 +101,10 @@ Firing = Mapping[str, Sequence[Mapping[str, str]]]
 
 
 def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
-    """A test for promtool. ``expected`` are labels of the alerts that fire, by second and name; no other one fires."""
+    """Return a test for promtool.
+
+    ``expected`` are labels of the alerts that fire, by second and name; no other one fires.
+    """
     asked = [
         {
             "eval_time": f"{when}s",
@@ -116,7 +119,7 @@ def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]
 
 
 def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
-    """Each comes out as expected."""
+    """Check that each case comes out as expected."""
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "plain", "rules": PLAIN}]}))
     file, about = tmp_path / "test.yml", {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s"}
     file.write_text(yaml.safe_dump({**about, "tests": list(cases)}))

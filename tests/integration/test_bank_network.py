@@ -80,12 +80,12 @@ class Served(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def served(answer: Answer) -> Iterator[ThreadingHTTPServer]:
-    """A plain HTTP server."""
+    """Yield a plain HTTP server."""
     handler = type("Handler", (Served,), {"answer": staticmethod(answer)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -131,7 +131,7 @@ class Bank:
     environment: dict[str, str] = field(default_factory=dict)
 
     def start_process(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        """A command of the provisioner in this network."""
+        """Start a command of the provisioner in this network."""
         self.proxy.asked.clear()
         self.proxy.bearers.clear()
         self.streamed.clear()
@@ -150,7 +150,7 @@ class Bank:
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A command of the provisioner in this network, once it has ended."""
+        """Run a command of the provisioner in this network."""
         with self.start_process(*arguments, **environment) as process:
             output = process.communicate(timeout=120 * PATIENCE)
         return subprocess.CompletedProcess(arguments, process.returncode, *output)
@@ -170,12 +170,12 @@ class Bank:
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
     def is_the_account(self) -> None:
-        """The federation's configuration names an account."""
+        """Name an account in the federation's configuration."""
         self.federation(service_account_impersonation_url=f"https://{IAM}{GENERATE}")
 
     @contextmanager
     def as_the_account(self, answer: Answer) -> Iterator[None]:
-        """The same, and Google's IAM is reached, which answers so."""
+        """Name an account in the federation's configuration, and serve this answer as Google's IAM."""
         self.is_the_account()
         with served(answer) as server:
             self.proxy.targets[IAM] = (("127.0.0.1", server.server_address[1]), self.authority.context(IAM))
@@ -296,12 +296,12 @@ def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(ban
 
 
 def section(title: str) -> str:
-    """A part of the page."""
+    """Return a part of the page."""
     return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def federation_lines() -> list[tuple[str, ...]]:
-    """The gcloud lines of the page, for a project of number 1."""
+    """Return the gcloud lines of the page, for a project of number 1."""
     text = section("The loop's identity without a key file").replace("\\\n", "").replace("NUMBER", "1")
     lines = re.findall(r"(?m)^    gcloud (.+)$", text.replace("PROJECT", "p").replace("SUBJECT", "hf"))
     return [tuple(shlex.split(line)) for line in lines]

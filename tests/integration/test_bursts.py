@@ -23,7 +23,7 @@ R = advised(project="p", name="hf-r", region="us-east1", provisioning_model="SPO
 
 
 def limits(*specs: MigSpec, most: int) -> Limits:
-    """Pools that have proven themselves: a whole burst may be asked for at once."""
+    """Return limits of proven pools, which allow a whole burst at once."""
     usual = limits_of([spec.name for spec in specs])
     pools = {
         name: replace(pool, max_machines=most, max_pending=5000, initial_window=5000)

@@ -35,7 +35,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 
 def checked(hf: HostFactory, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
-    """Exit code, what is fine, what is to be fixed."""
+    """Return exit code, what is fine, what is to be fixed."""
     done = subprocess.run(
         [str(SCRIPTS / "check_install.sh"), *arguments],
         env={name: value for name, value in (hf.environment | environment).items() if value},
@@ -155,13 +155,13 @@ def become_user(user: int) -> None:
 
 
 def checked_lines(environment: dict[str, str]) -> list[str]:
-    installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
+    installation_check._script = lambda *_: fine("")  # these tests are not about the answers of scripts
     return [str(result) for result in installation_check.check_all(Directories(environment), "")]
 
 
 @pytest.fixture
 def users_hf() -> Iterator[HostFactory]:
-    """An installation whose directories are ``USER``'s, where he can get at them."""
+    """Yield an installation whose directories belong to ``USER`` and are reachable for that user."""
     with TemporaryDirectory() as directory:
         made = HostFactory(Path(directory))
         for path in (directory, made.conf, made.work, made.logs, made.templates_file):

@@ -290,13 +290,13 @@ def test_gcluster_makes_a_deployment_of_the_whole_grid_s_blueprint_and_terraform
 
 
 def fit_for_stand_in(text: str) -> str:
-    """A file of the toolkit's without google-beta, which the blueprint does not use, and for this Terraform."""
+    """Return a file of the toolkit's without google-beta, which the blueprint does not use, and for this Terraform."""
     text = re.sub(r'(?ms)^( *)(?:provider "google-beta"|google-beta =) \{.*?^\1\}\n', "", text)
     return re.sub(r"required_version = .*", "", text)
 
 
 def expressions(blueprint: Path) -> set[str]:
-    """Every expression of a blueprint that is no variable of its own."""
+    """Return every expression of a blueprint that is no variable of its own."""
     return set(re.findall(r"\$\((?!vars\.)(?:[^()]|\([^()]*\))*\)", blueprint.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""The six compute classes: each has a template whose pods select it, and the pods are what their files say."""
+"""The six compute classes: each has a template whose pods select it, and the pods have the content of their files."""
 
 from __future__ import annotations
 

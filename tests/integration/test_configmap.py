@@ -33,7 +33,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
 
 
 def mounted_in(directory: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The directory as a pod has it that mounts what is printed."""
+    """Return the directory as a pod has it that mounts what is printed."""
     directory.mkdir()
     for name, text in printed(capsys)["data"].items():
         (directory / name).write_text(text)

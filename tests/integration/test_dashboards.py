@@ -36,7 +36,7 @@ def panels(board: Path) -> list[Panel]:
 
 
 def expressions() -> list[str]:
-    """Each query once, as it is asked when all is chosen."""
+    """Return each query once, as it is asked when all is chosen."""
     found = [target["expr"] for board in BOARDS for panel in panels(board) for target in panel["targets"]]
     return [re.sub(r"\$\w+", ".*", expression) for expression in dict.fromkeys(found)]
 
@@ -108,7 +108,7 @@ def test_every_expression_of_the_boards_is_promql(tmp_path: Path) -> None:
 
 @pytest.fixture
 def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
-    """Address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
+    """Yield address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
     server = Server("127.0.0.1:0", metrics.registry, lambda: Health(True, True, "fine"), dict)
     server.start()
     try:

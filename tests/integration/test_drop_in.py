@@ -88,7 +88,7 @@ class Moved(Instance):
         }
 
     def positional(self, name: str, document: object) -> Any:
-        """The JSON itself is the argument, as their command line takes it."""
+        """Call a script with the JSON itself as the argument, as Google's command line does."""
         answer = self.run([str(SCRIPTS / f"{name}.sh"), json.dumps(document)]).document
         check_output(name, answer)
         return answer
@@ -134,7 +134,7 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """Ours are asked for, theirs (names, with the ids that HF has of them) are given back; the names of ours."""
+    """Request our machines, return theirs (names, with the ids that HF has of them), and return the names of ours."""
     ours = names(hf.ended(hf.positional("requestMachines", _requesting(template))["requestId"]))
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
@@ -205,7 +205,7 @@ def point_at(plugins: Path, scripts: Path) -> None:
 
 
 def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
-    """HostFactory's call of a script, where its registration file says that the scripts are."""
+    """Call a script as HostFactory does, from the directory that its registration file names."""
     [plugin] = json.loads(plugins.read_text())["providerplugins"]
     hf.input.parent.mkdir(exist_ok=True)
     hf.input.write_text(json.dumps(document))
@@ -259,5 +259,5 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
 
 
 def files(*directories: Path) -> dict[Path, bytes]:
-    """Every file below these, whole."""
+    """Return every file below these, whole."""
     return {file: file.read_bytes() for one in directories for file in one.rglob("*") if file.is_file()}

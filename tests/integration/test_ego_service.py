@@ -56,7 +56,7 @@ class ManagementHost(ScratchHost):
         return self.run(profile + line, "runuser", "-u", "egoadmin", "--", directory="/home/egoadmin")
 
     def start_service(self) -> None:
-        """As EGO: the definition's command, with its variables, mask and directory, as its user and in its groups."""
+        """Start the definition's command as EGO does, with its variables, mask, directory, user and groups."""
         (given,) = ElementTree.parse(self.path("/home/egoadmin/HostFactoryProvisioner.xml")).iter(
             f"{EGO}ActivitySpecification"
         )
@@ -73,12 +73,12 @@ class ManagementHost(ScratchHost):
         self.run(f"umask {definition['Umask']}; {begin}", directory=definition["WorkingDirectory"])
 
     def kill_service(self) -> None:
-        """The loop ends at once, as when its host dies."""
+        """Kill the loop, as if its host died."""
         file = self.path("/var/pid")
         if file.exists():
             number = int(file.read_text())
             file.unlink()
-            with suppress(ProcessLookupError):  # it has ended by itself: a script's answer tells
+            with suppress(ProcessLookupError):  # it has ended by itself, which a script's answer shows
                 os.kill(number, signal.SIGKILL)
             until(lambda: not Path(f"/proc/{number}/fd").exists(), 30, what="the loop has ended")
 
@@ -98,11 +98,11 @@ class ManagementHost(ScratchHost):
         return answer
 
     def request(self, count: int) -> str:
-        """The id of a request."""
+        """Return the id of a request."""
         return str(self.call("requestMachines", {"template": {"templateId": "T", "machineCount": count}})["requestId"])
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request or return, once it is complete."""
+        """Return the machines of a request or return, once it is complete."""
 
         def entry() -> dict[str, Any]:
             answer: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
@@ -121,7 +121,7 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ManagementHost, ...]]:
-    """Two, with the instance's files in the directory that they share, and the definition that the page makes."""
+    """Yield two hosts with the instance's files in a shared directory, and the definition that the page makes."""
     with TemporaryDirectory() as directory, ExitStack() as opened:
         shared_place = Path(directory)
         shared_place.chmod(0o755)
@@ -143,7 +143,7 @@ def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def configure(top: Path, simulator: Simulator) -> None:
-    """The instance's files; ports of two loops on one real host must differ."""
+    """Write the instance's files; ports of two loops on one real host must differ."""
     conf = top / "conf" / "providers" / "gcpinst"
     conf.mkdir(parents=True)
     for place in (top / "work" / "providers" / "gcpinst", top / "log"):

@@ -34,7 +34,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """Pods that no node takes, their cache, and the reader of what is said of them."""
+    """Pods without a node, their cache, and the reader of their Events."""
 
     def __init__(self, simulator: Simulator, spec: Path, *faults: Fault, pods: int = 1, **times: float) -> None:
         self.simulator = simulator
@@ -56,7 +56,7 @@ class Bench:
         self.simulator.impose(faults, {"gke": QUICK})
 
     def waiting(self) -> frozenset[Wait]:
-        """The pods that wait, by an observation at all."""
+        """Return the pods that wait, by an observation at all."""
         for cache in self._pools:
             self._namespace.refresh(cache)
         return self.caches.waiting(0.0)
@@ -79,7 +79,7 @@ class Bench:
 
 
 def manifest(number: int) -> dict[str, Any]:
-    """The manifest of a pod of one pool or the other."""
+    """Return the manifest of a pod of one pool or the other."""
     identity = POOLS[number % 2]
     labels = identity.labels(Create(name(number), identity.pool, "small", "abcdefghij"))
     containers = [{"name": "main", "image": "busybox"}]

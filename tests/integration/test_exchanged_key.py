@@ -35,7 +35,7 @@ POOLS = ("pods", "vms")
 
 
 class TokenServer(ThreadingHTTPServer):
-    """Gives a token to whoever signs with a key that counts; no token lasts until the next call."""
+    """A server that gives a token for a signature by a valid key; no token lasts until the next call."""
 
     daemon_threads = True
 
@@ -64,7 +64,7 @@ class _Grant(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class Secret:
@@ -120,7 +120,7 @@ class Bank:
         self.log, self._stack = directory / "loop.log", stack
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The loop, until the bank closes."""
+        """Start the loop, which runs until the bank closes."""
         log = self._stack.enter_context(self.log.open("ab"))
         command = [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"]
         loop = self._stack.enter_context(subprocess.Popen(command, env=self._environment, stdout=log, stderr=log))
@@ -128,7 +128,7 @@ class Bank:
         return loop
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request or return once it is complete."""
+        """Return the machines of a request or return once it is complete."""
         until(lambda: self.hf.status(id_)["status"] == "complete", 90, what=f"{id_} is complete")
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 
@@ -138,7 +138,7 @@ class Bank:
 
 
 def write_configuration(conf: Path, key: Path, authority: Path) -> None:
-    """A pool of each kind with this key, and a template for each."""
+    """Write a pool of each kind with this key, and a template for each."""
     (conf / "spec.yaml").write_text("containers: [{name: main, image: worker}]\n")
     pods = {"kind": "gke", "endpoint": f"https://{KUBE}", "namespace": "grid", "pod_spec": "spec.yaml"}
     group = {"kind": "mig", "endpoint": f"https://{COMPUTE}", "project": "p", "zone": "us-central1-a", "group": "hf-a"}

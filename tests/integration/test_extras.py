@@ -86,7 +86,7 @@ OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with what pip installs when no extra is asked for; nothing is downloaded."""
+    """Return a virtual environment with what pip installs when no extra is asked for; nothing is downloaded."""
     directory = tmp_path_factory.mktemp("base")
     source, wheels, environment = (directory / name for name in ("source", "wheels", "venv"))
     source.mkdir()

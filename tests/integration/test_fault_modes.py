@@ -2,9 +2,9 @@
 
 The tests check the machines at the end, the answers to HF, and the number of changing calls.
 
-The world's time is virtual; the state files, the cycles, the backend and the API's face are the real ones. The numbers
-F1 to F24 are those of the list of faults that a MIG provisioner has to bear; ``tests/simulation/test_event_modes.py``
-has a longer test of F20, faults of events.
+The world's time is virtual; the state files, the cycles, the backend and the API are the real ones. F1 to F24 are the
+numbers in the list of faults that a MIG provisioner has to survive; ``tests/simulation/test_event_modes.py`` has a
+longer test of F20, faults of events.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[VirtualSite]:
 
 
 def names_of(answer: dict[str, Any], count: int = 3) -> list[str]:
-    """The machines of a request or a return that came out as HF wanted."""
+    """Return the machines of a request or a return that came out as HF wanted."""
     names = succeeded(answer)
     assert (answer["status"], len(names)) == (COMPLETE, count), answer
     return names
@@ -50,7 +50,7 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """True if HF would get the same answer today (law: a terminal answer stays)."""
+    """Return True if HF would get the same answer today (law: a terminal answer stays)."""
     return site.answer(answer["requestId"]) == answer
 
 
@@ -333,7 +333,7 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
-    """All of it between two observations: each shows a machine of this name that runs."""
+    """Replace all machines between two observations, each of which shows a running machine of this name."""
     group, url = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a"), f"zones/{ZONE}/instances/{name}"
     if how == "by the group":
         group.recreate([url])

@@ -152,7 +152,7 @@ KINDS = {"Large": "mig", "Small": "gke"}
 
 
 def sections() -> list[tuple[str, str]]:
-    """Title and text of every section of the page."""
+    """Return title and text of every section of the page."""
     return [(text.splitlines()[0], text) for text in re.split(r"(?m)^## ", PAGE)[1:]]
 
 
@@ -199,7 +199,7 @@ class Walk(ScratchHost):
         return self
 
     def log_in(self) -> None:
-        """Everybody has a new terminal, and is in the groups of now until the next one."""
+        """Open a new terminal for each user, with the user's present groups."""
         for home in HOME.values():
             self.path(home).joinpath(".terminal").unlink(missing_ok=True)
         self._groups = self.run("id -G egoadmin").strip().replace(" ", ",")
@@ -223,7 +223,7 @@ class Walk(ScratchHost):
         return self.run(typed, *(user if who == HF_USER else []), "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
-        """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
+        """Make the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
 
         The cluster has an address and an authority of its own, and a metadata server says who HostFactory's host is.
         """
@@ -255,7 +255,7 @@ class Walk(ScratchHost):
         file.chmod(0o600)  # as by a root with umask 077
 
     def attach(self) -> None:
-        """HostFactory's host has the account from now on that the line has given it."""
+        """Give HostFactory's host the account that the line has attached."""
         words = shlex.split(self.path("/home/cloud/attached").read_text())
         given = dict(pairwise(words))
         assert given["--scopes"].split(",") == ["cloud-platform", "userinfo-email"]
@@ -263,7 +263,7 @@ class Walk(ScratchHost):
         self._metadata.values |= account(given["--service-account"], "of-the-vm")
 
     def outside(self, lines: str) -> None:
-        """The lines name the federation for whoever logs in then; this host is not outside, so they are taken back."""
+        """Run the lines that name the federation, and revert them, because this host is not outside of Google."""
         file = self.path("/etc/default/provisioner")
         before = file.read_text()
         self.type(ROOT_USER, lines)
@@ -279,7 +279,7 @@ class Walk(ScratchHost):
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
     def joins(self, spec: dict[str, Any]) -> None:
-        """A pod of that spec is ready once the kit's entry point has joined."""
+        """Check that a pod of that spec becomes ready once the kit's entry point has joined."""
         directory = self._directory / f"machine-{len(list(self._directory.iterdir()))}"
         directory.mkdir()
         machine = Machine(directory)
@@ -293,13 +293,13 @@ class Walk(ScratchHost):
         return self.type(HF_USER, "provisioner status")
 
     def with_own_ids(self, lines: str) -> str:
-        """The lines with this site's ids in the place of the page's."""
+        """Return the lines with this site's ids in the place of the page's."""
         for documented in sorted(self.ids, key=len, reverse=True):
             lines = lines.replace(documented, self.ids[documented])
         return lines
 
     def stop_service(self) -> None:
-        """Ends the loop, as ``systemctl stop`` does."""
+        """End the loop, as ``systemctl stop`` does."""
         file = self.path("/var/service.pid")
         if file.exists():
             number = int(file.read_text())
@@ -309,7 +309,7 @@ class Walk(ScratchHost):
 
 
 def parts_of(block: str) -> tuple[str, str, str]:
-    """Who types a block, for whom it is alone, and its lines."""
+    """Return the user who types a block, the only kind of site that needs it, and its lines."""
     first, _, lines = block.partition("\n")
     who, _, alone = first.removeprefix("# ").partition(", ")
     return who, alone, lines
@@ -401,7 +401,10 @@ def step(walk: Walk, who: str, lines: str) -> str:
 
 
 def without_lag(text: str) -> str:
-    """The settings, for groups whose lists do not lag: two observations a second apart prove that a machine is gone."""
+    """Return the settings, for groups whose lists do not lag.
+
+    Two observations a second apart prove that a machine is gone.
+    """
     settings = yaml.safe_load(text)
     groups = [pool for pool in settings["pools"].values() if pool["kind"] == "mig"]
     assert groups
@@ -411,18 +414,18 @@ def without_lag(text: str) -> str:
 
 
 def complete(output: str) -> Any:
-    """The request of an answer, once it is complete."""
+    """Return the request of an answer, once it is complete."""
     (request,) = json.loads(output)["requests"]
     return request if request["status"] == "complete" else None
 
 
 def ended(timeline: str) -> str:
-    """A machine's timeline, if it has ended."""
+    """Return a machine's timeline, if it has ended."""
     return timeline if "It is returned and gone." in timeline else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """HostFactory, the operator and the cloud name the same machine, of the template's kind."""
+    """Check that HostFactory, the operator and the cloud name the same machine, of the template's kind."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]
@@ -434,7 +437,7 @@ def rented(walk: Walk, answer: Any) -> None:
 
 
 def given_back(walk: Walk, name: str, timeline: str) -> None:
-    """The cloud has it no more, and status says so."""
+    """Check that the cloud no longer has the machine, and that status says so."""
     assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
@@ -468,7 +471,7 @@ def instance_registered(walk: Walk, printed: str) -> None:
 
 
 def images_made(walk: Walk, _printed: str) -> None:
-    """They are called as pod specs and groups have it, and the entry point makes what the pods' probe waits for."""
+    """Check that pod specs and groups name the pushed images, and that a pod of each spec becomes ready."""
     specs = [yaml.safe_load(file.read_text())["spec"] for file in walk.path("/home/clone/google/pod-specs").iterdir()]
     images = {container["image"] for spec in specs for container in spec["containers"]}
     assert images == {*walk.path("/home/cloud/pushed").read_text().split()}

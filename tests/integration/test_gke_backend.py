@@ -74,7 +74,7 @@ class Bench:
     def backend(
         self, provisioner: str = "demo", *, watched: bool = True, namespaces: Namespaces | None = None, **settings: Any
     ) -> GkeBackend:
-        """A backend; pool settings may be given."""
+        """Return a backend; pool settings may be given."""
         fields: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
         pool = GkePool(**{**fields, "kubeconfig": self.directory / "kubeconfig", **settings})
         backend = GkeBackend(pool, provisioner=provisioner, times=self.times, namespaces=namespaces)
@@ -96,7 +96,7 @@ class Bench:
         self.simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
 
     def pods(self) -> dict[str, Pod]:
-        """Every pod's document, as the server knows it."""
+        """Return every pod's document, as the server stores it."""
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
@@ -118,7 +118,7 @@ class Bench:
         return self.simulator.call(lambda cloud: cloud.world.calls[method])
 
     def lists(self) -> int:
-        """Lists begun: streamed ones, and pages."""
+        """Return the number of lists: streamed lists, and pages."""
         return self.calls("pods.watchlist") + self.calls("pods.list")
 
 
@@ -148,7 +148,7 @@ def observe(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
 
 
 def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
-    """The machine, once it is in that phase."""
+    """Return the machine, once it is in that phase."""
 
     def matching() -> Machine | None:
         machine = observe(backend).get(name(number))
@@ -160,7 +160,7 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
 
 
 def refused(backend: GkeBackend) -> BackendError | None:
-    """The error of an observation; None when it is complete."""
+    """Return the error of an observation; None when it is complete."""
     try:
         observe(backend)
     except BackendError as error:
@@ -334,7 +334,7 @@ def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
 
 
 def populate(bench: Bench, count: int) -> None:
-    """Pods of ours, made behind the backend's back."""
+    """Make pods of ours without the backend."""
 
     def make(cluster: Cluster) -> None:
         for number in range(count):
@@ -360,7 +360,7 @@ def test_closing_ends_a_quiet_watch_at_once(bench: Bench) -> None:
 
 
 def watching() -> int:
-    """Watches that run."""
+    """Return the number of running watches."""
     return sum(thread.name == f"watch {NAMESPACE}" for thread in threading.enumerate())
 
 
@@ -368,7 +368,7 @@ def watching() -> int:
 
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
-    """Backends of several pools of one configuration; none of them watches yet."""
+    """Return backends of several pools of one configuration, without a running watch."""
     namespaces = Namespaces()
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 
@@ -658,7 +658,7 @@ def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
 
 
 def test_a_pod_of_an_unknown_pool_is_not_gone(bench: Bench) -> None:
-    """Only the pool of this name may touch it: HostFactory must not hear that it went."""
+    """Only the pool of this name may delete the pod, whose loss must not be reported to HostFactory."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
     assert (asked.foreign, asked.name_collisions) == (frozenset(), {name(1)})

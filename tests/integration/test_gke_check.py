@@ -209,7 +209,7 @@ def test_the_rights_that_are_asked_for_are_those_of_the_role() -> None:
 
 
 def test_a_start_tries_no_pod(site: Site, cloud: Simulator, tmp_path: Path) -> None:
-    """It has to be quick, and what is wrong is said as soon as a machine is wanted."""
+    """A start has to be quick, and reports a fault once a machine is wanted."""
     site.settings["listen"] = "127.0.0.1:0"
     site.write()
     before = cloud.state()["calls"]

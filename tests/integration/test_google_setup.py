@@ -1,4 +1,4 @@
-"""``deploy/gcp/setup.sh``: gcloud knows its lines, they may be repeated and taken back; Terraform makes the same."""
+"""``deploy/gcp/setup.sh``: gcloud accepts its lines, which may be repeated and reverted; Terraform makes the same."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Google:
     """A project, as far as the script sees it: what a stand-in for gcloud remembers."""
 
     def __init__(self, directory: Path, like: Google | None = None) -> None:
-        """``like``: begins with the same things."""
+        """Begin with the resources of ``like``."""
         self._calls, self._things = directory / "calls", directory / "things"
         self._things.mkdir(parents=True)
         (directory / "bin").mkdir()
@@ -79,7 +79,7 @@ class Google:
         return self.calls_of([str(SETUP), *options], **more)
 
     def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
-        """The calls of gcloud that a command makes, in a directory."""
+        """Return the calls of gcloud that a command makes, in a directory."""
         self._calls.write_text("")
         self.done = subprocess.run(
             command,
@@ -98,7 +98,7 @@ class Google:
 
 
 def words(line: str) -> Argv:
-    """The words of a line that bash quoted; only a filter has line ends, which bash writes as $'…'."""
+    """Return the words of a line that bash quoted; only a filter has line ends, which bash writes as $'…'."""
     return tuple(shlex.split(re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: shlex.quote(unescaped(found[1])), line)))
 
 
@@ -113,7 +113,7 @@ def google(tmp_path: Path) -> Google:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Google, list[Argv]]:
-    """A project in which everything was made, and all calls that made it."""
+    """Return a project in which everything was made, and all calls that made it."""
     google = Google(tmp_path_factory.mktemp("setup") / "google")
     calls = google.setup(*ALL, "--apply")
     assert google.done.returncode == 0, google.done.stderr
@@ -122,19 +122,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Google, list[Argv]]
 
 @pytest.fixture
 def filled(first: tuple[Google, list[Argv]], tmp_path: Path) -> Google:
-    """A project of one's own, in which everything was made already."""
+    """Return a project of one's own, in which everything was made already."""
     return Google(tmp_path / "filled", first[0])
 
 
 @pytest.fixture(scope="module")
 def made(first: tuple[Google, list[Argv]]) -> list[Argv]:
-    """The calls that make everything in an empty project, without those that only look."""
+    """Return the calls that make everything in an empty project, without those that only look."""
     return [call for call in first[1] if not {"describe", "list"} & {*call}]
 
 
 @pytest.fixture(scope="module")
 def every(first: tuple[Google, list[Argv]], tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
-    """The calls of every way to run it: those that only look, and those that bring a role back, too."""
+    """Return the calls of every way to run it: those that only look, and those that bring a role back, too."""
     google = Google(tmp_path_factory.mktemp("every") / "google", first[0])
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
@@ -324,7 +324,7 @@ ALL --disk-size 50GB: --disk-size '50GB' is no number of GB
 SOME --settings settings.yaml: --settings needs a --group or --pod-image
 ALL --group a: --group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot
 """
-"""Options, a colon, and what is said of them."""
+"""Options with their descriptions, separated by a colon."""
 
 
 @pytest.mark.parametrize("line", WRONG.splitlines())
@@ -358,7 +358,7 @@ class Site:
         self.made = self._out / "conf" / "providers" / "gcpinst"
 
     def make(self, *options: str) -> dict[str, Any]:
-        """The pools of the configuration, which has to be one."""
+        """Return the pools of the configuration, which has to be one."""
         self._google.setup(*ALL, *options, "--apply", "--settings", str(self.settings))
         assert self._google.done.returncode == 0, self._google.done.stderr
         assert provisioner(["render-hf", str(self.settings), "--out", str(self._out)]) == 0
@@ -615,18 +615,18 @@ def test_the_page_names_every_command_and_how_far_it_was_tried(every: list[Argv]
 
 
 def command(call: Argv) -> str:
-    """The group of commands and the verb of a line."""
+    """Return the group of commands and the verb of a line."""
     return " ".join((*named(call)[:-1], call[len(named(call)) - 1]))
 
 
 def form(call: Argv) -> str:
-    """The command of a line, and the names of its options."""
+    """Return the command of a line, and the names of its options."""
     options = sorted(word.partition("=")[0] for word in call if word.startswith("--"))
     return " ".join((command(call), *options))
 
 
 def gcloud_table() -> Mapping[str, Any]:
-    """All commands and flags of the gcloud that is installed, which it completes words by."""
+    """Return all commands and flags of the gcloud that is installed, which it completes words by."""
     program = Path(shutil.which("gcloud") or "").resolve()
     file = program.parents[1] / "data" / "cli" / "gcloud_completions.py"
     spec = importlib.util.spec_from_file_location("gcloud_completions", file)
@@ -822,8 +822,7 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
 
 
 def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
-    """Whoever mounts it may write in it as whoever it likes, but as root Symphony's hosts alone: groups have a range of
-    their own."""
+    """A client can write as any user, and as root from Symphony's hosts alone, so groups have a range of their own."""
     (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
     exports = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
     ranges = {one["squash-mode"]: one["ip-ranges"] for one in exports}
@@ -860,7 +859,7 @@ def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
 
 
 def named(call: Argv) -> Argv:
-    """The group of commands, and the name of the thing: without verb and options, accounts without their domain."""
+    """Return the group of commands and the resource's name, without verb, options and an account's domain."""
     verb = next(
         number
         for number, word in enumerate(call)

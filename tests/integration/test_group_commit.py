@@ -109,7 +109,7 @@ def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path)
     files: list[Path] = []
 
     def start() -> subprocess.Popen[bytes]:
-        """A writer with a file of its own: what a killed one left half said stays the last line of its file."""
+        """Start a writer with an output file of its own, so that a killed writer's last line may be incomplete."""
         files.append(tmp_path / f"{len(files)}.out")
         with files[-1].open("wb") as file:
             command = [sys.executable, "-c", WRITER, str(tmp_path), str(chance.random())[2:10], str(SECONDS)]

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 
 def checked(hf: HostFactory, *command: str | Path, **environment: str) -> tuple[int, list[str]]:
-    """Exit code and lines of check_install.sh, or of a command that runs it."""
+    """Return exit code and lines of check_install.sh, or of a command that runs it."""
     done = subprocess.run(
         [*(command or [SCRIPTS / "check_install.sh"])],
         env=hf.environment | environment,
@@ -125,7 +125,7 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
 
 
 def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
-    """A PATH with a getenforce and an ls of a host that has SELinux in this mode."""
+    """Return a PATH with a getenforce and an ls of a host that has SELinux in this mode."""
     directory.mkdir()
     cases = "".join(f"  *{path}) type={type_} ;;\n" for path, type_ in types.items())
     for name, text in {
@@ -138,7 +138,7 @@ def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
 
 
 def linked(directory: Path) -> tuple[HostFactory, Path]:
-    """An installation whose state directory is found by a link, as HostFactory may find it; and where it leads."""
+    """Return an installation whose state directory is a link, as for HostFactory, and the link's target."""
     hf = HostFactory(directory / "home")
     hf.state.heartbeat.touch()
     link = hf.work

@@ -30,7 +30,7 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions, continuation lines joined."""
+    """Return the Dockerfile's instructions, continuation lines joined."""
     text = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(name.upper(), " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in lines)]
@@ -177,7 +177,7 @@ OPTIONS = "--quiet --no-cache --isolation chroot"
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs for registry and index; this host does not know it."""
+    """Return the authority of registry and index, which this host does not trust."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -189,7 +189,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
-    """Images of our own, in layers where the file system takes such, by a builder that may ask the registry."""
+    """Yield a store of our own images, in layers if possible, for a builder with access to the registry."""
     directory = tmp_path_factory.mktemp("images")
     environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:
@@ -200,7 +200,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Ite
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], registry: Registry) -> str:
-    """A base by its digest, in the registry and nowhere else."""
+    """Return a base by its digest, in the registry and nowhere else."""
     directory = tmp_path_factory.mktemp("base")
     debian(directory)
     container = run("buildah", "from", "scratch", **storage).stdout.strip()
@@ -215,7 +215,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], regi
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Index]:
-    """An index that holds what the locks name, and nothing else, as a site without an outside registry has one."""
+    """Yield an index of only the locked packages, as at a site without an outside registry."""
     directory = tmp_path_factory.mktemp("index")
     for name in ("build", "loop"):
         options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", directory)
@@ -235,7 +235,7 @@ def pushed(
     authority: Authority,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """The image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
+    """Return the image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
     directory = tmp_path_factory.mktemp("builder")
     (directory / "password").write_text(registry.PASSWORD)
     page = (ROOT / "docs" / "deploy-banks.md").read_text()
@@ -259,14 +259,14 @@ def pushed(
 
 @pytest.fixture(scope="module")
 def image(pushed: str) -> str:
-    """The same where it was built."""
+    """Return the same where it was built."""
     assert pushed
     return f"localhost/hostfactory-provisioner:{__version__}"
 
 
 @pytest.fixture(scope="module")
 def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The image's own command, ready, against an embedded cloud in the same pod."""
+    """Yield the image's own command, ready, against an embedded cloud in the same pod."""
     with Running(image, storage, tmp_path_factory.mktemp("pod")) as running:
         simulator = ("provisioner", "simulator", "--config", "/etc/hostfactory/provisioner.yaml", "--port", "8001")
         cloud = running.begin(
@@ -360,7 +360,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
 
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Images of another host, which has none yet."""
+    """Yield an empty store of another host."""
     environment = storage_with(driver_of(storage), tmp_path)
     yield environment
     forget(environment)

@@ -37,7 +37,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundles]:
 
 @pytest.fixture(scope="module")
 def small_bundles(bundles: Bundles) -> Iterator[Bundles]:
-    """Two with little in them: where install.sh alone is looked at, it does not wait for pip and the compiler."""
+    """Yield two bundles with little in them, so that tests of install.sh do not wait for pip and the compiler."""
     with open_directory() as directory:
         yield Bundles(*(small(bundles.old, directory, version) for version in ("1.0.0", "9.9.9")))
 
@@ -290,7 +290,7 @@ CHANGES_MADE = 20
 
 
 def killed(directory: Path, root: Path, change: int) -> int:
-    """Kills install.sh with all its children at the n-th change, if there are so many; how many it has begun."""
+    """Kill install.sh with all its children at the n-th change, and return the number of changes that began."""
     words = as_unprivileged("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
     process = subprocess.Popen(
         words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -310,7 +310,7 @@ def killed(directory: Path, root: Path, change: int) -> int:
 
 
 def is_free(lock: Path) -> bool:
-    """True if this lock is free or does not exist."""
+    """Return True if this lock is free or does not exist."""
     if not lock.exists():
         return True
     with lock.open() as file, contextlib.suppress(BlockingIOError):
@@ -320,7 +320,7 @@ def is_free(lock: Path) -> bool:
 
 
 def scripts_version(root: Path) -> str:
-    """The version of the scripts that run now; all that they import has to be there."""
+    """Return the version of the scripts that run now; all that they import has to be there."""
     program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
     command = as_unprivileged(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE)

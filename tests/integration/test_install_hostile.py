@@ -42,7 +42,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def victim(root: Path) -> Path:
-    """A directory of the caller's with a file, which no command may touch."""
+    """Return a directory of the caller's with a file, which no command may touch."""
     made = root.parent / "victim"
     made.mkdir()
     (made / "precious").write_text("precious")
@@ -52,13 +52,13 @@ def victim(root: Path) -> Path:
 
 
 def linked(path: Path, target: Path | str, owner: int = CALLER) -> None:
-    """A link of that owner."""
+    """Make a link that belongs to this owner."""
     path.symlink_to(target)
     os.lchown(path, owner, owner)
 
 
 def refused(directory: Path, *arguments: str, root: Path | None) -> str:
-    """The last line of install.sh, which did not do it."""
+    """Run install.sh, which must refuse, and return its last line."""
     ended = install(directory, *arguments, root=root)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     return ended.stderr.splitlines()[-1]

@@ -39,7 +39,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 def configure(hf: HostFactory) -> None:
-    """A pool of pods, and a template of it."""
+    """Write a pool of pods, and a template of it."""
     pool = {"kind": "gke", "namespace": SPACE, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
     loop = {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
     (hf.conf / "provisioner.yaml").write_text(json.dumps({"id": "demo", "loop": loop, "pools": {"pool": pool}}))
@@ -64,19 +64,19 @@ class Installed(HostFactory):
         self.stop()
 
     def words(self, *arguments: str) -> list[str]:
-        """A command line of the installed program, in the environment of a service."""
+        """Return a command line of the installed program, in the environment of a service."""
         variables = self.environment | {"KUBECONFIG": str(self.cloud.kubeconfig)}
         program = str(self.root / PREFIX / "bin" / "provisioner")
         return ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), program, *arguments]
 
     def provisioner(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command, once it has ended."""
+        """Run a command of the installed program."""
         return subprocess.run(
             self.words(*arguments), cwd="/", capture_output=True, text=True, check=False, timeout=120 * PATIENCE
         )
 
     def start(self, version: str) -> None:
-        """The loop, which has to be of that version."""
+        """Start the loop, which has to be of that version."""
         file = self.work.parent / "loop.log"
         file.touch()
         started = file.read_text().count(STARTED)
@@ -109,7 +109,7 @@ class Installed(HostFactory):
         return until(text, 60, every=0.2, what=f"{id_} is complete")
 
     def rent(self) -> tuple[str, str]:
-        """A request of one machine, and the machine."""
+        """Return a request of one machine, and the machine."""
         id_ = self.request("T", 1)
         (machine,) = json.loads(self.terminal_answer(id_))["requests"][0]["machines"]
         return id_, machine["name"]
@@ -127,7 +127,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def installed(bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path) -> Iterator[Installed]:
-    """The old version, with a loop that runs."""
+    """Yield the old version, with a loop that runs."""
     printed = done(bundles.old, root=root)
     assert f"Version {bundles.version} runs from now on: scriptPath of HostFactory's plug-in is /opt/provisioner/" in (
         printed
@@ -191,7 +191,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
 
 
 def another_format(root: Path) -> None:
-    """Lets the newer version store in a format of its own."""
+    """Let the newer version store in a format of its own."""
     (file,) = (root / PREFIX / "current").glob("lib/*/site-packages/provisioner/state/database.py")
     text = file.read_text()
     assert text.count(f"SCHEMA = {SCHEMA}\n") == 1
@@ -199,7 +199,7 @@ def another_format(root: Path) -> None:
 
 
 def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
-    """Taken back, the older version says why it cannot go on, touches nothing, and takes the dump of before."""
+    """Check that the older version refuses to run after a rollback, until the earlier dump is restored."""
     written = {path: path.read_bytes() for path in hf.work.glob("*.json")}
     done(bundles.new, "rollback", root=hf.root)
     request = {"template": {"templateId": "T", "machineCount": 1}}

@@ -28,7 +28,7 @@ OURS = "/opt/provisioner/* /usr/lib/*.d/provisioner* /usr/lib/systemd/system/pro
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with two bundles that have little in them."""
+    """Yield a directory with two bundles that have little in them."""
     with open_directory() as directory:
         whole = unpacked(shared(tmp_path_factory), directory)
         for version in (OLD, NEWER):

@@ -54,7 +54,7 @@ class Site:
         return {**os.environ, **places, "HF_PROVIDER_NAME": "demoinst", "TMPDIR": str(self.temporary)}
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
-        """A command, from when on it follows Ctrl-C."""
+        """Start a command, and return it once it follows Ctrl-C."""
         process = subprocess.Popen(
             [sys.executable, "-c", BEGIN, *command],
             env=self.environment,
@@ -70,7 +70,7 @@ class Site:
         return process
 
     def left(self) -> list[str]:
-        """The processes that were begun here, by their environment."""
+        """Return the processes that were started here, by their environment."""
         mark = f"TMPDIR={self.temporary}".encode()
         commands = []
         for place in Path("/proc").glob("[0-9]*"):
@@ -135,7 +135,7 @@ users:
 
 
 def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -> tuple[int, str]:
-    """Exit code and error output after Ctrl-C; the rules that hold for every command."""
+    """Return exit code and error output after Ctrl-C; the rules that hold for every command."""
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=WAIT * PATIENCE)
@@ -208,7 +208,7 @@ def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
 
 
 def called(hf: HostFactory, *command: str) -> subprocess.Popen[str]:
-    """A script in a session of its own, as at a terminal."""
+    """Start a script in a session of its own, as at a terminal."""
     return subprocess.Popen(
         [str(SCRIPTS / command[0]), *command[1:]],
         env=hf.environment | {"PATH": os.environ["PATH"]},

@@ -33,7 +33,7 @@ class Server(ThreadingHTTPServer):
                 self.wfile.write(b"{}")
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         super().__init__(("127.0.0.1", 0), Handler)
 

@@ -39,7 +39,7 @@ spec:
 
 @pytest.fixture
 def simulator(shared: Simulator) -> Simulator:
-    """The simulator, empty, quick and without faults."""
+    """Return the simulator, empty, quick and without faults."""
     shared.reset()
     shared.impose(timings={"gke": QUICK})
     return shared

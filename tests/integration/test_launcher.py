@@ -26,7 +26,7 @@ PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / 
 
 
 def posing_as(version: tuple[int, int, int], path: Path) -> Path:
-    """A Python that takes itself for an older one."""
+    """Return a Python that takes itself for an older one."""
     pose = f"import sys; sys.version_info = {(*version, 'final', 0)}; sys.executable = {str(path)!r}"
     path.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -I -c "{pose}; exec(sys.argv.pop(1))" "$@"\n')
     path.chmod(0o755)
@@ -77,7 +77,7 @@ def test_an_old_python_can_read_what_it_is_given_to_run() -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> str:
-    """A directory that breaks each program that has it in LD_LIBRARY_PATH."""
+    """Return a directory that breaks each program that has it in LD_LIBRARY_PATH."""
     return broken_libraries(tmp_path / "broken")
 
 

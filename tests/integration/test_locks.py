@@ -18,7 +18,7 @@ WANTED = {"scripts": [], "loop": ["gke", "mig", "events"]}
 
 
 def locked(name: str) -> dict[str, str]:
-    """Version by name, of everything in a lock."""
+    """Return the versions of everything in a lock, by name."""
     found = re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (LOCKS / f"{name}.lock").read_text())
     return {canonicalize_name(distribution): version for distribution, version in found}
 

@@ -1,4 +1,4 @@
-"""Who we are to an API server: every form of credentials, their renewal, and what is said when there are none."""
+"""Logins to an API server: every form of credentials, their renewal, and the errors without credentials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EPOCH = 1_900_000_000.0
 
 
 class Guard:
-    """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed assertion."""
+    """A server that accepts some tokens, and gives out Google's: ``granted`` is its answer to a signed assertion."""
 
     def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()
@@ -73,7 +73,7 @@ class Guard:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: ``heard`` holds what tests need."""
+                """Log nothing, because ``received`` has what tests need."""
 
         self.authority = Authority(directory)
         plain, secure = self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
@@ -115,7 +115,7 @@ def pool(directory: Path, **settings: Any) -> GkePool:
 
 
 def ask(api: KubeApi) -> bool:
-    """True when the server accepts our credentials."""
+    """Return True if the server accepts our credentials."""
     try:
         api.get("/api/v1/namespaces/n/pods")
     except KubeError as error:
@@ -410,7 +410,7 @@ def private_key() -> str:
 
 @pytest.fixture
 def key_file(tmp_path: Path, guard: Guard, private_key: str) -> Path:
-    """The key file of a service account whose tokens come from the guard."""
+    """Return the key file of a service account whose tokens come from the guard."""
     path = tmp_path / "key.json"
     account = {"type": "service_account", "client_email": "hf@example.iam", "private_key_id": "1"}
     path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.plain}/token"}))

@@ -20,7 +20,7 @@ from tests.support.hostfactory.provider import requesting
 
 @pytest.fixture
 def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """A provider instance of which a loop has signed the state directory."""
+    """Return a provider instance of which a loop has signed the state directory."""
     here = Here(tmp_path, capfd)
     for name, value in here.environment.items():
         monkeypatch.setenv(name, value)

@@ -40,7 +40,7 @@ def api(cloud: Simulator) -> Iterator[CoreV1Api]:
 
 
 def grid(directory: Path, cloud: Simulator, number: int, **pool: Any) -> Grid:
-    """A loop with pods on Spot nodes."""
+    """Return a loop with pods on Spot nodes."""
     hf = Grid(directory, cloud, Case(number, "", lambda _: None, loop=False, pool=pool))
     (hf.conf / "pod.yaml").write_text(SPOT_POD)
     hf.start_loop()
@@ -48,7 +48,7 @@ def grid(directory: Path, cloud: Simulator, number: int, **pool: Any) -> Grid:
 
 
 def ours(api: CoreV1Api, place: str) -> list[Any]:
-    """The Events that the provisioner has written."""
+    """Return the Events that the provisioner has written."""
     return [one for one in api.list_namespaced_event(place).items if one.source.component == COMPONENT]
 
 
@@ -133,7 +133,7 @@ def backend(tmp_path: Path, cloud: Simulator) -> Iterator[GkeBackend]:
 
 
 def storm(count: int = STORM) -> list[Ended]:
-    """So many pods that end at once, a tenth of them with their nodes."""
+    """Return so many pods that end at once, a tenth of them with their nodes."""
     failure = Failure(ErrorClass.OTHER, "The machine vanished.")
     causes = [LossCause.NODE if number % 10 == 0 else LossCause.PREEMPTED for number in range(count)]
     fields: dict[str, Any] = {"uid": "a-uid", "lost": True, "failure": failure}
@@ -159,7 +159,7 @@ def test_without_the_right_it_is_said_once_and_not_tried_again(
     cloud.impose([Fault("denied", "case-4/events.create")])
     before = sent(cloud)
     backend.record_ends(storm(3))
-    until(lambda: REFUSED in caplog.messages, 30, what="it is said")
+    until(lambda: REFUSED in caplog.messages, 30, what="it is logged")
     for _ in range(3):
         backend.record_ends(storm(3))
         backend.close()
@@ -174,7 +174,7 @@ def test_an_event_that_fails_once_does_not_keep_later_ones_away(
     already = len(ours(api, "case-4"))
     cloud.impose([Fault("unavailable", "case-4/events.create", limit=1)])
     backend.record_ends(storm(1))
-    until(lambda: "Events were not written" in caplog.messages, 30, what="it is said")
+    until(lambda: "Events were not written" in caplog.messages, 30, what="it is logged")
     backend.record_ends(storm(2))
     events = until(lambda: len(found := ours(api, "case-4")) > already + 1 and found, 30, what="the later ones")
     assert len(events) == already + 2

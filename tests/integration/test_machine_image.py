@@ -21,14 +21,14 @@ MASTER, ADDRESS = "master1.bank.example", "10.0.0.9"
 
 
 def profile(machine: Machine, *lines: str) -> str:
-    """The path of EGO's profile, which consists of these lines."""
+    """Return the path of EGO's profile, which consists of these lines."""
     file = machine.ego / "profile.platform"
     file.write_text("".join(f"{line}\n" for line in lines))
     return str(file)
 
 
 def ego_conf(machine: Machine, *lines: str) -> str:
-    """The path of EGO's profile, whose EGO has these lines in its ego.conf."""
+    """Return the path of EGO's profile, whose EGO has these lines in its ego.conf."""
     place = machine.ego / "kernel" / "conf"
     place.mkdir(parents=True)
     (place / "ego.conf").write_text("".join(f"{line}\n" for line in lines))
@@ -36,7 +36,7 @@ def ego_conf(machine: Machine, *lines: str) -> str:
 
 
 def joins(machine: Machine, **environment: str) -> list[str]:
-    """The lines of its log before it has joined, as a pod that then gets SIGTERM."""
+    """Return the lines of its log before it has joined, as a pod that then gets SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     joined = f"joined {environment.get('HF_EGO_MASTER', 'master1')} as {NAME}"
     until(lambda: machine.log.exists() and joined in log_lines(machine), 30, what="it has joined")

@@ -109,7 +109,7 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
 def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
     machine: Machine, setting: str, value: str, words: str
 ) -> None:
-    """Without its ready file, as on a read-only root, EGO would give it work that HostFactory never hears of."""
+    """Without a ready file, as on a read-only root, EGO would use a machine that is never ready for HostFactory."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
     assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
@@ -141,10 +141,10 @@ def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(mac
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
-    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it says why")
+    until(lambda: any("Cannot contact" in line for line in log_lines(machine)), 30, what="it logs the reason")
     looked(machine)
     (machine.ego / "no-master").unlink()
-    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it says that it is back")
+    until(lambda: f"EGO has {NAME} again" in log_lines(machine), 30, what="it logs that EGO has it again")
     machine.tell("closed", NAME)
     looked(machine, 6)
     assert pod.poll() is None
@@ -180,7 +180,7 @@ def test_if_ego_s_programs_hang_and_ignore_signals_a_script_ends_by_itself(
 
 
 def looked(machine: Machine, times: int = 3) -> None:
-    """EGO is asked so often from now on."""
+    """Wait until EGO was asked so many more times."""
     before = len(machine.calls)
     until(lambda: len(machine.calls) > before + times, 30, what="EGO is asked again and again")
 
@@ -264,7 +264,7 @@ def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, w
 
 
 def asker(machine: Machine) -> int:
-    """The process of the program that waits for an answer, once it does."""
+    """Return the process of the program that waits for an answer, once it does."""
     asking = machine.ego / "asks"
     return int(until(lambda: asking.exists() and asking.read_text().strip(), 30, what="it asks"))
 
@@ -343,7 +343,7 @@ PASSWORD = """-pa$$ w"o'rd \\"""
 
 
 def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
-    """EGO knows the administrator ``hf``; settings that name it, a file with its password, and time to log on."""
+    """Make EGO's administrator ``hf``, and return settings with its name, a password file, and time to log on."""
     (machine.ego / "account").write_text(f"hf {known}")
     file = machine.ego / "password"
     file.write_text(f"{password}\n")
@@ -351,7 +351,7 @@ def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD
 
 
 def left(machine: Machine, **environment: str) -> None:
-    """A pod has joined, and left at SIGTERM as it should."""
+    """Check that a pod joins, and leaves at SIGTERM."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     ready(machine)
     until(lambda: f"joined master1 as {NAME}" in log_lines(machine), 30, what="it says that it has joined")
@@ -361,7 +361,7 @@ def left(machine: Machine, **environment: str) -> None:
 
 
 def closed(machine: Machine) -> bool:
-    """EGO gives the machine no new work."""
+    """Return True if EGO gives the machine no new work."""
     return (machine.ego / "closed").exists()
 
 
@@ -467,7 +467,7 @@ def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_n
 
 @pytest.fixture
 def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
-    """A container whose entry point is ready, and its PID 1; EGO's start has left a daemon behind, which ended."""
+    """Return a container whose entry point is ready, and its PID 1; a daemon of EGO's start has ended."""
     machine.behave("leaves-daemon")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME)
@@ -509,7 +509,7 @@ def test_as_pid_1_it_ends_with_1_when_ego_no_longer_has_it(
 
 
 def children_of(parent: int, name: str) -> list[str]:
-    """Processes of a name that a process has not waited for, whether they have ended or not."""
+    """Return the processes of a name for which their parent has not waited, running or ended."""
     texts = (text_of(path) for path in Path("/proc").glob("[0-9]*/stat"))
     return [text for text in texts if f"({name})" in text and text.rpartition(")")[2].split()[1] == str(parent)]
 
@@ -644,7 +644,7 @@ def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: Metad
 
 
 def test_of_an_instance_s_scripts_one_alone_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """All three hear of the end at once."""
+    """All three scripts notice the end at once."""
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
     assert metadata.waiting.wait(30 * PATIENCE)
@@ -708,7 +708,7 @@ SECRET = "projects/p/secrets/hf-ego-password"
 
 
 def start_with_secret(machine: Machine, metadata: MetadataServer, server: str = "", secret: str = SECRET) -> None:
-    """The start-up script of an instance whose template names a secret."""
+    """Run the start-up script of an instance whose template names a secret."""
     metadata.values["instance/attributes/hf-ego-user"] = "hf"
     metadata.values["instance/attributes/hf-ego-password-secret"] = secret
     given = {"HF_SECRETS_SERVER": f"http://{server or metadata.host}", "no_proxy": "127.0.0.1"}
@@ -828,7 +828,7 @@ def leaving_pod(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
 
 
 def preempted_instance(opened: ExitStack, directory: Path, *hangs: str) -> Leaver:
-    """Its shutdown script begins when its start-up script hears of it."""
+    """Return a preempted instance, whose shutdown script begins once its start-up script notices the preemption."""
     leaver = Leaver(opened, directory, *hangs)
     server = opened.enter_context(MetadataServer(of_an_instance()))
     settings = account(leaver.machine)

@@ -34,13 +34,13 @@ KILL_SECONDS = 2
 
 
 def spec_in(document: object) -> dict[str, Any] | None:
-    """The pod's spec, where a document is a pod's or only its spec."""
+    """Return the pod's spec, where a document is a pod's or only its spec."""
     spec = document.get("spec", document) if isinstance(document, dict) else None
     return spec if isinstance(spec, dict) and "containers" in spec else None
 
 
 def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every spec by where it stands."""
+    """Yield every spec by where it stands."""
     files = sorted(path for folder in ("config", "deploy") for path in (ROOT / folder).rglob("*.yaml"))
     pages = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     texts = [(path, path.read_text()) for path in files]

@@ -53,7 +53,7 @@ from tests.support.manifests import (
 from tests.support.waiting import PATIENCE
 
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
-"""The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
+"""The oldest Kubernetes that GKE still runs, and the newest that the tool supports."""
 MOUNTED_WITH = {"hard", "nfsvers", *NFS_OPTIONS.split(",")}
 """Without these two hosts do not see one state directory alike, and half a write may pass for a whole one."""
 MOUNTED_WITHOUT = {"soft", "nolock", "local_lock=all", "local_lock=flock"}
@@ -83,7 +83,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 @cache
 def _problems(text: str) -> list[str]:
-    """Most manifests are the same in all builds, and are checked once."""
+    """Return the faults in a manifest; cached, because most manifests are the same in all builds."""
     manifest = json.loads(text)
     if (manifest["apiVersion"], manifest["kind"]) in schemas():
         return mistakes(manifest)
@@ -234,12 +234,12 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
 
 
 def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
-    """The network policies, by name."""
+    """Return the network policies, by name."""
     return {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "NetworkPolicy"}
 
 
 def alike(document: Any) -> Any:
-    """Lists without their order."""
+    """Return the value with its lists in a fixed order."""
     if isinstance(document, dict):
         return {key: alike(value) for key, value in document.items()}
     return sorted(map(alike, document), key=json.dumps) if isinstance(document, list) else document
@@ -281,7 +281,10 @@ def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Ma
 
 
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
-    """The arguments of each call of our program by a container, whose shell is run; mounts are empty directories."""
+    """Return the arguments of each call of our program by a container, whose shell is run.
+
+    Mounts are empty directories.
+    """
     directory.mkdir()
     places = {mount["mountPath"]: directory / mount["name"] for mount in one["volumeMounts"]}
     for place in places.values():
@@ -340,7 +343,7 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Its machines are smaller than its templates report to HostFactory."""
+    """Return True if its machines are smaller than its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 
@@ -385,7 +388,7 @@ class Site:
         program.chmod(0o755)
 
     def type(self, lines: str) -> None:
-        """In one terminal: where a line goes, the next ones are."""
+        """Run a line in the terminal of the page, whose directory stays for the next lines."""
         surroundings = {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
@@ -399,12 +402,12 @@ class Site:
         self._there = Path(done.stdout.splitlines()[-1])
 
     def configured(self, directory: Path) -> Path:
-        """The directory that the pod has mounted, when the overlay is applied."""
+        """Return the directory that the pod has mounted, when the overlay is applied."""
         return write_configuration(built_there(self.overlay), directory).parent
 
 
 def shown(first: str, *, upto: str = "\n\n") -> str:
-    """The lines of the page's block that begins so."""
+    """Return the lines of the page's block that begins so."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     return first + page.partition(first)[2].partition(upto)[0]
 

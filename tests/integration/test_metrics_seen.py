@@ -55,7 +55,7 @@ POOL, TEMPLATE = "gke-main", "T2"
 
 
 def shows(*metrics: str) -> Callable[[Scenario], Scenario]:
-    """The test shows these."""
+    """Record the metrics that the test shows."""
 
     def mark(test: Scenario) -> Scenario:
         SHOWN.setdefault(test, set()).update(metrics)
@@ -84,7 +84,7 @@ def scrape(request: pytest.FixtureRequest) -> Iterator[Scraping]:
 
 
 def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, Any] = {}, **settings: Any) -> Grid:
-    """A provider instance on a namespace of its own; its loop runs unless settings say ``loop=False``."""
+    """Return a provider instance on a namespace of its own; its loop runs unless settings say ``loop=False``."""
     return Grid(directory, cloud, Case(number, "", lambda _: None, settings.pop("loop", True), settings, pool))
 
 
@@ -95,7 +95,7 @@ def command(hf: Grid, *words: str) -> None:
 
 
 def pod(hf: Grid, name: str, rest: str = "") -> str:
-    """The address of a pod; without a name, that of all."""
+    """Return the address of a pod; without a name, that of all."""
     return f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods/{name}{rest}".rstrip("/")
 
 
@@ -300,7 +300,7 @@ def test_a_file_that_another_host_reads_otherwise(
             monkeypatch.setenv(name, value)
 
         def newer() -> tuple[int, list[str | None]]:
-            """The exit code of status, and whose templates it calls newer."""
+            """Return the exit code of status, and whose templates it calls newer."""
             capsys.readouterr()
             code = cli.run(["status", "-o", "json"])
             differing = json.loads(capsys.readouterr().out)["configuration_differs"]
@@ -323,7 +323,7 @@ def test_a_file_that_another_host_reads_otherwise(
 
 
 def change(file: Path, number: int) -> None:
-    """Another maxNumber of the first template."""
+    """Change the maxNumber of the first template."""
     document = json.loads(file.read_text())
     document["templates"][0]["maxNumber"] = number
     file.with_suffix(".new").write_text(json.dumps(document))
@@ -446,7 +446,7 @@ def test_machines_that_are_protected_or_not_listed(
 
 
 def answers(instance: Instance) -> bool:
-    """Its metrics can be scraped."""
+    """Return True if its metrics can be scraped."""
     try:
         return bool(instance.url)
     except RuntimeError:
@@ -484,7 +484,7 @@ def test_messages_of_every_worth(
 
 
 def audit(machine: str, method: str) -> bytes:
-    """An entry of the audit log."""
+    """Return an entry of the audit log."""
     resource = f"projects/{PROJECT}/zones/{ZONE}/instances/{machine}"
     return json.dumps(
         {

@@ -264,7 +264,7 @@ MISSING = {
 
 
 def absent(status: int, message: str) -> Fault:
-    """Compute refuses whatever it is asked with these words."""
+    """Return a fault by which Compute refuses every call with these words."""
     reason = {400: "invalid", 403: "forbidden", 404: "notFound"}[status]
     return Fault("http_error", params={"status": status, "reason": reason, "message": message})
 

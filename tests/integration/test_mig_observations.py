@@ -284,7 +284,7 @@ def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.Monk
 
 
 def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Not to be seen in a complete list, as are its instances: a restarted backend, which knew none, cannot tell."""
+    """Complete lists lack the group and its instances; a restarted backend has no earlier list to compare."""
     bench.create(1, 2)
     bench.running(2)
     groups = bench.cloud.groups
@@ -343,7 +343,7 @@ def test_members_that_left_during_a_look_are_not_missed_in_it(zonal: Bench) -> N
 def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
     spec: MigSpec, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restarted loop knows no members to miss; the group itself counts them."""
+    """A restarted loop has no earlier list, so the group's own count shows missing members."""
     monkeypatch.setattr(api, "PAGE", page)
     with Bench(spec) as bench:
         bench.create(1, 2, 3)

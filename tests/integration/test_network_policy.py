@@ -32,7 +32,7 @@ MONITORING, FOREIGN = Pod("monitoring", {}), Pod("foreign", {})
 
 
 def pod_of(manifests: list[Manifest], kind: str = "Deployment") -> Pod:
-    """Our pod as policies see it."""
+    """Return our pod as policies see it."""
     made = only(manifests, kind)["spec"]
     template = made["template"] if kind == "Deployment" else made["jobTemplate"]["spec"]["template"]
     (one,) = pods(manifests)[kind]["containers"]
@@ -41,7 +41,7 @@ def pod_of(manifests: list[Manifest], kind: str = "Deployment") -> Pod:
 
 
 def cluster(manifests: list[Manifest]) -> Policies:
-    """A cluster that has these manifests, names, monitoring and others."""
+    """Return a cluster that has these manifests, names, monitoring and others."""
     ours = {
         one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in manifests if one["kind"] == "Namespace"
     }
@@ -52,7 +52,7 @@ def cluster(manifests: list[Manifest]) -> Policies:
 
 
 def flows(manifests: list[Manifest], values: Mapping[str, str]) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
-    """Every flow that the pod has, and some that it must not have; ``values``: of the site."""
+    """Return every flow that the pod has, and some that it must not have; ``values``: of the site."""
     loop = pod_of(manifests)
     machine = Pod("symphony", {"app": "worker"})
     server, google, proxy, names = (
@@ -111,7 +111,7 @@ ALLOWED = (
 
 
 def passing(manifests: list[Manifest], values: Mapping[str, str] = DEFAULTS) -> set[str]:
-    """The flows that are let through."""
+    """Return the flows that are let through."""
     there = cluster(manifests)
     return {name for name, flow in flows(manifests, values).items() if there.allow(*flow)}
 
@@ -146,7 +146,7 @@ def test_a_backup_reaches_nothing_and_is_not_reached(build: str) -> None:
 
 
 def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> list[Manifest]:
-    """The same with the loop's policy changed."""
+    """Return the same with the loop's policy changed."""
     made = copy.deepcopy(manifests)
     (policy,) = [one for one in made if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "provisioner"]
     spoil(policy["spec"])

@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The example's provider instance, as HF's environment names it."""
+    """Return the example's provider instance, as HF's environment names it."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -24,7 +24,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, shell: str = "") -> subprocess.CompletedProcess[str]:
-    """A command that prints no traceback; ``shell``: redirections."""
+    """Run a command, which must print no traceback; ``shell``: redirections."""
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "provisioner", *arguments],
         stdin=subprocess.DEVNULL,

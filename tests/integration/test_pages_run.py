@@ -104,7 +104,7 @@ class Prepared:
         )
 
     def let_go(self) -> None:
-        """No hold is in force, so that the next command finds the site well; what a cancel asked for stays."""
+        """Release all holds for the next command; the effects of a cancel stay."""
         for kind, target in [(hold.kind, hold.target) for hold in StateDir(self.playground.state).holds.read().current]:
             if kind != "cancel":
                 self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")
@@ -117,7 +117,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 def runnable() -> list[Command]:
-    """Each distinct line of ours; last those that change what the others find: holds, requests and returns."""
+    """Return each distinct line of ours; last those that change what the others find: holds, requests and returns."""
     lines: dict[str, Command] = {}
     for command in filter(is_runnable, commands()):
         lines.setdefault(command.text, command)
@@ -131,7 +131,7 @@ def is_hold(command: Command) -> bool:
 
 
 def is_runnable(command: Command) -> bool:
-    """True of a whole line with a program or script of ours, and with nothing beside it that only other sites have."""
+    """Return True if a line has a program or script of ours, and no part that only other sites have."""
     if command.page == WALKED and not command.inline:
         return False
     ours = [one for one in command.programs if one == "provisioner" or one.startswith("hf_scripts/")]

@@ -106,7 +106,7 @@ class Scripted:
                 self.wfile.write(b"0\r\n\r\n")
 
             def log_message(self, *_: object) -> None:
-                """Nothing on stderr."""
+                """Log nothing on stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -151,7 +151,7 @@ def caches(cache: PodCache) -> PodCaches:
 
 @pytest.fixture
 def watch(server: Scripted, caches: PodCaches) -> Iterator[Callable[[], PodWatch]]:
-    """Starts a watch; ends it after the test."""
+    """Start a watch, and end it after the test."""
     watches: list[PodWatch] = []
 
     def begin() -> PodWatch:

@@ -50,7 +50,7 @@ WAYS = [
 
 
 def lost(hf: Grid) -> Mapping[str, float]:
-    """The lost machines by cause, as Prometheus scrapes them."""
+    """Return the lost machines by cause, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     name = "hf_provisioner_machines_lost_total"
     samples = [one for family in families for one in family.samples if one.name == name and one.value]

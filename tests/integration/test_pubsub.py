@@ -101,7 +101,7 @@ class Listener:
         self._stream.close()
 
     def news(self) -> list[str]:
-        """The insert ids of what was new about machines of ours."""
+        """Return the insert ids of what was new about machines of ours."""
         return sorted(message.news.key.partition("/")[0] for message in self.taken if message.news)
 
 
@@ -197,7 +197,7 @@ def test_a_preemption_that_no_observation_shows_is_reported_to_hf(pubsub: str, p
 
 @contextmanager
 def running_loop(config: Path, state: Path) -> Iterator[str]:
-    """``provisioner run`` as a process; the address of its metrics."""
+    """Run ``provisioner run`` as a process, and yield the address of its metrics."""
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-m", "provisioner", "run", "--config", str(config), "--state-dir", str(state)]
     with (state / "loop.log").open("wb") as log:

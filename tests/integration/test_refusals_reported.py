@@ -1,4 +1,4 @@
-"""A place that refuses machines, on the embedded cloud: the metric over HTTP and the log say so in its own words."""
+"""A place that refuses machines, on the embedded cloud: the metric over HTTP and the log have its own words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 def values(hf: Grid, name: str, **labels: str) -> list[float]:
-    """The values of a metric's series that have these labels, as Prometheus scrapes them."""
+    """Return the values of a metric's series that have these labels, as Prometheus scrapes them."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     samples = (sample for family in families for sample in family.samples if sample.name == f"hf_provisioner_{name}")
     return [sample.value for sample in samples if labels.items() <= sample.labels.items()]
@@ -68,7 +68,7 @@ def test_is_counted_shown_and_said_while_its_machines_are_still_wanted(
         hf.fault(mode, params=params)
         request = hf.request("T2", 2)
         until(lambda: sum(values(hf, "refusals_total", pool="gke-main", error=error)), WITHIN, what="it is counted")
-        until(lambda: lines(caplog), WITHIN, what="it is said")
+        until(lambda: lines(caplog), WITHIN, what="it is logged")
         (line, *others) = lines(caplog)
         assert (line["pool"], line["template"], line["error"], others) == ("gke-main", "T2", error, [])
         assert line["refused"] >= 1

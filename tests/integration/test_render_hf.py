@@ -44,7 +44,7 @@ OTHERS = {
 
 @pytest.fixture
 def top() -> Iterator[Path]:
-    """HF_TOP of a site with another provider; it belongs to a user without rights, where we may give it away."""
+    """Yield HF_TOP of a site with another provider; it belongs to a user without rights, if we may change owners."""
     with TemporaryDirectory() as directory:
         top = Path(directory)
         for name, document in OTHERS.items():

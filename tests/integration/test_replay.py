@@ -24,12 +24,12 @@ def cloud() -> Iterator[Simulator]:
 
 
 def case(number: int) -> Case:
-    """An instance with a namespace of its own."""
+    """Return an instance with a namespace of its own."""
     return Case(number, "", lambda _: None)
 
 
 def recorded(hf: Grid, trace: Path, name: str, document: object) -> Any:
-    """A call that is recorded."""
+    """Run a script, and record the call."""
     called = hf.run([str(SCRIPTS / f"{name}.sh"), "--record", str(trace), "-f", hf.command(name, document)[-1]])
     return called.document
 

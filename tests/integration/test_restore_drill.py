@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(grid: Playground, *arguments: str) -> subprocess.Popen[str]:
-    """A command of this provider instance."""
+    """Start a command of this provider instance."""
     endpoints = {"KUBECONFIG": grid.addresses["kubeconfig"], "PROVISIONER_COMPUTE_ENDPOINT": grid.addresses["compute"]}
     return subprocess.Popen(
         [sys.executable, "-m", "provisioner", *arguments],
@@ -43,7 +43,7 @@ def command(grid: Playground, *arguments: str) -> str:
 
 
 def complete(grid: Playground, id_: str) -> list[str]:
-    """The machines of a request, once it was reported to HF as ended."""
+    """Return the machines of a request, once it was reported to HF as ended."""
     entry = until(
         lambda: (answer := grid.hf.status(id_))["status"] != "running" and answer, 60, every=0.2, what=f"{id_} ends"
     )
@@ -108,5 +108,5 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
 
 
 def made_again(state: StateDir) -> bool:
-    """The memory is the loop's own, and no longer the dump's."""
+    """Return True if the memory is the loop's own, and no longer the dump's."""
     return state.memory.condition() is Condition.FINE and state.memory.read().brake is not None

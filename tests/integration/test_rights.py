@@ -71,7 +71,7 @@ def test_nothing_is_granted_that_is_never_called(
 
 
 def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
-    """A machine is made, seen, and taken away by others; another create is decided on late; all is checked."""
+    """Make a machine, observe it, let others delete it, create another that is decided late, and check everything."""
     where = {"zone": spec.zone} if spec.zone else {"region": spec.region}
     pool = MigPool(
         name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
@@ -101,7 +101,7 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
 
 
 def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
-    """A pod is made twice, waits for a node while events are read, gets one, is lost, and deleted; all is checked."""
+    """Make a pod twice, read Events while it waits for a node, lose it, delete it, and check everything."""
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
@@ -125,7 +125,7 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
 
 
 def call_by_name(directory: Path) -> None:
-    """A cluster is asked by its DNS endpoint; for want of credentials nothing leaves us."""
+    """Call a cluster by its DNS endpoint; without credentials the call stays local."""
     pool = GkePool(
         name="d",
         namespace="symphony",
@@ -142,7 +142,7 @@ def call_by_name(directory: Path) -> None:
 
 
 def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subscription is checked, and a message taken of it and acknowledged, all by Google's own client."""
+    """Check a subscription, receive a message and acknowledge it, all by Google's own client."""
     taken: list[Judged] = []
     with subscription_server(data=b"?") as server:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", ":".join(map(str, server.address)))

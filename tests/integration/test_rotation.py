@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def present(self, authority: Authority) -> None:
-        """Show a certificate of this authority to whoever connects from now on."""
+        """Show a certificate of this authority to every client that connects from now on."""
         self._context = authority.context(HOST)
         self._context.verify_mode = ssl.CERT_OPTIONAL
         self._context.load_verify_locations(self._clients.file)
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
+        """Log nothing on stderr."""
 
 
 class Site:
@@ -119,7 +119,7 @@ class Site:
             server.server_close()
 
     def asks(self) -> None:
-        """A call; BackendError when it fails."""
+        """Make a call. Raises BackendError if it fails."""
         assert self.api.get(PODS) == {"kind": "Pod"}
 
     def rotate(self) -> str:
@@ -173,14 +173,14 @@ class Site:
         return "another address", [gone, self._write_kubeconfig]
 
     def _withdraw(self) -> None:
-        """Only the newest is known."""
+        """Accept only the newest credentials."""
         self._known.clear()
         self._known.add(self._secret)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, content: bytes) -> None:
-        """In place, or as careful writers do."""
+        """Write a file in place, or by a rename."""
         path = self._directory / name
         if self._chance.random() < 0.5 and path.exists():
             aside = path.with_suffix(".aside")

@@ -37,7 +37,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 
 def machine(name: str, **fields: object) -> dict[str, object]:
-    """A machine's entry in an answer."""
+    """Return a machine's entry in an answer."""
     entry = {"machineId": name, "name": name, "result": "succeed", "status": "running", "message": ""}
     return entry | {"privateIpAddress": "10.0.0.7", "publicIpAddress": "", "launchtime": 1_734_619_942} | fields
 
@@ -100,7 +100,7 @@ def test_the_scripts_are_the_same_lines_but_for_the_name() -> None:
 
 
 def copied(directory: Path) -> Path:
-    """The scripts without the package, where only the choice of Python is looked at."""
+    """Return the scripts without the package, where only the choice of Python is looked at."""
     directory.mkdir(parents=True)
     for name in ("python", "requestMachines.sh"):
         shutil.copy(SCRIPTS / name, directory / name)
@@ -108,7 +108,7 @@ def copied(directory: Path) -> Path:
 
 
 def named(path: Path) -> Path:
-    """A Python that says which one it is."""
+    """Return a Python that says which one it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('#!/bin/sh\necho "$0"\n')
     path.chmod(0o755)
@@ -220,7 +220,7 @@ PIPE_BYTES = 65536
 
 
 def waiting(pipe: int) -> int:
-    """Bytes in a pipe that its reader has not read."""
+    """Return bytes in a pipe that its reader has not read."""
     return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]  # type: ignore[no-any-return]
 
 

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def strace(hf: HostFactory, options: list[str], command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs the whole script, its Python under strace: what the shell starts before is not counted."""
+    """Run the whole script with its Python under strace; programs that the shell starts before do not count."""
     assert STRACE
     python = hf.input.with_name("python")
     python.write_text(f'#!/bin/sh\nexec {shlex.join([STRACE, "-qq", *options, sys.executable])} "$@"\n')
@@ -56,7 +56,7 @@ pytestmark = NEEDS_STRACE
 
 
 def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
-    """The calls that concern the state directory or stdout, in order, found by running the command once."""
+    """Return the calls that concern the state directory or stdout, in order, found by running the command once."""
     done = strace(hf, ["-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}"], command)
     assert done.returncode == 0, done
     counts: Counter[str] = Counter()
@@ -69,7 +69,7 @@ def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
 
 
 def recorded(hf: HostFactory) -> list[str]:
-    """The ids in intent; none where it was not made yet."""
+    """Return the ids in intent; none where it was not made yet."""
     if not hf.state.intent.exists():
         return []
     intent = hf.state.intent.read()
@@ -77,14 +77,14 @@ def recorded(hf: HostFactory) -> list[str]:
 
 
 def killed_at(hf: HostFactory, step: Step, command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs the command, which is killed on entering the step."""
+    """Run the command, and kill it as it enters the step."""
     kill = f"inject={step.call}:signal=SIGKILL:when={step.nth}"
     return strace(hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", kill], command)
 
 
 @contextmanager
 def another_writing(hf: HostFactory) -> Iterator[None]:
-    """The lock is held until another process waits for it, or until the end."""
+    """Hold the lock until another process waits for it, or until the end."""
     ended = threading.Event()
     lock = DataLock(hf.state.intent.lock_path)
     assert lock.acquire()

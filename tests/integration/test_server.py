@@ -50,7 +50,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def start(registry: CollectorRegistry) -> Iterator[Start]:
-    """Starts servers; stops them afterwards."""
+    """Start servers, and stop them afterwards."""
     servers: list[Server] = []
 
     def begin(
@@ -77,7 +77,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, token: Path) -> Iterator[str]:
-    """The status page of a grid, for who has the token."""
+    """Yield the status page of a grid, for who has the token."""
     with served(page(tmp_path_factory.mktemp("grid"), *grid()), Readers(token_file=token)) as url:
         yield url
 
@@ -337,19 +337,19 @@ def address(server: Server) -> tuple[str, int]:
 
 
 def from_address(server: Server, source: str = "127.0.0.1") -> socket.socket:
-    """A connection to the server from this address of the loopback."""
+    """Return a connection to the server from this address of the loopback."""
     return socket.create_connection(address(server), timeout=SECONDS, source_address=(source, 0))
 
 
 def exchanged(server: Server, data: bytes) -> bytes:
-    """All that the server sends for these bytes until it ends the connection."""
+    """Return all that the server sends for these bytes until it ends the connection."""
     with from_address(server) as line:
         line.sendall(data)
         return line.makefile("rb").read()
 
 
 def is_closed(line: socket.socket) -> bool:
-    """True if the server has closed this connection, on which it has sent no byte."""
+    """Return True if the server has closed this connection, on which it has sent no byte."""
     line.setblocking(False)
     try:
         return line.recv(1) == b""
@@ -445,7 +445,7 @@ def test_a_response_that_is_not_read_has_a_deadline(start: Start, monkeypatch: p
 
 
 def held_by(server: Server) -> Sequence[str]:
-    """The open connections at the server's port, as Linux lists them."""
+    """Return the open connections at the server's port, as Linux lists them."""
     port = f":{address(server)[1]:04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [peer for _, local, peer, state, *_ in lines if local.endswith(port) and state == "01"]
@@ -613,7 +613,7 @@ def test_the_loop_keeps_three_of_four_descriptors(monkeypatch: pytest.MonkeyPatc
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:
-    """A certificate of this name for 127.0.0.1, signed by itself."""
+    """Return a certificate of this name for 127.0.0.1, signed by itself."""
     cert, key = directory / "tls.crt", directory / "tls.key"
     options = f"-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name}"
     about = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{key}.new", "-out", f"{cert}.new"]

@@ -35,7 +35,7 @@ TIMINGS = {"gke": {"schedule": 0.05, "start": 0.05, "ready": 0.05, "stop": 0.1, 
 
 @pytest.fixture
 def ways(tmp_path: Path) -> tuple[Path, Path]:
-    """An empty directory of the export, as each side sees it."""
+    """Return an empty directory of the export, as each side sees it."""
     name = f"hostfactory-{secrets.token_hex(4)}"
     if given := os.environ.get("TEST_NFS_MOUNTS"):
         one, two = (Path(place) / name for place in given.split(":"))
@@ -95,7 +95,7 @@ class Sides:
             self._loop.wait(30 * PATIENCE)
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request or return once it is complete."""
+        """Return the machines of a request or return once it is complete."""
         until(lambda: self.hf.status(id_)["status"] == "complete", 120, every=0.3, what=f"{id_} is complete")
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 

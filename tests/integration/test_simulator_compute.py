@@ -79,7 +79,7 @@ def client(kind: Any, cloud: ComputeCloud) -> Any:
 
 
 def library(cloud: ComputeCloud) -> Any:
-    """google-api-python-client with its own copy of the discovery document."""
+    """Return google-api-python-client with its own copy of the discovery document."""
     return googleapiclient.discovery.build(
         "compute",
         "v1",

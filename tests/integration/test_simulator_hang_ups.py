@@ -65,7 +65,7 @@ def full() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Simulator]:
-    """A simulator full of machines, which after the test still answers, and has logged nothing for an operator."""
+    """Yield a simulator full of machines, which must still answer after the test, without log lines."""
     full.impose()
     with caplog.at_level(logging.DEBUG):
         yield full
@@ -74,7 +74,7 @@ def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Sim
 
 
 def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> socket.socket:
-    """A caller with little room for the response, who has asked and has not read yet."""
+    """Return a caller with little room for the response, who has asked and has not read yet."""
     caller = socket.socket()
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, _, port = simulator.address.removeprefix("http://").partition(":")

@@ -24,7 +24,7 @@ from tests.support.waiting import until
 
 
 def lines(simulator: Simulator, query: str, **headers: str) -> Generator[dict[str, Any], None, None]:
-    """The lines of a watch as they come, until its end."""
+    """Yield the lines of a watch as they come, until its end."""
     with requests.get(url(simulator, f"?watch=1&{query}"), stream=True, timeout=30, headers=headers) as reply:
         reply.raise_for_status()
         for line in reply.iter_lines():

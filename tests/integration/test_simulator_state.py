@@ -36,7 +36,7 @@ def cloud() -> Iterator[ComputeCloud]:
 
 @pytest.fixture
 def service(cloud: ComputeCloud) -> Iterator[Any]:
-    """google-api-python-client with its own copy of the discovery document."""
+    """Yield google-api-python-client with its own copy of the discovery document."""
     made = googleapiclient.discovery.build(
         "compute",
         "v1",
@@ -49,7 +49,7 @@ def service(cloud: ComputeCloud) -> Iterator[Any]:
 
 
 def create(service: Any, **states: object) -> None:
-    """Members of these names; ``None``: nothing is preserved."""
+    """Create members of these names; with ``None`` nothing is preserved."""
     entries = [{"name": name} | ({"preservedState": state} if state else {}) for name, state in states.items()]
     operation = service.instanceGroupManagers().createInstances(**GROUP, body={"instances": entries}).execute()
     assert "error" not in service.zoneOperations().wait(**WHERE, operation=operation["name"]).execute()

@@ -66,7 +66,7 @@ def cells(last_heading: str) -> list[list[str]]:
 
 
 def numbers(cell: str) -> list[float]:
-    """The numbers of a cell in bytes, or as they are: of ``256 MiB / 512 MiB``, ``14 / 16`` or ``20,000``."""
+    """Return the numbers of a cell in bytes, or as they are: of ``256 MiB / 512 MiB``, ``14 / 16`` or ``20,000``."""
     return [
         float(text.replace(",", "")) * UNITS[unit] for text, unit in re.findall(r"(\d[\d.,]*)(?: ([MG]i?B))?", cell)
     ]

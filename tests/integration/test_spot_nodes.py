@@ -68,14 +68,14 @@ class Reader:
         self.calls_before = self._calls()
 
     def pod(self, name: str, *faults: Fault) -> str:
-        """A new pod's node."""
+        """Return a new pod's node."""
         self.cloud.impose([*faults], {"gke": {**QUICK, "schedule": 0.0}})
         self.cloud.call(lambda cloud: cloud.cluster.create(SPACE, manifest(name)))
         until(lambda: self._node(name), 30, what="the pod has a node")
         return self._node(name)
 
     def read(self, *names: str) -> list[bool | None]:
-        """Meet nodes, read to the end, and say what is known of them."""
+        """Read the nodes completely, and return if each pod is on Spot, or None if unknown."""
         for name in names:
             self.nodes.is_spot(name)
         self.nodes.observe()
@@ -84,7 +84,7 @@ class Reader:
 
     @property
     def calls(self) -> int:
-        """Lists of nodes so far."""
+        """Return the number of lists of nodes so far."""
         return self._calls() - self.calls_before
 
     def _node(self, name: str) -> str:

@@ -30,7 +30,7 @@ OURS = "gcpinst"
 
 
 def template(name: str, most: int, megabytes: int, **place: str) -> dict[str, Any]:
-    """A template of the toolkit: each of its cores counts as often as it has cores."""
+    """Return a template of the toolkit: each of its cores counts as often as it has cores."""
     numbers = {"ncpus": "4", "ncores": "4", "nram": str(megabytes)}
     attributes = {"type": ["String", "X86_64"]} | {key: ["Numeric", value] for key, value in numbers.items()}
     return {"templateId": name, "maxNumber": most, "attributes": attributes, **place}
@@ -99,11 +99,11 @@ class Site(Instance):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a script: HF's profile, and the instance's name."""
+        """Return the environment of a script: HF's profile, and the instance's name."""
         return self._profile | {"HF_PROVIDER_NAME": self.instance, "EGOSC_INSTANCE_HOST": "grid-master-0"}
 
     def provisioner(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of HostFactory's user."""
+        """Run a command as HostFactory's user."""
         clouds = {"PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
             [sys.executable, "-m", "provisioner", *words],
@@ -120,7 +120,7 @@ class Site(Instance):
         )
 
     def check_install(self) -> list[str]:
-        """The results that are not fine."""
+        """Return the results that are not fine."""
         done = subprocess.run(
             [str(SCRIPTS / "check_install.sh")],
             env=self.environment | {"HF_PYTHON": sys.executable},
@@ -149,7 +149,7 @@ def site(tmp_path: Path, cloud: Simulator) -> Iterator[Site]:
 
 
 def settings(tmp_path: Path, site: Site, sources: list[str], **values: Any) -> Path:
-    """The settings file that merges these instances into ours."""
+    """Return the settings file that merges these instances into ours."""
     group = {
         "kind": "mig",
         "project": PROJECT,

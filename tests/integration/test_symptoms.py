@@ -32,7 +32,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 @pytest.fixture
 def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """A command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
+    """Return a command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
     for name, value in hf.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("KUBECONFIG", str(hf.simulator.kubeconfig))
@@ -123,7 +123,7 @@ def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
     hf.configure(lop={"interval_seconds": 1})
     words = ("1 problem lop: unknown setting; did you mean 'loop'?",)
     assert shows(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
-    until(lambda: "CONFIGURATION REFUSED, the one before" in ask("status")[1], 30, what="status says so")
+    until(lambda: "CONFIGURATION REFUSED, the one before" in ask("status")[1], 30, what="status shows it")
     hf.configure()
     until(lambda: ask("status")[0] == 0, 30, what="it is over")
 

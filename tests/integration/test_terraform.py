@@ -231,7 +231,7 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
 @REAL
 @pytest.mark.slow
 def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Path) -> None:
-    """With a plug-in that knows the provider's schema, and mocks: it plans and makes every kind of grid."""
+    """The plug-in has the provider's schema, and with mocks plans and makes every kind of grid."""
     copy, settings = whole(tmp_path)
     done = terraform("validate", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stderr
@@ -247,6 +247,6 @@ def test_terraform_would_format_nothing() -> None:
 
 
 def inner(body: Block, name: str) -> Any:
-    """The only block of this name."""
+    """Return the only block of this name."""
     (block,) = body[name]
     return block

@@ -34,7 +34,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path, installed: Path) -> Site:
-    """A configuration whose template names a pool in the yard and one in a group."""
+    """Return a configuration whose template names a pool in the yard and one in a group."""
     pools = {"host": {"kind": "yard", "yard": "north"}, "vm": {"kind": "mig", "project": "demo", "group": "hf-a"}}
     pools["vm"]["zone"] = "us-central1-a"
     return Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host", "vm"])])
@@ -125,7 +125,7 @@ class Grid(HostFactory):
 
     @contextmanager
     def loop(self) -> Iterator[None]:
-        """``provisioner run``, until the end."""
+        """Run ``provisioner run`` until the end."""
         with (self.logs.parent / "loop.err").open("w") as log:
             command = [sys.executable, "-m", "provisioner", "run"]
             process = subprocess.Popen(command, cwd=ROOT, env=self.command_environment, stderr=log)
@@ -136,7 +136,7 @@ class Grid(HostFactory):
                 assert process.wait(30 * PATIENCE) == 0
 
     def ended(self, id_: str) -> dict[str, Any]:
-        """The answer of a request, once it has ended."""
+        """Return the answer of a request, once it has ended."""
         return until(
             lambda: (entry := self.status(id_)[0])["status"] != "running" and entry, 60, every=0.2, what=f"{id_} ends"
         )

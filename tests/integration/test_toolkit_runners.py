@@ -71,7 +71,7 @@ REGISTERED: Mapping[str, Any] = {
 
 
 def given(archive: Path, **changes: Any) -> dict[str, Any]:
-    """The variables of the module for a master of Compute Engine."""
+    """Return the variables of the module for a master of Compute Engine."""
     return {
         "project_id": "grid-project",
         "deployment_name": "symphony-gcp",
@@ -140,14 +140,14 @@ class Master(ScratchHost):
         return lines
 
     def placed(self) -> str:
-        """Every file of ours, whose it is, where it leads and what it holds."""
+        """Return every file of ours, whose it is, where it leads and what it holds."""
         found = self.run(
             f"find {OURS} -printf '%p %u:%g %m %l\\n' | sort; find {OURS} -type f -exec sha256sum {{}} + | sort"
         )
         return "\n".join(line for line in found.splitlines() if "before-render-hf" not in line)
 
     def json(self, path: str) -> Any:
-        """A file of HostFactory's."""
+        """Return a file of HostFactory's."""
         return json.loads(self.path(f"{HF_TOP}/conf/{path}").read_text())
 
 

@@ -23,7 +23,7 @@ NESTED = "[" * 1500
 
 
 def kubeconfig(cluster: Any, user: Any) -> str:
-    """A context of this cluster and this user."""
+    """Return a context of this cluster and this user."""
     document = {
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
@@ -128,7 +128,7 @@ def test_google_credentials_that_are_not_there_are_named(
 
 
 def assert_named(path: Path, named_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is what the words begin with, and they end with what to do."""
+    """Check that the message begins with the file and ends with the fix."""
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     if named_by == "the environment":
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
@@ -148,7 +148,7 @@ def assert_named(path: Path, named_by: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Two pods' pools and a group's, with an initialised state directory."""
+    """Return two pools of pods and one of a group, with an initialised state directory."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     (tmp_path / "state").mkdir()
     pods = {"kind": "gke", "pod_spec": "spec.yaml", "kubeconfig": "kube.yaml"}

@@ -40,7 +40,7 @@ NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}
 
 @pytest.fixture
 def upgraded(tmp_path: Path) -> Iterator[Instance]:
-    """The state directory of the release before, with this version's scripts; its loop can be started.
+    """Yield the state directory of the release before, with this version's scripts; its loop can be started.
 
     The release's own programs wrote each file; it knew no marks below ``config/``.
     """
@@ -138,7 +138,7 @@ def test_stored_data_can_be_read_by_the_last_release_or_has_a_higher_version() -
 
 
 def newer(work: Path, kind: str) -> bytes:
-    """The file as a newer version has written it."""
+    """Return the file as a newer version has written it."""
     path = work / f"{kind}.json"
     tables = json.loads(path.read_text())
     tables["meta"]["state"]["schema"] = SCHEMA + 1
@@ -201,7 +201,9 @@ def test_a_loop_that_runs_holds_still_when_another_upgrades(upgraded: Instance) 
     upgraded.cycles()
     written = newer(upgraded.work, "intent")
     until(
-        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(), 30, what="the loop says so"
+        lambda: upgraded._service is not None and NEWER in upgraded._service.loop.problem(),
+        30,
+        what="the loop reports it",
     )
     upgraded.stop_loop()
     assert (upgraded.work / "intent.json").read_bytes() == written

@@ -211,7 +211,7 @@ EGO = {
 
 
 def ego(path: str) -> str:
-    """The text of one element of the EGO service's definition."""
+    """Return the text of one element of the EGO service's definition."""
     (element,) = ElementTree.parse(EGO_SERVICE).getroot().iterfind(path, EGO)
     return element.text or ""
 

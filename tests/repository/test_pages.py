@@ -56,7 +56,7 @@ def test_the_page_of_backups_names_the_version_in_which_the_state_is_written() -
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, CommandParser]:
-    """The parser of each command, by its name."""
+    """Return the parser of each command, by its name."""
     return {command.prog.split()[-1]: command for command in commands_of(parser())}
 
 
@@ -137,7 +137,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """The files that a page links to, each with the part of it."""
+    """Return the files that a page links to, each with the part of it."""
     found = [first or second for first, second in LINK.findall(page.read_text())]
     local = [link.partition("#") for link in found if not re.match(r"https?:|mailto:", link)]
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in local]

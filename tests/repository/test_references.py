@@ -14,7 +14,7 @@ SOURCES = [path for top in ("provisioner", "hf_scripts", "tests") for path in (R
 
 
 def referred(pattern: str) -> Iterator[tuple[str, str]]:
-    """Every file, and what the pattern's group found in it; a name may go on in the next line of a comment."""
+    """Yield every file, and what the pattern's group found in it; a name may go on in the next line of a comment."""
     for path in SOURCES:
         for name in re.findall(pattern, re.sub(r"\n\s*(?:# )?", " ", path.read_text())):
             yield str(path.relative_to(ROOT)), name

@@ -17,7 +17,7 @@ SPEC = (ROOT / "deploy" / "bundle" / "provisioner.spec").read_text()
 
 
 def shell_files() -> Iterator[Path]:
-    """Files that end in .sh, or that a shell runs."""
+    """Yield files that end in .sh, or that a shell runs."""
     for directory, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in NOT_OURS and not name.endswith(("cache", "__"))]
         for path in (Path(directory, name) for name in files):

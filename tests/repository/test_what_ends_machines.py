@@ -21,7 +21,7 @@ PARTS = {
 
 
 def paths() -> set[str]:
-    """Every field of a group, and of its template's ``scheduling``, by its path."""
+    """Return every field of a group, and of its template's ``scheduling``, by its path."""
     whole = set(messages()["InstanceGroupManager"].fields) - PARTS.keys()
     parts = {f"{part}.{field}" for part, message in PARTS.items() for field in messages()[message].fields}
     return (whole | parts | set(messages()["Scheduling"].fields)) - PARTS.keys()

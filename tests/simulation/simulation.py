@@ -255,7 +255,7 @@ class Life:
 
 @dataclass
 class Wanted:
-    """A request as HF knows it."""
+    """A request in the records of HF."""
 
     template: str
     count: int

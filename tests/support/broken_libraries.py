@@ -48,6 +48,6 @@ def broken_libraries(directory: Path, *, few: bool = False) -> str:
 
 
 def _libraries(program: str) -> set[str]:
-    """The names by which the loader finds the program's libraries; empty for a program that has no libraries."""
+    """Return the names by which the loader finds the program's libraries; empty for a program that has no libraries."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     return set(re.findall(r"(?m)^\s+(lib\S+\.so\S*) => ", listed)) - {"libc.so.6", "libm.so.6"}

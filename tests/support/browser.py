@@ -24,7 +24,7 @@ PHONE, DESK = (360, 740), (1280, 900)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chrome]:
-    """A browser of its own, with its files in ``profile``, that notes what pages log."""
+    """Yield a browser of its own, with its files in ``profile``, that notes what pages log."""
     options = Options()
     options.binary_location = CHROMIUM or ""
     for argument in (
@@ -46,7 +46,7 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 def resize(driver: Chrome, size: tuple[int, int]) -> None:
-    """As wide as a phone or a screen: a window of a desktop cannot be as narrow."""
+    """Set the width of a phone or a screen, which may be narrower than a desktop's window."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -59,6 +59,6 @@ def colours(driver: Chrome, scheme: str) -> None:
 
 
 def picture(driver: Chrome) -> bytes:
-    """The whole page as PNG."""
+    """Return the whole page as PNG."""
     shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
     return base64.b64decode(shot["data"])

@@ -33,7 +33,7 @@ PARTS = (
 
 
 def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
-    """The archive, with wheels for these Pythons, or for the system's alone."""
+    """Return the archive, with wheels for these Pythons, or for the system's alone."""
     done = subprocess.run(
         [
             tools(),
@@ -54,7 +54,7 @@ def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
 
 
 def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
-    """The archive of this source, made once for all processes of a run of pytest."""
+    """Return the archive of this source, made once for all processes of a run of pytest."""
     base = run.getbasetemp()
     whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     directory = whole / "bundles" / "-".join(["this", *pythons])
@@ -68,14 +68,14 @@ def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
 
 
 def unpacked(archive: Path, directory: Path) -> Path:
-    """The bundle's directory, readable for everybody."""
+    """Return the bundle's directory, readable for everybody."""
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     return directory / archive.name.removesuffix(".tar.gz")
 
 
 def renewed(whole: Path, directory: Path, version: str) -> Path:
-    """A bundle's directory as that of another version, which differs by what it says of itself alone."""
+    """Return a bundle's directory as that of another version, which differs by what it says of itself alone."""
     made = shutil.copytree(whole, directory / f"hostfactory-provisioner-{version}")
     (wheel,) = (made / "wheelhouse").glob("hostfactory_provisioner-*.whl")
     before = wheel.name.split("-")[1]
@@ -98,9 +98,10 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 
 
 def small(whole: Path, directory: Path, version: str) -> Path:
-    """A bundle's directory with other wheels: programs that say their version alone, TinyDB, and pip compiled already.
+    """Return a bundle's directory with small wheels.
 
-    What install.sh does with it is what it does with any, in a tenth of the time.
+    They are programs that only print their version, TinyDB, and a compiled pip. install.sh treats it like any bundle,
+    in a tenth of the time.
     """
     made = directory / f"hostfactory-provisioner-{version}"
     shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))
@@ -117,7 +118,7 @@ def small(whole: Path, directory: Path, version: str) -> Path:
 
 
 def sealed(directory: Path) -> Path:
-    """A bundle's directory, once its sums are those of what lies in it."""
+    """Return a bundle's directory, once its sums are those of what lies in it."""
     (directory / "SHA256SUMS").unlink()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     (directory / "SHA256SUMS").write_text("".join(f"{_sum(path)}  {path.relative_to(directory)}\n" for path in files))
@@ -125,7 +126,7 @@ def sealed(directory: Path) -> Path:
 
 
 def packed(directory: Path) -> Path:
-    """The archive of a bundle's directory, beside it."""
+    """Return the archive of a bundle's directory, beside it."""
     archive = directory.with_name(f"{directory.name}.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(directory, directory.name)
@@ -146,7 +147,7 @@ def _sum(path: Path) -> str:
 
 
 def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) -> None:
-    """A wheel of these files."""
+    """Write a wheel of these files."""
     about = f"{name}-{version}.dist-info"
     metadata = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -161,7 +162,7 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 def _compiled(wheel: Path, target: Path) -> None:
-    """The same wheel with bytecode in the place of its sources: what is imported from a zip is compiled each time."""
+    """Replace the sources of a wheel by bytecode, because imports from a zip are compiled each time."""
     with TemporaryDirectory() as directory:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)

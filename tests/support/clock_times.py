@@ -9,6 +9,6 @@ CLOCK = "%H:%M:%S"
 
 
 def clock_time(at: float | str) -> str:
-    """Epoch seconds or UTC of today, as the clock of this terminal shows it."""
+    """Return epoch seconds or UTC of today, as the clock of this terminal shows it."""
     wall = datetime.fromisoformat(at).timestamp() if isinstance(at, str) else at
     return time.strftime(CLOCK, time.localtime(wall))

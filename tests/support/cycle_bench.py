@@ -128,7 +128,7 @@ class Bench:
             raise SupersededError("a newer loop")
 
     def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
-        """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
+        """Record a request; HF's clock is ``skew`` seconds ahead of the loop's."""
         return add_request(self.state, template, count, created_wall=self.clock.time + skew, create_for="demo")
 
     def give_back(self, *names: str) -> str:
@@ -150,7 +150,7 @@ class Bench:
         }
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
-        """Newer observations that show the same."""
+        """Return newer observations that show the same."""
         return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
@@ -173,7 +173,7 @@ class Bench:
         return id_
 
     def hears(self, id_: str) -> None:
-        """Poll, as HF does, what has ended."""
+        """Poll the ended requests, as HF does."""
         self.state.seen.touch(id_)
         self.state.terminal_answers.tell(id_, self.answer(id_))
 
@@ -184,7 +184,7 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """HF lists other hosts every minute for so long."""
+    """Let HF list other hosts every minute for so long."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

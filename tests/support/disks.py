@@ -54,7 +54,7 @@ class Disk:
             self._filling.join()
 
     def forbid(self) -> None:
-        """Mount it read-only, whoever has files of it open."""
+        """Mount it read-only, even if its files are open."""
         mount("--bind", str(self.directory), str(self.directory))
         self._covered = True
         mount("-o", "remount,bind,ro", str(self.directory))
@@ -73,7 +73,7 @@ def _write_for_ever(file: BinaryIO) -> NoReturn:
 
 @contextmanager
 def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
-    """A disk of so many bytes at ``directory``, which is made. Skips where this user may mount nothing."""
+    """Yield a disk of so many bytes at ``directory``, which is made. Skips where this user may mount nothing."""
     directory.mkdir(parents=True, exist_ok=True)
     refusal = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory), check=False)
     if refusal:

@@ -64,7 +64,7 @@ esac
 
 
 def put_programs(directory: Path) -> None:
-    """The programs, in a new directory."""
+    """Write the programs into a new directory."""
     directory.mkdir()
     for program in ("egosh", "egoconfig"):
         (directory / program).write_text(EGO)

@@ -14,9 +14,9 @@ CANCEL = Hold(HoldKind.CANCEL, "aaaaaaaaaa", "eve", 4.0, "wrong job")
 
 def pull(state: StateDir, *holds: Hold) -> None:
     for hold in holds:
-        state.holds.change(lambda held, hold=hold: with_hold(held, hold))  # type: ignore[misc]
+        state.holds.change(lambda current, hold=hold: with_hold(current, hold))  # type: ignore[misc]
 
 
 def release(state: StateDir, *kinds: HoldKind, target: str = "a") -> None:
     by = Hold(kinds[0], target, "joe", 9.0, "all is well")
-    state.holds.change(lambda held: without_holds(held, kinds, by))
+    state.holds.change(lambda current: without_holds(current, kinds, by))

@@ -23,7 +23,7 @@ UNPRIVILEGED_USER = 54321
 
 
 def tools() -> Path:
-    """The Python of the environment that builds, made by ``make`` where it is not there yet."""
+    """Return the Python of the environment that builds, made by ``make`` where it is not there yet."""
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "tools.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -32,13 +32,13 @@ def tools() -> Path:
 
 
 def python_version() -> str:
-    """The version of the system's Python, such as ``3.11``."""
+    """Return the version of the system's Python, such as ``3.11``."""
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     return subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def other_python(version: str) -> str:
-    """A Python of that version, pyenv's or of the PATH; skips where there is none."""
+    """Return a Python of that version, pyenv's or of the PATH; skips where there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
     found = shutil.which(f"python{version}") if not kept else str(kept[-1])
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
@@ -47,7 +47,7 @@ def other_python(version: str) -> str:
 
 
 def environment_on(python: Path, directory: Path) -> Path:
-    """The program of a virtual environment that has our packages, on a Python at another place."""
+    """Return the program of a virtual environment that has our packages, on a Python at another place."""
     version = Path(sys.executable).resolve().name
     (directory / "bin").mkdir(parents=True)
     (directory / "bin" / version).symlink_to(python / "bin" / version)
@@ -58,7 +58,7 @@ def environment_on(python: Path, directory: Path) -> Path:
 
 
 def as_unprivileged(*command: str | Path) -> list[str]:
-    """The command, for a user without rights."""
+    """Return the command, for a user without rights."""
     if os.geteuid() != 0:
         return [str(part) for part in command]
     change = ["setpriv", f"--reuid={UNPRIVILEGED_USER}", f"--regid={UNPRIVILEGED_USER}", "--clear-groups", "--"]

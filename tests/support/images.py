@@ -27,7 +27,7 @@ PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end in the root of the source."""
+    """Return the command, run to its end in the root of the source."""
     return subprocess.run(
         command,
         env=os.environ | environment,
@@ -40,7 +40,7 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
 
 
 def storage_with(driver: str, directory: Path) -> dict[str, str]:
-    """The environment in which builders keep their images in a directory."""
+    """Return the environment in which builders keep their images in a directory."""
     file = directory / "storage.conf"
     file.write_text(f'[storage]\ndriver = "{driver}"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n')
     return {"CONTAINERS_STORAGE_CONF": str(file)}
@@ -52,7 +52,7 @@ def driver_of(storage: dict[str, str]) -> str:
 
 
 def forget(storage: dict[str, str]) -> None:
-    """Removes what is kept there, with the mount that the driver leaves."""
+    """Remove all images of the storage, with the mount that the driver leaves."""
     run("buildah", "umount", "--all", **storage)
     run("buildah", "rm", "--all", **storage)
     run("buildah", "rmi", "--all", "--force", **storage)
@@ -60,7 +60,7 @@ def forget(storage: dict[str, str]) -> None:
 
 
 def debian(directory: Path) -> None:
-    """The files of this host's packages, as the root of a base: no registry can be asked for one."""
+    """Copy the files of this host's packages as the root of a base, because no registry is available."""
     lines = run("dpkg-query", "-Wf", "${Package} ${Essential}\\n").stdout.splitlines()
     chosen = [*PACKAGES, *(line.removesuffix(" yes") for line in lines if line.endswith(" yes"))]
     without = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
@@ -140,11 +140,11 @@ class Registry:
 
     @property
     def asked(self) -> list[str]:
-        """Method and path of each request that it granted."""
+        """Return method and path of each request that it granted."""
         return re.findall(r'"([A-Z]+ \S+) HTTP/\d\.\d" 2\d\d ', (self._directory / "log").read_text())
 
     def trusted(self, directory: Path) -> dict[str, str]:
-        """The environment of a builder whose user trusts the authority, and has logged in."""
+        """Return the environment of a builder whose user trusts the authority, and has logged in."""
         place = directory / ".config" / "containers" / "certs.d" / self.name
         place.mkdir(parents=True)
         shutil.copy(self._authority.file, place / "ca.crt")
@@ -159,7 +159,7 @@ class Registry:
         return {"HOME": str(directory), "REGISTRY_AUTH_FILE": str(directory / "auth.json")}
 
     def push(self, image: str, place: str, **environment: str) -> str:
-        """Pushes an image; its name there, by its digest."""
+        """Push an image, and return its name in the registry, by digest."""
         digest = self._directory / "digest"
         words = ("push", "--quiet", "--disable-compression", "--digestfile", digest, image, f"{self.name}/{place}")
         done = run("buildah", *words, **environment)
@@ -251,7 +251,7 @@ class Running:
             print(*(f"{file.name}: {file.read_text()[-4000:]}" for file in self._directory.glob("*.log")), sep="\n")
 
     def _command(self, words: tuple[str, ...], environment: dict[str, str]) -> list[str]:
-        """The words, as the image's user calls them with the image's variables and those that a pod gives besides."""
+        """Return the command of the image's user, with the variables of image and pod."""
         given = {"HF_PROVIDER_NAME": "demoinst", **environment}
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
         space = ["nsenter", f"--target={self._space.pid}", "--mount", "--net"]
@@ -271,7 +271,7 @@ class Running:
         return log
 
     def health(self) -> subprocess.CompletedProcess[str]:
-        """The image's health check, as a container's runtime calls it."""
+        """Return the image's health check, as a container's runtime calls it."""
         kind, *words = self.config["Healthcheck"]["Test"]
         assert kind == "CMD"
         return self.do(*words)

@@ -16,7 +16,7 @@ class InlineActors:
         self._ended: list[Results] = []
 
     def busy(self) -> Set[str]:
-        """None ever is."""
+        """Return an empty set, because no actor is ever busy."""
         return frozenset()
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:

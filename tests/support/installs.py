@@ -42,7 +42,7 @@ def open_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def open_root() -> Iterator[Path]:
-    """An empty root that the user without rights may write to."""
+    """Yield an empty root that the user without rights may write to."""
     with open_directory() as directory:
         made = directory / "root"
         made.mkdir()
@@ -53,7 +53,7 @@ def open_root() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
-    """Both, where the user without rights gets to."""
+    """Yield both bundles in a directory that the user without rights can enter."""
     with open_directory() as directory:
         old = unpacked(shared(run), directory)
         yield Bundles(old, renewed(old, directory, NEWER))
@@ -62,7 +62,7 @@ def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
 def install(
     directory: Path, *arguments: str, root: Path | None, python: str = PYTHON, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Calls install.sh of a bundle as the user without rights, with nothing else in the environment."""
+    """Call install.sh of a bundle as the user without rights, with nothing else in the environment."""
     words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
     variables = [f"{name}={value}" for name, value in environment.items()]
     command = as_unprivileged("env", *variables, directory / "install.sh", *words)

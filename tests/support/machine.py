@@ -24,7 +24,7 @@ GETENT = """#!/bin/sh
 [ ! -e "$EGO/dns-hangs" ] || { echo $$ >"$EGO/asks"; exec sleep 1000; }
 grep -qsw -- "$2" "$HF_HOSTS_FILE" || exit 2
 """
-"""Knows the hosts file of the test, and no DNS."""
+"""A stand-in of getent with the hosts file of the test, and without DNS."""
 
 POWEROFF = """#!/bin/sh
 echo "poweroff $*" >>"$EGO/calls"
@@ -35,7 +35,7 @@ CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork",
 
 
 def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str]:
-    """Words that make a command PID 1 of a container with these names in DNS and this hosts file; or it skips."""
+    """Return words that make a command PID 1 of a container with these names in DNS and this hosts file."""
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs namespaces for users who are not root ({shlex.join(CONTAINER)})")
     resolver = hosts.with_name("resolv.conf")
@@ -48,7 +48,7 @@ def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str
 
 
 def settings(**environment: str) -> dict[str, str]:
-    """The settings of the machine's scripts, as a shell reads them from the library in an environment."""
+    """Return the settings of the machine's scripts, as a shell reads them from the library in an environment."""
     read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
     given = {"PATH": os.environ["PATH"], **environment}
     words = ["bash", "-c", read, str(MACHINE / "lib.sh")]
@@ -111,7 +111,7 @@ class Machine:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def behave(self, *ways: str) -> None:
-        """EGO's programs do so from now on."""
+        """Change the behaviour of EGO's programs from now on."""
         for way in ways:
             (self.ego / way).touch()
 
@@ -137,7 +137,7 @@ class Machine:
             return self._begin(["bash", "-uc", line], {}, stderr=log)
 
     def start_heard(self, script: str, **environment: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """The same as Google's script runner does: its log is a pipe, whose reading end is returned."""
+        """Start a script as Google's script runner does, and return the reading end of its log's pipe."""
         process = self._begin(["bash", str(MACHINE / script)], environment, stdout=PIPE, stderr=STDOUT)
         assert process.stdout is not None
         return process, process.stdout
@@ -165,7 +165,7 @@ class Machine:
         return subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
 
     def inside(self, container: subprocess.Popen[bytes]) -> int:
-        """The process that is PID 1 of a container, as it is numbered here."""
+        """Return the process that is PID 1 of a container, as it is numbered here."""
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
         (first,) = until(lambda: children.read_text().split(), 30, what="the container has begun")
         return int(first)
@@ -184,5 +184,5 @@ def ready(machine: Machine) -> None:
 
 
 def log_lines(machine: Machine) -> list[str]:
-    """The log's lines, without their times."""
+    """Return the log's lines, without their times."""
     return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]

@@ -55,7 +55,7 @@ CONFIGURED: Sequence[Build] = (
 
 
 def name_of(build: Build) -> str:
-    """A build as a test's id."""
+    """Return a build as a test's id."""
     overlay, components = build
     return " + ".join([overlay.removeprefix("overlays/"), "all" if components == OPTIONAL else ", ".join(components)])
 
@@ -67,7 +67,7 @@ def built(overlay: str, *components: str) -> list[Manifest]:
 
 @cache
 def built_text(overlay: str, *components: str) -> str:
-    """The same as kustomize prints it."""
+    """Return the same as kustomize prints it."""
     if shutil.which("go") is None:
         pytest.skip("needs Go, to build kustomize")
     program = kustomize(os.environ)
@@ -84,7 +84,7 @@ def built_text(overlay: str, *components: str) -> str:
 
 
 def as_its_comments_offer() -> list[Manifest]:
-    """The GKE overlay of a site that copies it and uncomments every component in it."""
+    """Return the GKE overlay of a site that copies it and uncomments every component in it."""
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "kustomization.yaml"
@@ -93,7 +93,7 @@ def as_its_comments_offer() -> list[Manifest]:
 
 
 def of_a_site(overlay: str, **values: str) -> list[Manifest]:
-    """An overlay as a site builds it that has set these values."""
+    """Return an overlay as a site builds it that has set these values."""
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "values.yaml"
@@ -120,13 +120,13 @@ def _built(program: Path, directory: Path) -> str:
 
 
 def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
-    """The one of a kind."""
+    """Return the one of a kind."""
     (chosen,) = [manifest for manifest in manifests if manifest["kind"] == kind]
     return chosen
 
 
 def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
-    """The specs of our pods, by the kind that makes them; no others make any."""
+    """Return the specs of our pods, by the kind that makes them; no others make any."""
     places = {"Deployment": "template", "CronJob": "jobTemplate/spec/template"}
     found = {one["kind"]: one["spec"] for one in manifests if one["kind"] in places}
     return {
@@ -136,7 +136,7 @@ def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
 
 
 def container(manifests: Sequence[Manifest], kind: str = "Deployment") -> Manifest:
-    """The one container of the loop's pod, or of another kind's."""
+    """Return the one container of the loop's pod, or of another kind's."""
     (one,) = pods(manifests)[kind]["containers"]
     return dict(one)
 
@@ -157,7 +157,7 @@ def write_configuration(manifests: Sequence[Manifest], directory: Path) -> Path:
 
 @cache
 def schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """Our schemas by apiVersion and kind."""
+    """Return our schemas by apiVersion and kind."""
     read = [json.loads(path.read_text()) for path in sorted(SCHEMAS.glob("*.json"))]
     return {(one["properties"]["apiVersion"]["const"], one["properties"]["kind"]["const"]): one for one in read}
 

@@ -49,7 +49,7 @@ class MetadataServer(Beside, ThreadingHTTPServer):
 
 
 def account(email: str, token: str) -> dict[str, str]:
-    """The values by which Google's library finds out who a VM is; its first question is for the root."""
+    """Return the values by which Google's library finds out who a VM is; its first question is for the root."""
     scopes = [f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "userinfo.email")]
     given = {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
     return {
@@ -62,7 +62,7 @@ def account(email: str, token: str) -> dict[str, str]:
 
 
 def _etag(value: str) -> str:
-    """The name of this value, for who waits until it is another."""
+    """Return the name of this value, for who waits until it is another."""
     return hashlib.sha256(value.encode()).hexdigest()[:16]
 
 
@@ -128,4 +128,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""

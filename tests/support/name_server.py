@@ -18,7 +18,7 @@ UNKNOWN_NAME = 3
 
 
 def loopback_up() -> None:
-    """As ``ip link set lo up``."""
+    """Enable the loopback, as ``ip link set lo up`` does."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, SET_FLAGS, IFREQ.pack(b"lo", UP))
 

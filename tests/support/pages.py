@@ -38,17 +38,17 @@ class Command:
 
     @property
     def is_form(self) -> bool:
-        """True of one that describes how a command is called, and cannot be run as it stands."""
+        """True if the text describes the form of a command, and cannot be run unchanged."""
         return self.inline and bool(SYNTAX.search(self.text) or PLACEHOLDER.search(_unquoted(self.text)))
 
     @property
     def programs(self) -> list[str]:
-        """The first word of each command of a line."""
+        """Return the first word of each command of a line."""
         return [words[0] for words in self.calls]
 
     @property
     def calls(self) -> list[list[str]]:
-        """The words of each command of a line; what stands in ``$(…)`` is one of them."""
+        """Return the words of each command of a line; what stands in ``$(…)`` is one of them."""
         calls: list[list[str]] = [[]]
         for text in [_outside(self.text), *re.findall(r"\$\(([^()]*)\)", self.text)]:
             calls.append([])
@@ -61,22 +61,22 @@ class Command:
 
 
 def blocks_of(text: str) -> list[str]:
-    """Every block of commands of a page: lines that are typed together."""
+    """Return every block of commands of a page: lines that are typed together."""
     return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """README and every page of docs."""
+    """Return README and every page of docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> list[Command]:
-    """All commands of all pages, in their order."""
+    """Return all commands of all pages, in their order."""
     return [command for page in pages() for command in of(page.name, page.read_text())]
 
 
 def of(page: str, text: str) -> Iterator[Command]:
-    """The commands of a page's text: those of blocks, then those within sentences."""
+    """Yield the commands of a page's text: those of blocks, then those within sentences."""
     fence: str | None = None
     block: list[tuple[int, str]] = []
     prose: list[str] = []
@@ -104,7 +104,7 @@ def _of_prose(page: str, prose: str) -> Iterator[Command]:
 
 
 def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
-    """The commands of a fenced block; a line that ends in a backslash, or within quotes, goes on in the next."""
+    """Yield the commands of a fenced block; a line that ends in a backslash, or within quotes, goes on in the next."""
     typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
     if language in ("sh", "bash", "shell"):
         typed = block
@@ -128,7 +128,7 @@ def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterato
 
 
 def _bare(line: str) -> str:
-    """Without the comment behind it."""
+    """Return the line without its comment."""
     return re.sub(r"(?:^|\s+)# .*$", "", line.strip())
 
 

@@ -15,13 +15,13 @@ NAME = "hf-abcdefghij-000001"
 
 
 def pools_of(directory: Path) -> list[GkePool]:
-    """The pools of pods of a configuration."""
+    """Return the pools of pods of a configuration."""
     pools = loader.load(directory / "provisioner.yaml", {}).pools.values()
     return [pool for pool in pools if isinstance(pool, GkePool)]
 
 
 def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """A pod that the backend makes for a pool, as ``read`` finds it at the server; it is deleted again."""
+    """Return a pod that the backend makes for a pool, as ``read`` finds it at the server; it is deleted again."""
     backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), provisioner="demo")
     try:
         (outcome,) = backend.create([Create(NAME, pool.name, "T", "abcdefghij")], lambda: True)
@@ -35,7 +35,7 @@ def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any
 
 
 def missing_from(there: Any, wanted: Any, where: str = "spec") -> list[str]:
-    """The parts of ``wanted`` that are missing or different; what a server adds is ignored."""
+    """Return the parts of ``wanted`` that are missing or different; what a server adds is ignored."""
     if isinstance(wanted, dict):
         if not isinstance(there, dict):
             return [where]

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def set_prices(file: Path) -> None:
-    """Prices and a budget, which the loop reads again as soon as the file has them."""
+    """Set prices and a budget, which the loop reads as soon as the file has them."""
     settings = yaml.safe_load(file.read_text())
     for pool, price in zip(settings["pools"].values(), (0.12, 0.04, 0.24, 0.24), strict=True):
         pool["price_per_hour"] = price
@@ -110,23 +110,23 @@ def draw(board: Mapping[str, Any], address: str, begin: float, end: float) -> Pa
 
 
 def chosen(expression: str) -> str:
-    """The query with everything chosen."""
+    """Return the query with everything chosen."""
     return re.sub(r"\$\w+", ".*", expression)
 
 
 def called(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
-    """A line's name, as Grafana makes it from its labels."""
+    """Return a line's name, as Grafana makes it from its labels."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: str(series["metric"].get(match[1], "")), target["legendFormat"])
 
 
 def heading(area: Axes, panel: Mapping[str, Any], _: str) -> None:
-    """A row's title."""
+    """Draw a row's title."""
     area.axis("off")
     area.text(-0.01, 0.1, panel["title"], size=13, weight="bold", color=TEXT)
 
 
 def number(area: Axes, panel: Mapping[str, Any], address: str) -> None:
-    """The newest value, in the colour of its threshold."""
+    """Draw the newest value, in the colour of its threshold."""
     bare(area, panel)
     target = panel["targets"][0]
     newest = over(address, chosen(target["expr"]), time.time() - 1, time.time())[0]
@@ -140,7 +140,7 @@ def number(area: Axes, panel: Mapping[str, Any], address: str) -> None:
 
 
 def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end: float) -> None:
-    """The queries over time, each line by the name that its legend gives it; those that are 0 throughout as one."""
+    """Draw the queries over time, each line by the name in its legend; lines that are 0 throughout are drawn as one."""
     bare(area, panel)
     drawn = [
         (called(target, series)[:LONGEST] or "value", by_second(series, begin, end))
@@ -180,13 +180,13 @@ def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end:
 
 
 def by_second(series: Mapping[str, Any], begin: float, end: float) -> list[float]:
-    """A value for each second; none over a gap."""
+    """Return a value for each second; none over a gap."""
     known = {round(moment - begin): float(value) for moment, value in series["values"]}
     return [known.get(second, math.nan) for second in range(round(end - begin))]
 
 
 def bare(area: Axes, panel: Mapping[str, Any]) -> None:
-    """A card with its title."""
+    """Draw a card with its title."""
     area.set_facecolor(CARD)
     area.set_title(panel["title"], size=10, loc="left", color=TEXT, pad=5)
     for spine in area.spines.values():

@@ -40,7 +40,7 @@ STORED = (
 
 
 def names(kind: Any) -> list[str]:
-    """The fields of a record, as files call them, and in the order in which a row has them."""
+    """Return the fields of a record, as files call them, and in the order in which a row has them."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 

@@ -48,7 +48,7 @@ class ScratchHost:
         self._space.stdout.close()
 
     def path(self, inside: str) -> Path:
-        """A path of the host, seen from here."""
+        """Return a path of the host, seen from here."""
         assert self._space is not None
         return Path(f"/proc/{self._space.pid}/root{inside}")
 

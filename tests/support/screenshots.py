@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def play(playground: Playground, seconds: float) -> tuple[str, str]:
-    """A grid in trouble: most run, some wait for a pool without room, two were preempted."""
+    """Return a grid in trouble: most run, some wait for a pool without room, two were preempted."""
     hf, began = playground.hf, time.monotonic()
     pods, instances = hf.request("GkePod", 24), hf.request("GceVm", 12)
     until(lambda: hf.status(pods)["status"] == "complete" == hf.status(instances)["status"])

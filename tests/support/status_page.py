@@ -56,7 +56,7 @@ TIDY = "gke-main"
 
 
 def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
-    """A grid in every trouble there is; ``word`` is in every field that takes free text."""
+    """Return a grid in every trouble there is; ``word`` is in every field that takes free text."""
     failure = Failure(ErrorClass.STOCKOUT, f"no room: {word}")
     id_ = "aaaaaaaaaa" if word == TIDY else word[:4096]
     slots = (
@@ -106,7 +106,7 @@ def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
 
 
 def hours(memory: Memory, count: int = 120) -> Samples:
-    """Samples of the last minutes."""
+    """Return samples of the last minutes."""
     samples = Samples()
     key = next(iter(memory.windows), ("", ""))
     for number in range(count):
@@ -116,7 +116,7 @@ def hours(memory: Memory, count: int = 120) -> Samples:
 
 
 def page(directory: Path, memory: Memory, pool_status: PoolStatus) -> StatusPage:
-    """The page of a loop that remembers this."""
+    """Return the page of a loop that remembers this."""
     state = StateDir(directory)
     leave(state, memory, pool_status)
     return StatusPage(state, lambda: memory, hours(memory))

@@ -22,12 +22,12 @@ class SteeredPlace(FakePlace):
     """Failure of every change, which has its effect."""
 
     def entries(self) -> dict[str, Entry]:
-        """All that exists, by name."""
+        """Return all that exists, by name."""
         _meet(self.silence)
         return self.present()
 
     def present(self) -> dict[str, Entry]:
-        """The same for those who need no answer: whoever owns the place."""
+        """Return the same for the owner of the place, who needs no call."""
         return super().entries()
 
     def create(self, name: str, mark: Mark | None) -> Entry:
@@ -46,21 +46,21 @@ class SteeredPlace(FakePlace):
         _meet(self.loss)
 
     def boot(self) -> None:
-        """Every machine that waits runs now."""
+        """Let every waiting machine run now."""
         with self._lock:
             now = self._clock()
             self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
         self._wake()
 
     def crash(self, name: str) -> None:
-        """A machine ends by itself now."""
+        """End a machine by itself now."""
         with self._lock:
             self._entries[name] = replace(self._entries[name], ends=self._clock())
         self._wake()
 
 
 def steered(place: FakePlace) -> SteeredPlace:
-    """The same place, from now on under the test's hands."""
+    """Return the same place, from now on under the test's hands."""
     place.__class__ = SteeredPlace
     assert isinstance(place, SteeredPlace)
     return place

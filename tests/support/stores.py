@@ -23,7 +23,7 @@ def add(state: StateDir, template: str = "T1") -> str:
 
 
 def pauses() -> list[float]:
-    """Seconds between two reads of a file that may be served from a cache."""
+    """Return seconds between two reads of a file that may be served from a cache."""
     return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 
@@ -51,13 +51,13 @@ def fill(state: StateDir) -> None:
 
 
 def contents(directory: str | Path) -> dict[str, bytes]:
-    """Every file below a directory, by its path in it."""
+    """Return every file below a directory, by its path in it."""
     top = Path(directory)
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
 
 def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable[..., object]:
-    """``real``, after it failed so many times."""
+    """Return ``real`` as a function that fails so many times first."""
     left = [times]
 
     def call(*arguments: object, **options: object) -> object:
@@ -70,7 +70,7 @@ def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable
 
 
 def forgotten(lock: LockFile) -> None:
-    """Let the file server forget the lock; its holder does not hear of it."""
+    """Let the file server lose the lock; its holder is not informed."""
     assert lock._descriptor is not None
     fcntl.flock(lock._descriptor, fcntl.LOCK_UN)
 

@@ -11,7 +11,7 @@ STRACE = shutil.which("strace")
 
 
 def works() -> bool:
-    """True where strace is installed and may trace."""
+    """Return True if strace is installed and may trace."""
     return (
         STRACE is not None and subprocess.run([STRACE, "-qq", "true"], capture_output=True, check=False).returncode == 0
     )

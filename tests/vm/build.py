@@ -65,7 +65,7 @@ def lacking() -> str:
 
 
 def disk(environment: Mapping[str, str]) -> Path:
-    """The directory with ``root.ext4`` and ``vmlinuz``, built now if need be. Raises BuildError."""
+    """Return the directory with ``root.ext4`` and ``vmlinuz``, built now if need be. Raises BuildError."""
     directory = cache_directory(environment)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(f"{directory.name}.lock").open("w") as lock:
@@ -83,7 +83,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def constraints() -> list[str]:
-    """The versions that the tests have here."""
+    """Return the versions that the tests have here."""
     found = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
     return [f"{name}=={version}" for name, version in sorted(found.items()) if name != "hostfactory-provisioner"]
 
@@ -115,7 +115,7 @@ def _build(directory: Path) -> None:
 
 
 def _python(root: Path, aside: Path) -> None:
-    """Wheels are taken by this machine's pip, bytecode is made by the guest's own Python."""
+    """Install the wheels by this machine's pip, and compile them by the guest's own Python."""
     _run("chroot", root, "python3", "-m", "venv", "--without-pip", TESTS)
     (aside / "constraints").write_text("\n".join(constraints()))
     _run(

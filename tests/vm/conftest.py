@@ -29,10 +29,7 @@ def without() -> str:
 
 
 def fill(drive: Path, directory: Path) -> None:
-    """The guest's /opt: this repository, two bundles, and what install.sh builds of them: emulation takes minutes.
-
-    The later bundle is the earlier one with another version written into it, as it is built.
-    """
+    """Fill the guest's /opt with this repository, two bundles and their installations, outside of the slow guest."""
     content = directory / "opt"
     (content / "repo").mkdir(parents=True)
     for name in (*PARTS, "tests"):
@@ -68,7 +65,7 @@ def _renew(content: Path) -> None:
 
 
 def _digest(directory: Path) -> str:
-    """By which install.sh knows a bundle."""
+    """Return the digest by which install.sh identifies a bundle."""
     return hashlib.sha256((directory / "SHA256SUMS").read_bytes()).hexdigest()
 
 
@@ -79,7 +76,7 @@ def _run(*command: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def disk() -> Path:
-    """The guest's disk and kernel; without them nothing here runs."""
+    """Return the guest's disk and kernel; without them nothing here runs."""
     if lacking := without():
         pytest.skip(f"needs {lacking}")
     try:
@@ -92,7 +89,7 @@ def disk() -> Path:
 
 @pytest.fixture(scope="session")
 def guest(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """A guest with HostFactory's user. It starts while its drive is filled."""
+    """Yield a guest with HostFactory's user. It starts while its drive is filled."""
     directory = tmp_path_factory.mktemp("guest")
     drive = directory / "opt.ext4"
     with drive.open("wb") as file:

@@ -25,7 +25,7 @@ CHANNEL = "org.qemu.guest_agent.0"
 
 
 class GuestError(AssertionError):
-    """The guest, or a command in it, did not do what it had to; the text holds what it said."""
+    """A failure of the guest, or of a command in it, with its output as the text."""
 
 
 class Ended(NamedTuple):
@@ -64,7 +64,7 @@ class Guest:
         self._unread = b""
 
     def __enter__(self) -> Self:
-        """Start; what has to be there once it has started is asked of :meth:`serve`."""
+        """Start the guest; :meth:`serve` waits for its agent."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
         return self
 
@@ -87,7 +87,7 @@ class Guest:
             self._process.wait()
 
     def call(self, script: str, *, user: str = "root", seconds: float = SECONDS) -> Ended:
-        """Runs a line of shell. Raises GuestError when it has not ended in time."""
+        """Run a line of shell. Raises GuestError if it has not ended in time."""
         line = f"exec 2>&1; {script}"
         command = ["/bin/sh", "-c", line] if user == "root" else ["/sbin/runuser", "-u", user, "--", "sh", "-c", line]
         asked = {"path": command[0], "arg": command[1:], "capture-output": True}
@@ -109,15 +109,15 @@ class Guest:
         return ended.text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Puts a file there, readable for all."""
+        """Write a file of the guest, readable for all."""
         self.run(f"printf %s {shlex.quote(text)} > {path} && chmod 644 {path}")
 
     def until(self, condition: Callable[[], object], seconds: float = SECONDS, *, what: str) -> None:
-        """Waits for a condition, at a pace that leaves the guest time for its own work."""
+        """Wait for a condition, at a pace that leaves the guest time for its own work."""
         until(condition, seconds, every=1, what=what)
 
     def console(self) -> str:
-        """The end of what the guest said on its console."""
+        """Return the end of the guest's console."""
         text = self._console.read_text(errors="replace") if self._console.exists() else ""
         return "the guest's console:\n" + "\n".join(text.splitlines()[-40:])
 

@@ -24,7 +24,7 @@ For the server two mounts of the same version 4.x are one client, which may keep
 
 @contextmanager
 def exported(guest: Guest, owner: str) -> Iterator[None]:
-    """An empty export, its server running; all that was mounted of it goes."""
+    """Yield an empty export, its server running; all that was mounted of it goes."""
     guest.run(f"rm -rf {EXPORT} && install -d -m 2770 -o {owner} -g {owner} {EXPORT} && install -d {ONE} {TWO}")
     guest.run("systemctl restart nfs-server")
     try:
@@ -35,7 +35,7 @@ def exported(guest: Guest, owner: str) -> Iterator[None]:
 
 
 def mount(guest: Guest, place: str, version: str, options: str = OPTIONS) -> None:
-    """``nosharecache``: each mount has caches of its own, as on two hosts."""
+    """Mount with ``nosharecache``, so that each mount has its own caches, as on two hosts."""
     guest.run(f"mount -t nfs -o vers={version},nosharecache,{options} 127.0.0.1:{EXPORT} {place}")
 
 
@@ -57,29 +57,32 @@ class Host:
         )
 
     def mount(self) -> None:
-        """By NFS 4.1, with our options; seen by all processes of the guest, but spoken by this host."""
+        """Mount by NFS 4.1 with our options, for all processes of the guest, over this host's network."""
         command = f"hostname {self.name} && mount -t nfs -o vers=4.1,{OPTIONS} {self._server}:{EXPORT} {self.place}"
         self._guest.run(f"nsenter --net=/run/netns/{self.name} unshare --uts sh -c {shlex.quote(command)}")
 
     def unmount(self) -> None:
-        """In order: fails while a process uses it."""
+        """Unmount cleanly, which fails while a process uses the mount."""
         self._guest.run(f"umount {self.place}")
 
     def cut_off(self) -> None:
-        """From its server, by the line."""
+        """Cut the host off from its server."""
         self._guest.run(f"ip link set {self.name} down")
 
     def reconnect(self) -> None:
-        """Safe where nothing was cut."""
+        """Connect the host again; has no effect if it was not cut off."""
         self._guest.run(f"ip link set {self.name} up")
 
     def end(self) -> None:
-        """Whatever state the mount is in."""
+        """Unmount in any state of the mount."""
         self._guest.run(f"umount --force --lazy {self.place}; ip netns delete {self.name}")
 
 
 def machines_at(guest: Guest, port: int) -> set[str]:
-    """The names of the machines that a simulated cloud holds. Asked by bash: Python takes seconds to start here."""
+    """Return the names of the machines that a simulated cloud holds.
+
+    Asked by bash: Python takes seconds to start here.
+    """
     ask = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
     _, _, document = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
     return {machine["name"] for machine in json.loads("{" + document)["machines"]}

@@ -60,7 +60,10 @@ class Sides:
     # --- loops ----------------------------------------------------------------------------------------------------
 
     def start(self, host: Host) -> str:
-        """A loop on that host; the name of its unit. It starts again when it ends by a problem, as it is installed."""
+        """Start a loop on that host, and return the name of its unit.
+
+        It starts again when it ends by a problem, as it is installed.
+        """
         unit = f"loop-{len(self._loops)}"
         self._loops.append(unit)
         group = self.guest.run(f"id -g {HF_USER}")
@@ -72,11 +75,11 @@ class Sides:
         return unit
 
     def stop(self, *units: str) -> None:
-        """These loops, or all, as systemd does."""
+        """Stop these loops, or all, as systemd does."""
         self.guest.call(f"systemctl stop {' '.join(units or self._loops)}")
 
     def kill(self, unit: str) -> None:
-        """Gives a loop no chance to sign off or to let go of anything, and systemd none to start it again."""
+        """Kill a loop, so that it cannot sign off or release a lock, and stop systemd from starting it again."""
         self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
 
     def log(self, unit: str) -> str:
@@ -97,11 +100,14 @@ class Sides:
         self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
 
     def signed(self) -> dict[str, Any]:
-        """Who is the loop, as it has signed on the server's disk."""
+        """Return the signature of the present loop on the server's disk."""
         return dict(json.loads(self.guest.run(f"cat {EXPORT}/loop.lock")))
 
     def locked(self) -> bool:
-        """The server knows of a lock on the loop's file. Not tried: whoever gets it ends the loop."""
+        """Return True if the server has a lock on the loop's file.
+
+        The lock is not tried, because a new owner ends the loop.
+        """
         return self.guest.call(f'grep -q "POSIX .*:$(stat --format %i {EXPORT}/loop.lock) " /proc/locks').code == 0
 
     # --- scripts --------------------------------------------------------------------------------------------------
@@ -142,18 +148,18 @@ class Sides:
         return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
 
     def complete(self, id_: str) -> set[str]:
-        """The machines of a request or return once it is complete."""
+        """Return the machines of a request or return once it is complete."""
         until_ended(self.guest, EXPORT, id_)
         (entry,) = self.asked("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"]
         assert entry["status"] == "complete", entry
         return {machine["name"] for machine in entry["machines"]}
 
     def holds(self, names: set[str]) -> None:
-        """Waits until the cloud has exactly these machines."""
+        """Wait until the cloud has exactly these machines."""
         self.guest.until(lambda: self.cloud() == names, what=f"exactly {names} are left")
 
     def cloud(self) -> set[str]:
-        """The names of the machines that the cloud holds."""
+        """Return the names of the machines that the cloud holds."""
         return machines_at(self.guest, PORT)
 
     def owners(self) -> set[str]:

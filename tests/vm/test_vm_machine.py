@@ -1,4 +1,4 @@
-"""The start-up and shutdown scripts of an instance under a real systemd, begun by services that are as Google's are."""
+"""The start-up and shutdown scripts of an instance under a real systemd, started by services like Google's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Instance:
         self.guest = guest
 
     def boot(self) -> None:
-        """Google's services begin; returns once the start-up script has ended."""
+        """Start Google's services, and return after the end of the start-up script."""
         self.guest.write(f"{PLACE}/calls", "")
         self.guest.run(f"printf FALSE >{PREEMPTED}; chmod 666 {PLACE}/calls; rm -f {PLACE}/up")
         self.guest.run("systemctl start google-startup-scripts google-shutdown-scripts")

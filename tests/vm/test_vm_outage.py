@@ -24,7 +24,7 @@ FORGET = "systemctl stop nfs-server nfsdcld && rm /var/lib/nfs/nfsdcld/* && syst
 
 @pytest.fixture(scope="module")
 def hosts(guest: Guest) -> Iterator[tuple[Host, Host]]:
-    """HostFactory's, and another."""
+    """Yield HostFactory's host, and another."""
     with exported(guest, HF_USER):
         made = Host(guest, "hosta", ONE, 1), Host(guest, "hostb", TWO, 2)
         for host in made:
@@ -47,7 +47,7 @@ def sides(guest: Guest, hosts: tuple[Host, Host]) -> Iterator[Sides]:
 
 @pytest.fixture(scope="module")
 def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
-    """The first one, on the other host, in charge."""
+    """Return the first one, on the other host, in charge."""
     unit = sides.start(hosts[1])
     sides.wait_for_log(unit, "Provisioner started")
     return unit
@@ -55,7 +55,7 @@ def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
 
 @pytest.fixture(scope="module")
 def standby(sides: Sides, hosts: tuple[Host, Host], loop: str) -> str:
-    """On HostFactory's host, started once the other test is over that has the loop alone."""
+    """Start a standby on HostFactory's host, after the test in which the loop is alone."""
     unit = sides.start(hosts[0])
     sides.wait_for_log(unit, "Standing by")
     return unit
@@ -67,7 +67,7 @@ def test_the_loop_takes_a_lock_again_that_its_server_forgot(sides: Sides, guest:
     signed = sides.signed()
     guest.run(f"dmesg --clear && {FORGET}")
     # A slow host may be in the middle of a write, which holds a second one.
-    guest.until(lambda: LOST_LOCKS.search(guest.run("dmesg")), what="the kernel says that a lock is lost")
+    guest.until(lambda: LOST_LOCKS.search(guest.run("dmesg")), what="the kernel logs that a lock is lost")
     guest.until(sides.locked, what="the loop has its lock again")
     more = sides.complete(sides.request(1))
 

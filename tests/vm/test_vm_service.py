@@ -45,7 +45,7 @@ STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "Nee
 
 
 def block(page: str, begin: str) -> str:
-    """The lines of a page that root types, by how they begin."""
+    """Return the lines of a page that root types, by how they begin."""
     (lines,) = re.findall(rf"(?s)\n```\n({re.escape(begin)}.*?)```", (ROOT / "docs" / page).read_text())
     return str(lines)
 
@@ -54,7 +54,7 @@ class Host:
     """HostFactory's host: what HF's user calls, and what root sees."""
 
     def __init__(self, guest: Guest, instance: str = "gcpinst", suffix: str = "") -> None:
-        """``suffix``: what the instance's directories have behind their names."""
+        """Append ``suffix`` to the names of the instance's directories."""
         self.guest = guest
         self.version = guest.run("cat /opt/old/VERSION")
         self._state = f"{STATE}{suffix}"
@@ -62,7 +62,7 @@ class Host:
         self.variables = f"HF_PROVIDER_NAME={instance} {directories} HF_PROVIDER_LOGDIR={LOG}"
 
     def install(self, bundle: str, command: str = "install") -> str:
-        """Runs install.sh as root; the version's directory is as it built it outside."""
+        """Run install.sh as root; the version's directory was built outside of the guest."""
         version = self.guest.run(f"cat /opt/{bundle}/VERSION")
         self.guest.run(
             f"mkdir -p {PREFIX}/versions; [ ! -e /opt/built/{version} ] || mv /opt/built/{version} {PREFIX}/versions"
@@ -83,24 +83,26 @@ class Host:
         return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
 
     def complete(self, id_: str) -> list[str]:
-        """The machines of a request once it is complete."""
+        """Return the machines of a request once it is complete."""
         until_ended(self.guest, self._state, id_, 240)
         (entry,) = json.loads(self.answer(id_))["requests"]
         assert entry["status"] == "complete", entry
         return [machine["name"] for machine in entry["machines"]]
 
     def cloud(self) -> set[str]:
-        """The names of the machines that the cloud holds."""
+        """Return the names of the machines that the cloud holds."""
         return machines_at(self.guest, PORT)
 
     def unit(self) -> dict[str, str]:
-        """The service, as systemd has it."""
+        """Return the service, as systemd has it."""
         shown = self.guest.run(f"systemctl show provisioner --property {','.join(STATE_OF_UNIT)}")
         return dict(line.split("=", 1) for line in shown.splitlines())
 
     def stop_timer(self) -> None:
-        """From then on only tests start backups: ``systemctl start`` waits for one that its timer began before it, and
-        makes none of its own."""
+        """Let only tests start backups from now on.
+
+        ``systemctl start`` would wait for a backup that the timer began before it, and make none of its own.
+        """
         self.guest.run("systemctl stop provisioner-backup.timer")
         state = "systemctl show provisioner-backup --property ActiveState --value"
         self.guest.until(lambda: self.guest.run(state) in ("inactive", "failed"), what="no backup runs")
@@ -116,7 +118,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host(guest: Guest) -> Iterator[Host]:
-    """An instance's files, and a cloud."""
+    """Yield an instance's files, and a cloud."""
     guest.run(f"mkdir -p {CONF}")
     guest.write(f"{CONF}/provisioner.yaml", SETTINGS)
     guest.write(f"{CONF}/pod.yaml", "containers: [{name: main, image: busybox}]\n")

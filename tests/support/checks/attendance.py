@@ -59,7 +59,7 @@ class Arrival:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """The spec that the others find; for an awaited module one that patches it after its import."""
+        """Return the spec that the others find; for an awaited module one that patches it after its import."""
         add = self._awaited.pop(name, None)
         if add is None:
             return None
@@ -79,7 +79,7 @@ class Arrival:
 
 
 def attend() -> None:
-    """From now on this process is seen, if it ever has a simulated Compute API or calls a cloud."""
+    """Attend this process from now on, if it ever has a simulated Compute API or calls a cloud."""
     late = [name for name in ADDED if name in sys.modules]
     assert not late, f"too late: this process has imported {late} already"
     if not any(isinstance(importer, Arrival) for importer in sys.meta_path):

@@ -19,6 +19,6 @@ OPTIONAL = {
 
 
 def attributes_read(*scripts: Path) -> set[str]:
-    """The names that scripts ask the metadata server for."""
+    """Return the names that scripts ask the metadata server for."""
     text = "".join(script.read_text() for script in scripts)
     return {*re.findall(r"attribute (hf-[-\w]+)", text), *re.findall(r"attributes/(hf-[-\w]+)", text)}

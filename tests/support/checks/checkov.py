@@ -60,7 +60,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def finds(program: str, framework: str, directory: Path) -> bool:
-    """True when a fault that is made in the copy is found."""
+    """Return True if a fault that is made in the copy is found."""
     name, right, wrong, check = SPOILT[framework]
     text = (directory / name).read_text()
     if right not in text:

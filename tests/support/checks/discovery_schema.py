@@ -21,7 +21,7 @@ RECORDED = {("InstanceGroupManagerStatusStateful", "isStateful"), ("InstanceGrou
 
 @cache
 def discovery(version: str = "v1") -> dict[str, Any]:
-    """The document that google-api-python-client ships."""
+    """Return the document that google-api-python-client ships."""
     folder = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
     document: dict[str, Any] = json.loads((folder / f"compute.{version}.json").read_text())
     return document
@@ -29,7 +29,7 @@ def discovery(version: str = "v1") -> dict[str, Any]:
 
 @cache
 def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    """Every method with the pattern of its paths."""
+    """Return every method with the pattern of its paths."""
     return [
         (method, re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(method["path"]))))
         for resource in discovery()["resources"].values()
@@ -55,7 +55,7 @@ def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, do
 
 @cache
 def _method_of(verb: str, path: str) -> dict[str, Any] | None:
-    """The official method behind a request."""
+    """Return the official method behind a request."""
     for method, pattern in _methods():
         if method["httpMethod"] == verb and pattern.fullmatch(path):
             return method

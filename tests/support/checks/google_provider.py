@@ -54,8 +54,11 @@ _TERRAFORM_S = frozenset({"connection", "count", "depends_on", "for_each", "life
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """By resource its ``arguments``: whether each is ``required`` or ``computed``, and its ``type`` as Terraform writes
-    types, or its ``block``, perhaps ``single``."""
+    """Return the ``arguments`` of each resource.
+
+    Each argument is ``required`` or ``computed`` or neither, and has its ``type`` in Terraform's syntax, or its
+    ``block``, perhaps ``single``.
+    """
     schema: dict[str, dict[str, Any]] = json.loads(SCHEMA.read_text())
     return schema
 
@@ -73,7 +76,7 @@ class Description:
             self._types: Mapping[str, Any] = json.load(described)["types"]
 
     def resource(self, name: str) -> dict[str, Any]:
-        """The arguments of one resource, and what it is made to say."""
+        """Return the arguments of one resource, and its computed attributes."""
         words = name.replace("data.google", "data_google").removeprefix("google_").split("_")
         kind = "".join(word.capitalize() for word in words)
         base = f"@cdktf/provider-google.{kind[0].lower()}{kind[1:]}.{kind}"
@@ -105,18 +108,18 @@ class Description:
 
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
-        """The name in Terraform, which the link to the registry ends in."""
+        """Return the name in Terraform, which the link to the registry ends in."""
         found = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
         return found[1] if found else snake(str(described["name"]))
 
 
 def snake(name: str) -> str:
-    """``selfLink`` as Terraform writes it."""
+    """Return ``selfLink`` in Terraform's spelling."""
     return _WORD.sub(r"_\1", name).lower()
 
 
 def terraform_type(type_: Any) -> Any:
-    """A type of the description as Terraform writes it; ``dynamic`` for an object, which no argument of ours is."""
+    """Return a type of the description in Terraform's syntax; ``dynamic`` for an object, which we never use."""
     if "union" in type_:
         chosen = [one for one in type_["union"]["types"] if one.get("fqn") != "cdktf.IResolvable"]
         return terraform_type(chosen[0])
@@ -129,7 +132,7 @@ def terraform_type(type_: Any) -> Any:
 
 
 def _named(type_: Any) -> Iterator[str]:
-    """Every type that a description names."""
+    """Yield every type that a description names."""
     if isinstance(type_, dict):
         if "fqn" in type_:
             yield type_["fqn"]

@@ -22,25 +22,25 @@ GROUPS = "projects/p/zones/z-a/instanceGroupManagers"
 
 
 def ask(compute: str, path: str = f"{GROUPS}/g") -> None:
-    """A call that the API takes."""
+    """Make a call that the API accepts."""
     requests.get(f"{compute}{path}", timeout=5).raise_for_status()
 
 
 def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
-    """Meanwhile the document of every group in this process has these fields."""
+    """Add these fields to the document of every group in this process, until the context ends."""
     return patch.object(calls, "mig_document", lambda mig: mig_document(mig) | wrong)
 
 
 @contextmanager
 def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
-    """A simulator in this process whose group's document has these fields; where it answers."""
+    """Yield a simulator in this process whose group's document has these fields; where it answers."""
     with lie(wrong), Simulator(migs=[SPEC]) as simulator:
         yield simulator.compute
 
 
 @contextmanager
 def lying_elsewhere(wrong: dict[str, Any]) -> Iterator[str]:
-    """Such a simulator, in a process of its own."""
+    """Run such a simulator in a process of its own, and yield its address."""
     command = [sys.executable, "-m", "tests.support.checks.liar", json.dumps(wrong)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

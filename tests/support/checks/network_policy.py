@@ -64,11 +64,11 @@ class Policies:
         return _namespace(policy) == pod.namespace and matches(policy["spec"].get("podSelector"), pod.labels)
 
     def _of_peers(self, peers: Sequence[Manifest] | None, namespace: str, peer: Pod | Host) -> bool:
-        """No peers are all; of several one is enough."""
+        """Return True without peers, or if one peer matches."""
         return not peers or any(self._of_peer(one, namespace, peer) for one in peers)
 
     def _of_peer(self, one: Manifest, namespace: str, peer: Pod | Host) -> bool:
-        """A block is of addresses outside of the cluster; of two selectors in one entry both count."""
+        """Match a block with addresses outside of the cluster; of two selectors in one entry both have to match."""
         if "ipBlock" in one:
             return isinstance(peer, Host) and in_block(one["ipBlock"], peer.address)
         if isinstance(peer, Host):
@@ -104,13 +104,13 @@ def in_block(block: Manifest, address: str) -> bool:
 
 
 def _types(spec: Manifest) -> set[str]:
-    """By default Ingress always, and Egress where there are rules for it."""
+    """Return the directions of a policy: by default always Ingress, and Egress if there are rules for it."""
     named = spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     return {one.lower() for one in named}
 
 
 def _of_ports(ports: Sequence[Manifest] | None, target: Pod | Host, port: int, protocol: str) -> bool:
-    """No ports are all; of several one is enough."""
+    """Return True without ports, or if one port matches."""
     return not ports or any(_of_port(one, target, port, protocol) for one in ports)
 
 

@@ -25,7 +25,7 @@ _ours = threading.local()
 
 
 def _seen(make: Any) -> Any:
-    """A maker of channels that lets those of our clients be seen."""
+    """Return a maker of channels that lets those of our clients be seen."""
 
     def channel(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
@@ -39,7 +39,7 @@ for _name in ("insecure_channel", "secure_channel"):
 
 
 def watch_pubsub(module: Any) -> None:
-    """From now on every call is seen of the Pub/Sub clients that this module makes; those of others are not."""
+    """Record every call of the Pub/Sub clients that this module makes; calls of other clients are not recorded."""
     module.pubsub_v1 = _Seeing(module.pubsub_v1)
 
 
@@ -53,7 +53,7 @@ class _Seeing:
         return getattr(self._library, name)
 
     def SubscriberClient(self, *arguments: Any, **options: Any) -> Any:
-        """A client whose channels are seen."""
+        """Return a client whose channels are seen."""
         _ours.made = True
         try:
             return self._library.SubscriberClient(*arguments, **options)

@@ -86,7 +86,7 @@ _VERBS = {"GET": ("list", "get"), "POST": ("create", "create"), "DELETE": ("dele
 
 @cache
 def granted() -> frozenset[str]:
-    """Every right that ``deploy/`` gives."""
+    """Return every right that ``deploy/`` gives."""
     permissions = [
         permission
         for name in ("machines.yaml", "events.yaml", "cluster.yaml")
@@ -105,7 +105,10 @@ def granted() -> frozenset[str]:
 
 
 def compute_call(verb: str, path: str) -> str:
-    """The Compute method behind a request, as Google's reference calls it; verb and path where it is not understood."""
+    """Return the Compute method behind a request, as Google's reference calls it.
+
+    Verb and path where it is not understood.
+    """
     found = _COMPUTE_PATH.fullmatch(path)
     if found is None:
         return f"{verb} {path}"
@@ -120,12 +123,12 @@ def compute_call(verb: str, path: str) -> str:
 
 
 def connect_call(host: str) -> str:
-    """The right to reach an API server at all, as a call; empty where no IAM stands before it."""
+    """Return the right to reach an API server at all, as a call; empty where no IAM stands before it."""
     return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 
 def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:
-    """The resource and verb by which Kubernetes decides on a request; verb and path where it is not understood."""
+    """Return the resource and verb by which Kubernetes decides on a request; verb and path if unknown."""
     if (found := _NAMESPACE.fullmatch(path)) is not None:
         group, space, (resource, name), part = "", found[2], found.groups(), None
     elif (found := _KUBE_PATH.fullmatch(path)) is not None:
@@ -139,7 +142,10 @@ def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> st
 
 
 def needed(call: str) -> str:
-    """The right that a call needs; empty: none. A call that no table has needs itself, so that no role grants it."""
+    """Return the right that a call needs; empty: none.
+
+    A call that no table has needs itself, so that no role grants it.
+    """
     if call in EVERYBODYS:
         return ""
     return COMPUTE.get(call, PUBSUB.get(call, call))

@@ -48,7 +48,7 @@ class Module:
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
-        """The variables by name."""
+        """Return the variables by name."""
         return {
             name: Variable(name, "default" not in body, bool(plain(body.get("description", ""))))
             for name, body in self._blocks("variable")
@@ -56,12 +56,12 @@ class Module:
 
     @cached_property
     def outputs(self) -> dict[str, Block]:
-        """The outputs by name."""
+        """Return the outputs by name."""
         return dict(self._blocks("output"))
 
     @cached_property
     def locals(self) -> dict[str, Any]:
-        """Every local value, as it is written."""
+        """Return every local value, as it is written."""
         return {
             plain(name): value
             for document in self._parsed
@@ -71,12 +71,12 @@ class Module:
 
     @cached_property
     def calls(self) -> dict[str, Block]:
-        """The modules that are called."""
+        """Return the modules that are called."""
         return dict(self._blocks("module"))
 
     @cached_property
     def resources(self) -> dict[tuple[str, str], Block]:
-        """The resources by type (``data.…`` for a data source) and name."""
+        """Return the resources by type (``data.…`` for a data source) and name."""
         return {
             (prefix + plain(type_), plain(name)): body
             for document in self._parsed
@@ -89,19 +89,19 @@ class Module:
 
     @cached_property
     def text(self) -> str:
-        """All files without comments."""
+        """Return all files without comments."""
         return "\n".join(_COMMENT.sub("", file.read_text()) for file in self.files)
 
     def problems(self) -> list[str]:
-        """Every mistake in the module."""
+        """Return every mistake in the module."""
         return [*self._arguments(), *self._references(), *self._names(), *self._called()]
 
     def default(self, name: str) -> str:
-        """The default of a variable that is a text."""
+        """Return the default of a variable that is a text."""
         return plain(dict(self._blocks("variable"))[name]["default"])
 
     def of(self, type_: str) -> dict[str, Block]:
-        """The resources of one type, by name."""
+        """Return the resources of one type, by name."""
         return {name: body for (its, name), body in self.resources.items() if its == type_}
 
     def _blocks(self, word: str) -> Iterator[tuple[str, Block]]:
@@ -159,12 +159,12 @@ def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]
 
 
 def overlay_values(module: Module) -> set[str]:
-    """The names of the overlay's values that a module's output has."""
+    """Return the names of the overlay's values that a module's output has."""
     return set(re.findall(r"\b(\w+) = ", module.outputs["overlay_values"]["value"]))
 
 
 def plain(text: Any) -> str:
-    """A name or a text without its quotes."""
+    """Return a name or a text without its quotes."""
     return str(text).strip('"')
 
 
@@ -191,5 +191,5 @@ def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozense
 
 
 def _bodies(value: Any) -> list[Block]:
-    """The blocks in a value that the parser gives; none for an argument."""
+    """Return the blocks in a value that the parser gives; none for an argument."""
     return [one for one in value if isinstance(one, dict) and "__is_block__" in one] if isinstance(value, list) else []

@@ -23,14 +23,14 @@ _reply, _lacks = Face.reply, Face._lacks
 
 
 async def reply(self: Face, method: Method, incoming: Incoming) -> tuple[int, str]:
-    """Replies in place of the simulator's own method, and checks the response."""
+    """Reply in place of the simulator's own method, and check the response."""
     status, text = await _reply(self, method, incoming)
     note(method.verb, incoming.path, incoming.query, status, text)
     return status, text
 
 
 def lacks(self: Face, verb: str, path: str) -> tuple[int, str]:
-    """Checks the response to what the simulator has no method for."""
+    """Check the response to a call without a method in the simulator."""
     status, text = _lacks(self, verb, path)
     note(verb, path.removeprefix(PATH), (), status, text)
     return status, text

@@ -34,16 +34,16 @@ class Client(Protocol):
         """Delete instances by name."""
 
     def members(self) -> dict[str, tuple[str, str]]:
-        """Action and status of each managed instance."""
+        """Return action and status of each managed instance."""
 
     def target_size(self, group: str = "") -> int | str:
         """Return the target size of this group or of another group; ``ABSENT`` if there is none."""
 
     def errors(self) -> list[str]:
-        """Codes of listErrors."""
+        """Return codes of listErrors."""
 
     def addresses(self) -> dict[str, str]:
-        """Internal addresses of all instances of the project."""
+        """Return internal addresses of all instances of the project."""
 
 
 class CloudLibrary:
@@ -199,7 +199,7 @@ class Gcloud:
         return {vm["name"]: vm["networkInterfaces"][0].get("networkIP", "") for vm in self._read("instances list")}
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """``gcloud compute`` and these words."""
+        """Run ``gcloud compute`` with these words."""
         arguments = ["gcloud", "compute", *command.split()]
         return subprocess.run(
             arguments, env=self._environment, capture_output=True, text=True, timeout=60 * PATIENCE, check=False

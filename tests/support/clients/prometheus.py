@@ -23,7 +23,7 @@ PROMETHEUS = pytest.mark.skipif(
 
 @contextmanager
 def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[str]:
-    """The address of one that scrapes these ``host:port`` and keeps its files in ``directory``."""
+    """Yield the address of one that scrapes these ``host:port`` and keeps its files in ``directory``."""
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     settings["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
@@ -49,7 +49,7 @@ def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[str]:
 
 
 def now(address: str, expression: str) -> list[str]:
-    """The values of an instant query; none while Prometheus is not up yet."""
+    """Return the values of an instant query; none while Prometheus is not up yet."""
     try:
         got = requests.get(f"{address}/api/v1/query", params={"query": expression}, timeout=5)
     except requests.ConnectionError:
@@ -58,7 +58,7 @@ def now(address: str, expression: str) -> list[str]:
 
 
 def over(address: str, expression: str, begin: float, end: float) -> list[Mapping[str, Any]]:
-    """The series of a query over this time, a value each second."""
+    """Return the series of a query over this time, a value each second."""
     asked: dict[str, str | float] = {"query": expression, "start": begin, "end": end, "step": 1}
     got = requests.get(f"{address}/api/v1/query_range", params=asked, timeout=30)
     got.raise_for_status()

@@ -46,7 +46,7 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A number of a protocol buffer."""
+    """Return a number of a protocol buffer."""
     groups = []
     while value > 127:
         groups.append(value & 127 | 128)
@@ -55,7 +55,7 @@ def varint(value: int) -> bytes:
 
 
 def attribute(name: str, argument: Mapping[str, Any]) -> bytes:
-    """``Schema.Attribute``. What may be left out may also be said by Google."""
+    """Return a ``Schema.Attribute``. Google may set an optional attribute, too."""
     required = argument["required"]
     parts = [field(1, name), field(2, json.dumps(argument["type"]))]
     if required:
@@ -68,21 +68,21 @@ def attribute(name: str, argument: Mapping[str, Any]) -> bytes:
 
 
 def nested(name: str, argument: Mapping[str, Any]) -> bytes:
-    """``Schema.NestedBlock``."""
+    """Return a ``Schema.NestedBlock``."""
     least = field(4, 1) if argument["required"] else b""
     most = field(5, 1) if argument["single"] else b""
     return field(1, name) + field(2, block(argument["block"])) + field(3, LIST) + least + most
 
 
 def block(arguments: Mapping[str, Any]) -> bytes:
-    """``Schema.Block``."""
+    """Return a ``Schema.Block``."""
     attributes = (field(2, attribute(name, one)) for name, one in arguments.items() if "type" in one)
     blocks = (field(3, nested(name, one)) for name, one in arguments.items() if "block" in one and name != "timeouts")
     return b"".join([*attributes, *blocks])
 
 
 def schemas() -> bytes:
-    """The response to GetSchema."""
+    """Return the response to GetSchema."""
     text = {name: {"required": False, "type": "string"} for name in ("project", "region", "zone")}
     parts = [field(1, field(2, block(text)))]
     for name, described in load().items():

@@ -20,13 +20,13 @@ class Scrape:
     """A loop's metrics; records the families whose expected values a test has seen."""
 
     def __init__(self, url: Callable[[], str]) -> None:
-        """``url``: where the loop answers now."""
+        """Use ``url`` for the present address of the loop."""
         self._url = url
         self.found: set[str] = set()
         """The families, without ``hf_provisioner_``, whose values were as expected."""
 
     def series(self, name: str, **labels: str) -> list[float]:
-        """The values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
+        """Return the values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
         text = requests.get(f"{self._url()}/metrics", timeout=10).text
         samples = [
             (family.name, sample) for family in text_string_to_metric_families(text) for sample in family.samples
@@ -40,7 +40,7 @@ class Scrape:
         return [value for _, value in found]
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of those series; NaN where there is none."""
+        """Return the sum of those series; NaN where there is none."""
         values = self.series(name, **labels)
         return math.fsum(values) if values else math.nan
 
@@ -52,8 +52,10 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """The value once it is ``expected``, or once that is true of it; ``meanwhile`` is called before each
-        observation."""
+        """Return the value once it is ``expected``, or once that is true of it.
+
+        ``meanwhile`` is called before each observation.
+        """
         seen = [math.nan]
 
         def fits() -> bool:
@@ -70,5 +72,5 @@ class Scrape:
         return seen[0]
 
     def has_no(self, name: str, **labels: str) -> bool:
-        """No such series is exported, or its value is 0."""
+        """Return True if no such series is exported, or its value is 0."""
         return not any(self.series(name, **labels))

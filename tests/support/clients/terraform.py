@@ -45,7 +45,7 @@ def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -
 
 
 def copied(directory: Path) -> Path:
-    """A copy of the module that renders settings, initialized."""
+    """Return a copy of the module that renders settings, initialized."""
     copy = directory / "settings"
     shutil.copytree(SETTINGS, copy)
     done = terraform("init", "-no-color", "-input=false", directory=copy)
@@ -54,7 +54,7 @@ def copied(directory: Path) -> Path:
 
 
 def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
-    """A copy of a whole module, initialized with a plug-in in the provider's place; and the settings for more."""
+    """Return a copy of a whole module, initialized with our plug-in as the provider, and Terraform's settings."""
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
     shutil.copytree(module, copy)
     install(mirror)
@@ -67,8 +67,11 @@ def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
 def rendered(
     example: Path, directory: Path, *, endpoint: str | None = None, authority: str | None = None
 ) -> Mapping[str, str]:
-    """The files of an example by name, with the defaults and the events that the whole module gives, and a cluster's
-    address and authority, which Google gives; without these for a loop that is a pod."""
+    """Return the files of an example by name.
+
+    They have the defaults and events of the whole module, and an address and authority that Google could give the
+    cluster; without these if the loop is a pod.
+    """
     copy, root = copied(directory), Module(TERRAFORM)
     given = {name: root.default(name) for name in ("provider_name", "name_prefix")}
     given["subscription"] = plain(root.locals["events_name"]).replace("${var.name_prefix}", given["name_prefix"])

@@ -47,13 +47,13 @@ NOTHING_MADE = 'mock_provider "google" {}\nrun "made" {\n  command = apply\n}\n'
 
 
 def copied(directory: Path) -> Path:
-    """A copy of the folder ``deploy`` as gcluster needs it: files in the place of links."""
+    """Return a copy of the folder ``deploy`` as gcluster needs it: files in the place of links."""
     ignored = shutil.ignore_patterns(".terraform*")
     return shutil.copytree(TOOLKIT.parent, directory / "deploy", ignore=ignored)
 
 
 def go_program(name: str) -> Path:
-    """A program that Go builds, once per machine; skips without Go."""
+    """Return a program that Go builds, once per machine; skips without Go."""
     package, version = GO_PROGRAMS[name]
 
     def build(aside: Path) -> None:
@@ -68,7 +68,7 @@ def go_program(name: str) -> Path:
 
 
 def gcluster() -> Path:
-    """The toolkit's program: what GCLUSTER names, one of the PATH, or the one that was built; skips without any."""
+    """Return the toolkit's program, from GCLUSTER, from the PATH, or built; skip if there is none."""
     built = cache(os.environ) / "gcluster" / "gcluster"
     found = os.environ.get("GCLUSTER") or shutil.which("gcluster") or (str(built) if built.is_file() else None)
     if found is None:
@@ -88,7 +88,7 @@ def _go_build(directory: Path, target: Path, *words: str) -> None:
 
 
 def deployment(blueprint: Path, out: Path) -> Path:
-    """The folder that gcluster makes of a blueprint, as seen from the folder of the blueprint."""
+    """Return the folder that gcluster makes of a blueprint, as seen from the folder of the blueprint."""
     words = ["create", blueprint.name, "--out", str(out), "--skip-validators", ",".join(ASKS_GOOGLE)]
     done = subprocess.run(
         [gcluster(), *words, "--download-dependencies=false"],
@@ -117,7 +117,7 @@ def outputs(module: Path, variables: Mapping[str, Any], directory: Path) -> dict
 
 
 def settings_of(blueprint: Path, source: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a blueprint gives its module from this source, with values for what others put out."""
+    """Return the settings that a blueprint gives its module from this source, with values for what others put out."""
     document = yaml.safe_load(blueprint.read_text())
     variables = {f"$(vars.{name})": value for name, value in document["vars"].items()} | dict(known)
     (settings,) = (
@@ -131,7 +131,7 @@ def settings_of(blueprint: Path, source: str, known: Mapping[str, Any]) -> dict[
 
 
 def resolved(value: Any, known: Mapping[str, Any]) -> Any:
-    """A setting whose expressions are replaced by what is known of them."""
+    """Return a setting whose expressions are replaced by what is known of them."""
     if isinstance(value, dict):
         return {name: resolved(inner, known) for name, inner in value.items()}
     if isinstance(value, list):

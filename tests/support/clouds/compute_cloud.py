@@ -47,7 +47,7 @@ class ComputeCloud:
         faults: Sequence[Fault] = (),
         speed: float = 1.0,
     ) -> None:
-        """``speed``: seconds of world time a second."""
+        """Use ``speed`` seconds of world time per second."""
         self.world = World(seed=1, start_wall=time.time())
         self.world.set_faults(faults)
         self.groups = Groups(self.world, migs, timings, switches)
@@ -63,7 +63,7 @@ class ComputeCloud:
 
     @property
     def host(self) -> str:
-        """``http://127.0.0.1:<port>``."""
+        """Return ``http://127.0.0.1:<port>``."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -84,7 +84,7 @@ class ComputeCloud:
         self.do(lambda: self.world.set_faults(faults))
 
     def state(self) -> dict[str, str]:
-        """Phases by machine name."""
+        """Return phases by machine name."""
         return {entry["name"]: entry["phase"] for entry in self.do(self.groups.state)}
 
     def __enter__(self) -> Self:

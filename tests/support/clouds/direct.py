@@ -66,13 +66,13 @@ class Direct(ABC):
         self._hears = True
 
     def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
-        """Ignored, because in virtual time the driver decides when the loop observes."""
+        """Ignore the call, because in virtual time the driver decides when the loop observes."""
 
     def close(self) -> None:  # noqa: B027 - nothing to do is meant
-        """There is nothing to close."""
+        """Close nothing."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """A snapshot of everything of ours in the place."""
+        """Return a snapshot of everything of ours in the place."""
         if self.line.blind is not None:
             raise BackendError(self.line.blind.error, self.line.blind.text)
         return self._observe(now, sought)
@@ -194,7 +194,7 @@ class DirectGke(Direct):
 
 
 def _refusal(error: errors.ApiError) -> KubeError:
-    """The error that the gke backend would make of the response."""
+    """Return the error that the gke backend would make of the response."""
     return refusal(error.code, json.dumps(error.status).encode(), None)
 
 
@@ -261,7 +261,7 @@ class DirectMig(Direct):
 
 
 def _result(operation: operations.Operation) -> Failure | None:
-    """The failure that the caller hears of an operation; one that takes its time is not waited for."""
+    """Return the failure that the caller gets of an operation; a slow operation is not awaited."""
     if not operation.done:
         return Failure(ErrorClass.TIMEOUT, "not accepted in time")
     error = operation_error(operation.document())

@@ -26,7 +26,7 @@ def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:
 
 @contextmanager
 def official_client(simulator: Simulator) -> Iterator[Any]:
-    """The official client's CoreV1Api by the simulator's kubeconfig; what fails is not tried again."""
+    """Yield the official client's CoreV1Api by the simulator's kubeconfig; what fails is not tried again."""
     settings = client.Configuration()
     load: Any = config.load_kube_config
     load(str(simulator.kubeconfig), client_configuration=settings)

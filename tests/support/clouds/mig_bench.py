@@ -56,7 +56,7 @@ class Bench:
         self.cloud.__exit__(*error)
 
     def restarted(self, times: ComputeTimes = USUAL_TIMES, adopt_prefixes: tuple[str, ...] = ()) -> MigBackend:
-        """A backend that knows nothing: the loop was restarted."""
+        """Return a new backend without any state, as after a restart of the loop."""
         self.backend = MigBackend(pool(self.cloud.url, self.spec), Projects("hf", adopt_prefixes, times=times))
         self.backends.append(self.backend)
         return self.backend
@@ -76,7 +76,7 @@ class Bench:
         return self.backend.delete(deletes, lambda: True)
 
     def running(self, count: int) -> Snapshot:
-        """The look at which so many machines run."""
+        """Return the look at which so many machines run."""
         observations: list[Snapshot] = []
 
         def all_run() -> bool:
@@ -99,7 +99,7 @@ class Bench:
         return sum(operation["operationType"].endswith(method) for operation in operations.values())
 
     def calls_of(self, act: Callable[[], Any]) -> list[str]:
-        """The ends of the paths that ``act`` asks for."""
+        """Return the ends of the paths that ``act`` asks for."""
         before = len(self.cloud.requests)
         act()
         return [path.rpartition("/")[2] for _, path in self.cloud.requests[before:]]

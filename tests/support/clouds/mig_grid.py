@@ -55,7 +55,7 @@ class Grid:
         request_deadline: float = 1800.0,
         **limits: float,
     ) -> None:
-        """``operation``: seconds until the group acts on a call. ``limits``: of every pool."""
+        """Use ``operation`` seconds until the group acts on a call, and ``limits`` for every pool."""
         self.specs = tuple(specs)
         timings = replace(EXACT, operation=(operation, operation))
         self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
@@ -154,7 +154,7 @@ class Grid:
         return {"status": "running", "machines": []}
 
     def ended(self, id_: str, seconds: float = 600.0) -> dict[str, Any]:
-        """The terminal answer."""
+        """Return the terminal answer."""
 
         def over() -> dict[str, Any] | None:
             answer = self.answer(id_)
@@ -164,7 +164,7 @@ class Grid:
         return body
 
     def running(self, id_: str) -> list[str]:
-        """The machines that succeeded, of a request's answer."""
+        """Return the machines that succeeded, of a request's answer."""
         return [machine["name"] for machine in self.answer(id_)["machines"] if machine["result"] == "succeed"]
 
     def lost(self) -> set[str]:
@@ -180,18 +180,18 @@ class Grid:
         return self.cloud.do(lambda: set(group.members))
 
     def size(self, spec: MigSpec) -> int:
-        """The group's targetSize."""
+        """Return the group's targetSize."""
         return self.group(spec).target_size
 
     def faults(self, *faults: Fault) -> None:
         self.cloud.set_faults(*faults)
 
     def calls(self, kind: str) -> int:
-        """Requests of this kind that the API ever got."""
+        """Return requests of this kind that the API ever got."""
         return sum(path.endswith(kind.replace(".", "/")) for _, path in self.cloud.requests)
 
     def operations(self, kind: str) -> int:
-        """Operations of this kind that the API ever began."""
+        """Return operations of this kind that the API ever began."""
         scopes = [spec.scope for spec in self.specs]
         operations = self.cloud.do(
             lambda: [

@@ -19,8 +19,10 @@ NO_EMULATOR = "needs the Pub/Sub emulator: a Cloud SDK that has it, and Java; or
 
 
 def program() -> Path | None:
-    """The emulator of the Cloud SDK that CLOUDSDK_ROOT_DIR names, that gcloud belongs to, or that stands where
-    packages put it."""
+    """Return the emulator of the Cloud SDK.
+
+    The SDK is named by CLOUDSDK_ROOT_DIR, has the gcloud of the PATH, or was installed by packages.
+    """
     if shutil.which("java") is None:
         return None
     gcloud = shutil.which("gcloud")
@@ -35,7 +37,7 @@ def program() -> Path | None:
 
 @contextmanager
 def running(emulator: Path, log: Path) -> Iterator[str]:
-    """The address of an emulator of our own."""
+    """Yield the address of an emulator of our own."""
     (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(

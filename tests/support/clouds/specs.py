@@ -8,5 +8,5 @@ from provisioner.lab.cloud.compute.settings import ADVISED, MigSpec
 
 
 def advised(**fields: Any) -> MigSpec:
-    """A group that ends no machine by itself, but for what ``fields`` say."""
+    """Return a group that ends no machine by itself, except as ``fields`` set."""
     return MigSpec(**{**ADVISED, **fields})

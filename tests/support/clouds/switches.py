@@ -85,7 +85,7 @@ FLIPS = _params([*COMBINATIONS][:2])
 """Parameters of the fixture ``switches`` for tests that take long: each behaviour is flipped in one of the two."""
 
 GIVEN = "SIMULATOR_SWITCHES"
-"""Tells a process that a test starts which switches are its defaults, as JSON."""
+"""Pass the default switches to a process that a test starts, as JSON."""
 
 
 def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:

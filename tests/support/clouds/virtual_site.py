@@ -74,7 +74,7 @@ MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreate
 
 
 def limits_of(pools: Sequence[str]) -> Limits:
-    """Limits under which everything may be tried at once, and nothing takes long."""
+    """Return limits under which everything may be tried at once, and nothing takes long."""
     pool = PoolLimits(
         "",
         initial_window=1000,
@@ -140,18 +140,18 @@ class VirtualSite:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Loop time."""
+        """Return loop time."""
         return self.world.now
 
     def wall(self) -> float:
-        """The clock of the loop's host, which no fault of the cloud changes."""
+        """Return the clock of the loop's host, which no fault of the cloud changes."""
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
         """Return no uptime, so that across a restart the wall clock counts."""
 
     def restart(self) -> None:
-        """Start a process that knows nothing but the files."""
+        """Start a process that has only the files."""
         self._close()
         projects = Projects(PREFIX, calls_per_minute=1_000_000, times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
@@ -189,7 +189,7 @@ class VirtualSite:
         return self._notices.add_to(seen, self.backends[pool].lag)
 
     def listen(self) -> Counter[Worth]:
-        """From now on the loop hears the audit log; what its entries were worth."""
+        """Connect the loop to the audit log from now on, and return the counted worths of its entries."""
         from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
@@ -228,16 +228,16 @@ class VirtualSite:
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
     def request(self, count: int) -> str:
-        """requestMachines."""
+        """Call requestMachines."""
         with patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"):
             return add_request(self.hf, "T", count, created_wall=self.wall())
 
     def give_back(self, names: Sequence[str]) -> str:
-        """requestReturnMachines."""
+        """Call requestReturnMachines."""
         return add_return(self.hf, list(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """getRequestStatus."""
+        """Call getRequestStatus."""
         try:
             answer = self.hf.status.read_answers([id_]).get(id_)
         except StateMissing:
@@ -248,17 +248,17 @@ class VirtualSite:
         return entry
 
     def ended(self, id_: str) -> bool:
-        """True once HF has its terminal answer."""
+        """Return True once HF has its terminal answer."""
         return self.answer(id_)["status"] != "running"
 
     def asked(self, count: int) -> dict[str, Any]:
-        """The terminal answer to a request."""
+        """Return the terminal answer to a request."""
         id_ = self.request(count)
         self.until(lambda: self.ended(id_), what=f"the end of {id_}")
         return self.answer(id_)
 
     def lost(self) -> dict[str, int]:
-        """getReturnRequests: names, and the seconds they have left."""
+        """Call getReturnRequests, and return the names with the seconds left."""
         return {name: loss.grace for name, loss in self.hf.status.read_lost().items()}
 
     # --- the cloud ------------------------------------------------------------------------------------------------
@@ -268,11 +268,11 @@ class VirtualSite:
         self.world.set_faults(faults)
 
     def phases(self) -> dict[str, str]:
-        """Every machine's phase, as ``GET state`` gives it."""
+        """Return every machine's phase, as ``GET state`` gives it."""
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
-        """As ``GET state``: how often each mutating method was called, in zones and regions."""
+        """Return the number of calls of each mutating method, in zones and regions, as ``GET state`` does."""
         calls: dict[str, int] = {}
         for method, count in self.world.calls.items():
             name = method.rpartition(".")[2]
@@ -281,17 +281,17 @@ class VirtualSite:
         return calls
 
     def in_sight(self) -> bool:
-        """True when every pool was seen completely in the last cycle."""
+        """Return True if every pool was seen completely in the last cycle."""
         return all(isinstance(observation, Snapshot) for observation in self.reports[-1].observations.values())
 
 
 def succeeded(answer: dict[str, Any]) -> list[str]:
-    """The machines that HF has from an answer."""
+    """Return the machines that HF has from an answer."""
     return sorted(machine["name"] for machine in answer["machines"] if machine["result"] == "succeed")
 
 
 def messages(answer: dict[str, Any]) -> str:
-    """Everything an answer says in words."""
+    """Return all messages of an answer."""
     return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
 
 
@@ -302,7 +302,7 @@ def _pool(spec: MigSpec, group: str) -> MigPool:
 
 @contextmanager
 def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
-    """The process ends at the next create or delete, after the cloud has done it, or before it was asked."""
+    """End the process at the next create or delete, after the cloud has done it, or before it got the call."""
     act = getattr(backend, method)
 
     def last_act(*arguments: Any) -> None:

@@ -58,7 +58,7 @@ class Here(HostFactory):
         self.capture = capture
 
     def ask(self, name: str, *arguments: str, **environment: str) -> tuple[int, str]:
-        """Exit code and stdout of a call."""
+        """Return exit code and stdout of a call."""
         self.capture.readouterr()
         code = commands.run(name, list(arguments), self.environment | environment)
         out, err = self.capture.readouterr()
@@ -67,21 +67,21 @@ class Here(HostFactory):
         return code, out[:-1]
 
     def answer(self, name: str, document: object, **environment: str) -> Any:
-        """The document a command answers with, by its schema."""
+        """Return the document a command answers with, by its schema."""
         code, out = self.ask(name, json.dumps(document), **environment)
         assert code == 0, out
         check_output(name, parsed(out))
         return parsed(out)
 
     def refusal(self, name: str, document: object) -> str:
-        """The line a command prints instead of an answer."""
+        """Return the line a command prints instead of an answer."""
         code, out = self.ask(name, json.dumps(document))
         assert code == 1
         assert "\n" not in out
         return out
 
     def recorded(self) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, ...]]]:
-        """Requests and returns as intent holds them."""
+        """Return requests and returns as intent holds them."""
         if not self.state.intent.exists():
             return {}, {}
         intent = self.state.intent.read()

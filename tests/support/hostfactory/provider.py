@@ -48,7 +48,7 @@ class Called(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """The one JSON document that was printed."""
+        """Return the one JSON document that was printed."""
         assert self.code == 0, self
         assert self.err == ""
         assert self.out.endswith("\n")
@@ -56,7 +56,7 @@ class Called(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The one short line that was printed instead."""
+        """Return the one short line that was printed instead."""
         assert self.code == 1, self
         assert self.err == ""
         assert self.out.endswith("\n")
@@ -80,17 +80,17 @@ class HostFactory:
 
     @property
     def state(self) -> StateDir:
-        """The state directory as the loop opens it."""
+        """Return the state directory as the loop opens it."""
         return StateDir(self.work)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of the scripts' log, oldest first."""
+        """Return the lines of the scripts' log, oldest first."""
         return [json.loads(line) for file in self.logs.iterdir() for line in file.read_text().splitlines()]
 
     @property
     def environment(self) -> dict[str, str]:
-        """All that HF gives a script, and nothing else: no HOME, no PATH."""
+        """Return all that HF gives a script, and nothing else: no HOME, no PATH."""
         return {
             "HF_PROVIDER_NAME": self.instance,
             "HF_PROVIDER_CONFDIR": str(self.conf),
@@ -100,12 +100,12 @@ class HostFactory:
         }
 
     def command(self, name: str, document: object) -> list[str]:
-        """The command line of a call; its input file is written as HF writes it."""
+        """Return the command line of a call; its input file is written as HF writes it."""
         self.input.write_text(json.dumps(document, indent="\t"))
         return [str(self.scripts / f"{name}.sh"), "-f", str(self.input)]
 
     def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
-        """Runs a command line from ``/`` without stdin; subprocess.TimeoutExpired when it takes longer."""
+        """Run a command line from ``/`` without stdin. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             command,
             env=self.environment if environment is None else dict(environment),
@@ -118,33 +118,33 @@ class HostFactory:
         return Called(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 
     def call(self, name: str, document: object, *, seconds: float = 60) -> Any:
-        """The document a script answers with, by its schema; AssertionError when it refuses."""
+        """Return the document a script answers with, by its schema; AssertionError when it refuses."""
         answer = self.run(self.command(name, document), seconds=seconds).document
         check_output(name, answer)
         return answer
 
     def request(self, template: str = "T1", machines: int = 3) -> str:
-        """The id of a new request."""
+        """Return the id of a new request."""
         document = {"template": {"templateId": template, "machineCount": machines}}
         return str(self.call("requestMachines", document)["requestId"])
 
     def give_back(self, *names: str) -> str:
-        """The id of a new return request."""
+        """Return the id of a new return request."""
         document = {"machines": [{"name": name, "machineId": name} for name in names]}
         return str(self.call("requestReturnMachines", document)["requestId"])
 
     def status(self, *requests: str) -> list[dict[str, Any]]:
-        """The entries of getRequestStatus."""
+        """Return the entries of getRequestStatus."""
         document = {"requests": [{"requestId": request} for request in requests]}
         entries: list[dict[str, Any]] = self.call("getRequestStatus", document)["requests"]
         return entries
 
 
 def golden(name: str) -> Any:
-    """A document that the reference shows."""
+    """Return a document that the reference shows."""
     return json.loads((GOLDEN / f"{name}.json").read_text())
 
 
 def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
-    """The input of requestMachines."""
+    """Return the input of requestMachines."""
     return {"template": {"templateId": template, "machineCount": machines}}

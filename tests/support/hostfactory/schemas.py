@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 
 def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
-    """The schema of an object with these properties."""
+    """Return the schema of an object with these properties."""
     return {"type": "object"} | ({"required": [*required]} if required else {}) | {"properties": properties} | more
 
 
@@ -18,7 +18,7 @@ def _list(items: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _pair(tag: str, **value: str) -> dict[str, Any]:
-    """The schema of a tagged attribute."""
+    """Return the schema of a tagged attribute."""
     return {"type": "array", "prefixItems": [{"const": tag}, {"type": "string"} | value], "minItems": 2, "maxItems": 2}
 
 
@@ -112,7 +112,10 @@ OUTPUTS = {
 
 
 def parsed(text: str) -> Any:
-    """A printed document, as HF's parser takes it: it knows no NaN, which Python's takes. Raises ValueError."""
+    """Return a printed document as HF's parser reads it.
+
+    Raises ValueError, also for NaN, which Python's parser accepts.
+    """
 
     def no_number(written: str) -> Any:
         raise ValueError(f"{written} is no number of JSON")
@@ -128,10 +131,10 @@ def mistakes(name: str, document: object) -> list[str]:
 
 
 def check_output(command: str, document: object) -> None:
-    """AssertionError unless ``command`` may print this document."""
+    """Raise AssertionError unless ``command`` may print this document."""
     assert mistakes(OUTPUTS[command], document) == []
 
 
 def check_input(command: str, document: object) -> None:
-    """AssertionError unless HostFactory may hand this document to ``command``."""
+    """Raise AssertionError unless HostFactory may give this document to ``command``."""
     assert mistakes(f"in_{command}", document) == []

@@ -46,7 +46,7 @@ class Site:
         return loader.load(self.path, self.environment)
 
     def problems(self, text: str | None = None) -> list[str]:
-        """Every problem, file name first, as one line."""
+        """Return every problem, file name first, as one line."""
         self.write(text)
         with pytest.raises(loader.ConfigError) as caught:
             loader.load(self.path, self.environment)
@@ -71,7 +71,7 @@ EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 
 
 def example_site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The example's provider instance below ``directory``, as HF's environment names its directories."""
+    """Return the example's provider instance below ``directory``, as HF's environment names its directories."""
     shutil.copytree(EXAMPLE, directory / "conf")
     (directory / "work").mkdir()
     for name in ("HF_TOP", "HF_CONFDIR", "HF_WORKDIR", "PRO_CONF_DIR", "PRO_DATA_DIR"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def _shipped(document: object) -> str:
-    """A registration file in the layout of the installer: four spaces, short lists on one line."""
+    """Return a registration file in the layout of the installer: four spaces, short lists on one line."""
     text = json.dumps(document, indent=4)
     return text.replace('[\n                "awsinst"\n            ]', '["awsinst"]') + "\n"
 
@@ -92,7 +92,7 @@ def installed(top: Path) -> Path:
 
 
 def profile_of(top: str, path: str, libraries: str = "") -> dict[str, str]:
-    """The variables of a shell that has sourced profile.hf of EGO_TOP ``top``: these six, and no others of HF's.
+    """Return the variables of a shell that has sourced profile.hf of EGO_TOP ``top``: these six, and no others of HF's.
 
     ``libraries`` is the first directory of LD_LIBRARY_PATH.
     """

@@ -67,14 +67,14 @@ RANDOM = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) within a document."""
+    """Yield every (container, key) within a document."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from places(value[key])
 
 
 def changed(document: Any, chance: int, what: object) -> Any:
-    """The document with one of its values taken out, doubled, or replaced."""
+    """Return the document with one of its values taken out, doubled, or replaced."""
     document = copy.deepcopy(document)
     leaves = list(places(document))
     if not leaves:

@@ -42,7 +42,7 @@ class Authority:
         )
 
     def signed(self, host: str) -> tuple[bytes, bytes]:
-        """Key and certificate of a host, a name or an address, PEM."""
+        """Return key and certificate of a host, a name or an address, PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             name: x509.GeneralName = x509.IPAddress(ip_address(host))
@@ -55,7 +55,7 @@ class Authority:
         return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()), certificate
 
     def context(self, host: str) -> ssl.SSLContext:
-        """The context of a server of that name."""
+        """Return the context of a server of that name."""
         key, certificate = self.signed(host)
         file = self._directory / f"{host}.pem"
         file.write_bytes(key + certificate)

@@ -41,7 +41,7 @@ class Proxy(Beside, socketserver.ThreadingTCPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """The names that were asked for."""
+        """Return the names that were asked for."""
         return {line.split()[1].rpartition(":")[0] for line in self.asked}
 
 
@@ -77,9 +77,9 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], object] = len) -> None:
-    """Hand on what either sends, until one of them ends; ``hear`` what ``one`` says.
+    """Forward the bytes of both ends until one of them closes; call ``hear`` with the bytes of ``one``.
 
-    In one thread, as OpenSSL wants of a connection.
+    In one thread, because OpenSSL requires it of a connection.
     """
     sinks = {one: other, other: one}
     with suppress(OSError):
@@ -95,6 +95,9 @@ def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], objec
 
 
 def _with_bytes(*ends: socket.socket) -> list[socket.socket]:
-    """Who can be read from without waiting; a TLS connection may hold bytes that select does not know of."""
+    """Return the connections that can be read without waiting.
+
+    A TLS connection may have bytes that select does not see.
+    """
     pending = [end for end in ends if isinstance(end, ssl.SSLSocket) and end.pending()]
     return pending or select.select(ends, (), ())[0]

@@ -23,11 +23,7 @@ SUBSCRIPTION = Subscription(name="projects/p/subscriptions/s", topic="projects/p
 def subscription_server(
     authority: Authority | None = None, *, known: Collection[str] = (), data: bytes | None = None
 ) -> Iterator[SimpleNamespace]:
-    """Its ``address``, the ``calls`` that were made, and with what authorization messages were ``streamed``.
-
-    ``authority``: signs for Google's name, as which it answers those alone whose authorization is ``known``.
-    ``data``: the one message that there is.
-    """
+    """Yield the server's ``address``, its ``calls``, and the authorizations with which messages were ``streamed``."""
     seen = SimpleNamespace(calls=set[str](), streamed=set[str](), address=("127.0.0.1", 0))
     received = [] if data is None else [ReceivedMessage(ack_id="1", message=PubsubMessage(data=data))]
     responses = {

@@ -33,7 +33,7 @@ class Yard(Kind[YardPool]):
     longest_call = 90.0
 
     def factory(self, site: Site) -> Callable[[YardPool], Backend]:
-        """Pools of one yard see the same hosts."""
+        """Return a function that makes backends; pools of one yard see the same hosts."""
         yards: dict[str, FakePlace] = {}
 
         def backend(pool: YardPool) -> Backend:
@@ -42,7 +42,7 @@ class Yard(Kind[YardPool]):
         return backend
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """The yard of the environment."""
+        """Return the yard of the environment."""
         return {"yard": around.environment.get("YARD")}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
@@ -50,11 +50,11 @@ class Yard(Kind[YardPool]):
         return [Problem("", "yard", "is closed")] if body.get("yard") == "junk" else []
 
     def warnings(self, pool: YardPool) -> list[str]:
-        """A warning for old yards, which are slow."""
+        """Return a warning for old yards, which are slow."""
         return [f"pools.{pool.name}.yard: {pool.yard} is an old yard"] if pool.yard.startswith("old") else []
 
     def size(self, pool: YardPool, template: str) -> MachineSize:
-        """The size of a host: all are alike."""
+        """Return the size of a host: all are alike."""
         return MachineSize(f"every host of yard {pool.yard}", 4, 4096)
 
 
