@@ -146,7 +146,7 @@ def orphans_get_no_grace() -> Break:
 
 
 def nothing_has_a_deadline() -> Break:
-    return patch.multiple(plan, close_overdue=lambda *_: None, time_over=lambda *_: "")
+    return patch.multiple(plan, close_overdue=lambda *_: None, format_time_over=lambda *_: "")
 
 
 def nothing_is_planned_because_it_falls_due() -> Break:

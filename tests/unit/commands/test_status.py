@@ -126,7 +126,7 @@ HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 REMEMBERED: dict[str, tuple[int, Memory, str]] = {
     "a stuck machine": (1, memory(record(slot(is_stuck=True))), f"STUCK {name(0)} in pool a"),
     "a stuck machine that is gone": (0, memory(record(slot(is_stuck=True, is_gone=True))), "0 of 1 running"),
-    "why it is stuck": (1, memory(record(slot(is_stuck=True, hindrance=HELD))), f"long ago: {HELD.text}"),
+    "why it is stuck": (1, memory(record(slot(is_stuck=True, hindrance=HELD))), f"by now: {HELD.text}"),
     "machines that do not run any more": (
         1,
         memory(record(*(running(number, Verdict.SUCCEEDED, down_since=NOW, failure=HELD) for number in range(2)))),
