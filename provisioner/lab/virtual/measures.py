@@ -43,7 +43,7 @@ LAWS = {
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
     "hold": Measure("held\nback", "creates and deletes in spite of a hold"),
-    "books": Measure("books", "runs in which machines made, gone and there do not add up"),
+    "books": Measure("books", "runs in which the machines made are not the sum of those gone and those that exist"),
 }
 PACE = {
     "requests": Measure("requests", "requests that ended"),
