@@ -270,7 +270,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
 
 
 def _write_answer(text: str) -> bool:
-    """Write the line of the answer; return False if stdout is closed. Python's own stdout would report that at exit."""
+    """Write the answer by ``os.write``; return False if stdout is closed, which ``print`` would report only at exit."""
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     try:
         while rest:

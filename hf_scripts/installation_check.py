@@ -68,7 +68,7 @@ def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]
     try:
         conf, state, log_path, name = directories.conf, directories.state, log.file_of(directories), directories.name
     except DirectoryError as error:
-        yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
+        yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its configuration")
         return
     barred = [result for path in (conf, state, log_path) if path for result in host_checks.way_to(path)]
     yield from barred

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files of which the scripts, or the loop, last read another content.
+    """Return a warning for each of HF's two files that differs from what the scripts, or the loop, last read.
 
     Empty if no state directory is known, or if it contains no poll marker.
     """

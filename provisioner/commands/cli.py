@@ -83,13 +83,13 @@ COMMANDS = (
     ),
     CommandEntry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
     CommandEntry("plan", "Show what the next cycle would do; touches nothing."),
-    CommandEntry("doctor", "Run every check at once, show each result with its remedy, and pack all for support."),
+    CommandEntry("doctor", "Run every check at once, and show each problem with its remedy; --bundle packs all."),
     CommandEntry(
-        "diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."
+        "diff", "Compare HostFactory's list of machines, the memory and the clouds, by machine; changes nothing."
     ),
-    CommandEntry("pause", "Keep new machines from a pool.", home="holds"),
+    CommandEntry("pause", "Create no new machines in a pool.", home="holds"),
     CommandEntry("resume", "Release a pause or drain of a pool.", home="holds"),
-    CommandEntry("drain", "Keep new machines from a pool, and ask HostFactory to return its machines.", home="holds"),
+    CommandEntry("drain", "Create no new machines in a pool; ask HostFactory to return its machines.", home="holds"),
     CommandEntry(
         "cancel", "End an open request with its running machines, or ask HostFactory to return a machine.", home="holds"
     ),

@@ -1,4 +1,4 @@
-"""``provisioner doctor``: run every check at once, show each result with its remedy, and pack all for support."""
+"""``provisioner doctor``: run every check at once, show each problem with its remedy, and pack all for support."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def doctor_lines(document: Document) -> Iterator[str]:
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"
     if document["bundle"]:
-        yield f"Written: {document['bundle']}. It contains no value of an unknown setting; check it before you send it."
+        yield f"Written: {document['bundle']}. Values of unknown settings are withheld. Check it before you send it."
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------

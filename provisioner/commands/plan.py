@@ -73,12 +73,12 @@ def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) ->
     request) and ``reason``. ``deferred``: the number of ``machines`` of a pool and template. ``text``: the cloud's
     message, if any. ``pools``: the content of each; or ``error`` and ``text`` if it was not seen or is not trusted.
     """
-    pools = {name: seen.facts for name, seen in observations.items()}
+    pools = {name: seen.log_fields for name, seen in observations.items()}
     if plan is None:
         return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
     for name, distrusted in plan.distrusted.items():
         error = ErrorClass.INVALID if distrusted.until == NEVER else ErrorClass.UNAVAILABLE
-        pools[name] = Failure(error, format_distrust(name, distrusted, plan.memory.wall_of(0.0))).facts
+        pools[name] = Failure(error, format_distrust(name, distrusted, plan.memory.wall_of(0.0))).log_fields
     templates = {slot.name: record.template for record, slot in plan.memory.slots}
     return {
         "pools": pools,

@@ -38,7 +38,7 @@ NAME = (
     rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})"
     rf"|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
-"""Pattern of names of secret values. A path after ``credentials``, ``key`` or ``kubeconfig`` is no secret."""
+"""Pattern of names of secret values. ``credentials``, ``key`` and ``kubeconfig`` match unless their value is a path."""
 
 NAMED = re.compile(
     rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"

@@ -92,7 +92,7 @@ class Demo:
         self._start()
         self._spill()
         self._lose()
-        self._give_back()
+        self._return_machines()
 
     def _start(self) -> None:
         with self._stepping(f"request {PODS} pods and {INSTANCES} instances") as step:
@@ -127,9 +127,9 @@ class Demo:
             self._hold(set(self.hf.reclaimed(self.machines)) == set(doomed), "getReturnRequests still names them")
             step.note = f"{len(doomed)} gone; getReturnRequests names exactly these"
 
-    def _give_back(self) -> None:
+    def _return_machines(self) -> None:
         with self._stepping(f"return all {len(self.machines)} machines") as step:
-            id_ = self.hf.give_back(self.machines)
+            id_ = self.hf.return_machines(self.machines)
             self._until_complete(id_)
             left = [machine["name"] for machine in self.cloud.cloud()]
             self._hold(not left, f"left in the cloud: {left}")
@@ -160,7 +160,7 @@ class Demo:
         deadline = time.monotonic() + STEP_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise NotHeldError(f"within {STEP_SECONDS:.0f} s this did not come true: {what}")
+                raise NotHeldError(f"not within {STEP_SECONDS:.0f} s: {what}")
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
@@ -207,11 +207,11 @@ def _play(playground: Playground, console: Console) -> int:
         console.print()
     except (NotHeldError, PlaygroundError) as error:
         playground.kept = True
-        kept = f"Logs and state are kept, to see why: {playground.directory}"
-        console.print(Text(f"Not held: {error}. {kept}", style="red"))
+        kept = f"Logs and state are kept in {playground.directory}"
+        console.print(Text(f"The step failed: {error}. {kept}", style="red"))
         return 1
     console.print(
-        f"Every step held, in {time.monotonic() - began:.0f} s, judged by the cloud's own state. Each machine was made "
+        f"All steps passed in {time.monotonic() - began:.0f} s, judged by the cloud's own state. Each machine was made "
         "once, in the place that had room. Exactly the machines that the cloud took were reported. No machine was left."
     )
     return 0

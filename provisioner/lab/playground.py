@@ -78,7 +78,7 @@ class HostFactory:
         entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
         return entry
 
-    def give_back(self, names: Sequence[str]) -> str:
+    def return_machines(self, names: Sequence[str]) -> str:
         """Call requestReturnMachines and return the return request's id."""
         machines = [{"name": name, "machineId": name} for name in names]
         return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])

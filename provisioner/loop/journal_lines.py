@@ -177,7 +177,7 @@ def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None
     if slot.observed.cause is not None:
         line["cause"] = slot.observed.cause
     if slot.failure is not None:
-        line |= slot.failure.facts
+        line |= slot.failure.log_fields
     if slot.verdict in COUNTED_VERDICTS:
         keyed.append((("close", slot.pool, close.template, slot.verdict, line.get("error")), line))
     else:
@@ -222,7 +222,7 @@ def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
     waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
-        line |= failure.facts
+        line |= failure.log_fields
         keyed.append((("troubled", slot.pool, one.template, failure.error), line))
 
 
@@ -233,7 +233,7 @@ def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
     line |= {"pool": pool, "reason": reason, "count": deferral.machines}
     window = plan.memory.windows.get((pool, template))
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
-        line |= window.failure.facts
+        line |= window.failure.log_fields
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
     if reason is PendingReason.WINDOW and window is not None:  # ``unmet`` has no bound while the pool is busy.
         bounds = [get_pending_limit(window)]
@@ -260,7 +260,7 @@ def _window_line(key: tuple[str, str], before: Window, window: Window) -> Line:
     if before.level or window.level:
         line["backing_off"] = window.level > 0
     if window.level and window.failure is not None:
-        line |= window.failure.facts
+        line |= window.failure.log_fields
     return line
 
 

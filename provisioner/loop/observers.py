@@ -101,7 +101,7 @@ class Observer:
             log.log(
                 logging.ERROR if failure.error.needs_operator_to_observe else logging.WARNING,
                 "Pool cannot be seen",
-                extra={"pool": self._backend.pool, **failure.facts},
+                extra={"pool": self._backend.pool, **failure.log_fields},
             )
         return ObservationFailed(self._backend.pool, began, failure)
 

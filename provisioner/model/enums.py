@@ -208,6 +208,6 @@ class Failure:
         object.__setattr__(self, "text", format_printable(self.text))
 
     @property
-    def facts(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, str]:
         """Return class and text as logs and documents contain them."""
         return {"error": str(self.error), "text": self.text}

@@ -112,7 +112,7 @@ class Snapshot:
         return self.began_at if self.listed_at is None else self.listed_at
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, Any]:
         """Return a summary of the snapshot for documents."""
         return {"machines": len(self.machines), "problems": list(self.problems)}
 
@@ -126,9 +126,9 @@ class ObservationFailed:
     failure: Failure
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, Any]:
         """Return the failure as documents contain it."""
-        return {**self.failure.facts}
+        return {**self.failure.log_fields}
 
 
 Observation = Snapshot | ObservationFailed

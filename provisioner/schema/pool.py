@@ -75,7 +75,7 @@ class Pool(Section):
     max_machines_total: TotalCap = None
     """Most machines of all templates together here, in any phase; default no cap. Limits the cost and the IP addresses
     used: ``max_machines`` counts each template separately, so five templates may have five times as many machines.
-    Machines without a request count, too. The template whose request has waited longest gets free places first."""
+    Machines without a request count, too. The template whose request has waited longest is served first."""
     max_pending: Count = 1000
     """Most requested machines of one template that do not run yet; default 1000. The window never exceeds this
     number."""
@@ -103,7 +103,7 @@ class Pool(Section):
     down_seconds: DurationOrZero = 900.0
     """Seconds that a machine reported to HF may not be ready (its container crashes, or its readiness probe fails)
     until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
-    and more than one, are not ready at once, all are kept, because the machines are hardly the cause."""
+    and more than one, are not ready at once, all are kept, because the cause probably lies elsewhere."""
     spill_after_seconds: Duration = 180.0
     """Seconds that a machine may wait here until the template's next pool makes the machine; default 180."""
     lag_seconds: DurationOrZero = 0.0

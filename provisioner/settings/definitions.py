@@ -146,8 +146,7 @@ class TemplateSettings(Section):
     machines never age. A machine is deleted only when HF returns it. In this way a new image rolls out over the grid.
 
     At most a tenth of the template's machines, but at least one, is named at a time. While all its pools back off, one
-    machine is named, or none if a request waits for machines. A machine that was named stays so if this setting is
-    removed."""
+    machine is named, or none if a request waits for machines. A machine stays named if this setting is removed."""
     price_per_hour: Price = None
     """Cost of a machine of the template per hour, in any pool; default the pool's ``price_per_hour``. For templates
     that share a pool and differ in size."""

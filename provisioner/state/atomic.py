@@ -262,7 +262,7 @@ def remove(path: str) -> None:
         discard(path)
 
 
-def facts_of(path: str) -> os.stat_result | None:
+def stat_file(path: str) -> os.stat_result | None:
     """Return the file's ``lstat``; None if the file does not exist. Raises StateUnreadable or StateDenied."""
     try:
         return os.lstat(path)

@@ -98,7 +98,9 @@ class StateFiles:
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each file that grows with use, by its name. Files that do not exist are left out."""
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
-        return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.facts_of(path)) is not None}
+        return {
+            os.path.basename(path): facts.st_size for path in paths if (facts := atomic.stat_file(path)) is not None
+        }
 
     def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing here now; None if a block can be written.
@@ -130,8 +132,8 @@ class StateDir(StateFiles):
         Both times are by the file system's clock (law: time is an argument). The result is less than the time since
         HF's last call if the loop trimmed intent after that call; requests then seem younger. Raises StateUnreadable.
         """
-        written = atomic.facts_of(self.intent.path)
-        signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
+        written = atomic.stat_file(self.intent.path)
+        signs = [atomic.stat_file(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 

@@ -15,7 +15,7 @@ from contextvars import copy_context
 
 from provisioner import __version__
 from provisioner.files.safe_open import HARD_LINK, READS_LINKED, refusal_message
-from provisioner.state.atomic import facts_of, read_if_present
+from provisioner.state.atomic import read_if_present, stat_file
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.dump_format import FORMAT, REPORTED, Manifest, Saved, pack
 from provisioner.state.errors import Condition, StateUnreadable
@@ -31,8 +31,8 @@ USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
     """Return the manifest and the packed dump, all files as of one moment.
 
-    The databases are read under their writers' locks, so that intent has what memory knows. Raises StateError, also if
-    a file is lost, old or damaged.
+    The databases are read under their writers' locks, so that intent contains every request of memory. Raises
+    StateError, also if a file is lost, old or damaged.
     """
     return copy_context().run(_take_dump, state)
 
@@ -68,6 +68,6 @@ def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
     """Yield the files that exist, by name."""
     for name in names:
         path = os.path.join(state.path, name)
-        facts = facts_of(path)
+        facts = stat_file(path)
         if facts and (content := read_if_present(path, "")) is not None:  # a trim or a rotation may remove it
             yield name, Saved(content, facts.st_mtime_ns)

@@ -55,7 +55,7 @@ class Files:
 
     @property
     def need_machines(self) -> bool:
-        """True if no file contains all requests, so that only the names of running machines show the other requests."""
+        """True if no file contains all requests. Names of running machines then show the requests that are missing."""
         return not (self.is_fine("intent") or self.is_fine("memory"))
 
 

@@ -175,8 +175,8 @@ class IntentFile(StateFile):
         if not os.path.isdir(self._directory) or any(was_written(path) for path in (self.path, *others)):
             return super()._missing()
         return StateMissing(
-            f"{self.path}: is not there yet: the state directory is new. "
-            "HostFactory's first requestMachines makes it, or `provisioner init`."
+            f"{self.path}: does not exist yet, because the directory is new. "
+            "The first requestMachines makes the file, or `provisioner init`."
         )
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from provisioner.hostfactory.provider_config import Digests
-from provisioner.state.atomic import discard, facts_of, open_shared, remove, write_all
+from provisioner.state.atomic import discard, open_shared, remove, stat_file, write_all
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
 
 DIRECTORY_MODE = 0o770
@@ -181,7 +181,7 @@ class ConfigMarks:
         """Return the contents that each side has read, the newest first. Raises StateError."""
         contents_of: dict[Side, list[ReadContent]] = {side: [] for side in SIDES}
         for name in names_in(self.path):
-            facts = facts_of(os.path.join(self.path, name))
+            facts = stat_file(os.path.join(self.path, name))
             if facts is not None and (parts := re.fullmatch(MARK, name)):
                 contents_of["loop" if parts[1] == "loop" else "scripts"].append(
                     ReadContent(facts.st_mtime_ns, Digests(parts[2], parts[3]))

@@ -119,7 +119,7 @@ class MemoryStore(StateFile):
         if self.existed() or was_written(os.path.join(os.path.dirname(self.path), "status.json")):
             return super()._missing()
         return StateMissing(
-            f"{self.path}: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
+            f"{self.path}: does not exist yet, because no loop has run on this directory. `provisioner run` makes it."
         )
 
     def begin_life(self) -> int:

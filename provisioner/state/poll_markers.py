@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
-from provisioner.state.atomic import create_whole, facts_of, parse, read_if_present, remove, replace, tries
+from provisioner.state.atomic import create_whole, parse, read_if_present, remove, replace, stat_file, tries
 from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
 from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
 
@@ -53,7 +53,7 @@ class Seen:
         """Return the time of each request's last poll, in ns by the file system's clock."""
         marks = {}
         for name in filter(is_id, names_in(self.path)):
-            if (facts := facts_of(os.path.join(self.path, name))) is not None:  # it may be removed meanwhile
+            if (facts := stat_file(os.path.join(self.path, name))) is not None:  # it may be removed meanwhile
                 marks[name] = facts.st_mtime_ns
         return marks
 
@@ -94,7 +94,7 @@ class Inventory:
 
         Raises StateUnreadable.
         """
-        facts = facts_of(self.path)  # before the content, so that a later write is noticed by its own time
+        facts = stat_file(self.path)  # before the content, so that a later write is noticed by its own time
         content = facts and read_if_present(self.path, self.advice)
         return (tuple(self._names(content)), facts.st_mtime_ns) if facts and content is not None else None
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import get_higher
-from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, sync_directory
+from provisioner.state.atomic import create_whole, read_whole, remove, replace, stat_file, sync_directory
 from provisioner.state.codec import RecordError, decode_intent
 from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
@@ -151,7 +151,7 @@ def _find_present(state: StateDir) -> Iterator[str]:
     """Yield the files that will be replaced, if they exist. Raises StateError for a link or a directory."""
     for name in (*DATABASES, ANNOUNCED_FILE):
         path = os.path.join(state.path, name)
-        if (facts := facts_of(path)) is not None:
+        if (facts := stat_file(path)) is not None:
             if not stat.S_ISREG(facts.st_mode):
                 raise StateError(f"{path}: is no regular file; nothing was changed. Move it away, then try again.")
             yield name

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.state.atomic import create_whole, facts_of, read_whole
+from provisioner.state.atomic import create_whole, read_whole, stat_file
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
@@ -57,7 +57,7 @@ class StateFile:
 
         Costs one stat.
         """
-        facts = facts_of(self.path)
+        facts = stat_file(self.path)
         return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
     def condition(self) -> Condition:

@@ -20,7 +20,7 @@ class StatusStore(StateFile):
     """``status.json``: a rendering of memory and intent, which the loop alone writes and can always make again."""
 
     kind = "status"
-    advice = "The loop makes it again: make sure that a loop runs (`provisioner run`)."
+    advice = "A running loop makes this file again; start one with `provisioner run`."
     tables = ("lost", "available", "answers")
     """Names of the tables. Answers are large and come last, so that readers of other tables do not read them."""
 
@@ -97,10 +97,10 @@ class PoolStatusFile:
 
     def read(self) -> dict[str, Any]:
         """Return the sections by name; empty before a loop ran. Raises StateUnreadable."""
-        advice = "The loop writes it again when it starts."
+        advice = "The next loop that starts writes this file again."
         if (content := read_if_present(self.path, advice)) is None:
             return {}
         document = parse(self.path, content, advice)
         if not isinstance(document, dict):
-            raise StateUnreadable(f"{self.path}: expected an object. {advice}")
+            raise StateUnreadable(f"{self.path}: is not a JSON object. {advice}")
         return document

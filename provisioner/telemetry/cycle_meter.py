@@ -90,7 +90,7 @@ class CycleMeter:
         if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.deletion.closed_at is not None:
             metrics.shutdown.labels(slot.pool).observe(now - slot.deletion.closed_at)
         if slot.deletion.is_stuck and not (before and before.deletion.is_stuck):
-            why = slot.deletion.hindrance.facts if slot.deletion.hindrance else {}
+            why = slot.deletion.hindrance.log_fields if slot.deletion.hindrance else {}
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:

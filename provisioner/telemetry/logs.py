@@ -27,7 +27,7 @@ def configure(level: str = "INFO") -> None:
     logging.getLogger("tornado.general").setLevel(logging.ERROR)  # a warning is a client's broken TLS
 
 
-def facts(record: logging.LogRecord) -> dict[str, object]:
+def get_fields(record: logging.LogRecord) -> dict[str, object]:
     """Return the caller's facts, with the number of the cycle in which the line was written."""
     extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
     cycle = CYCLE.get()
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
             "time": format_utc(record.created, milliseconds=True),
             "severity": record.levelname,
             "message": record.getMessage(),
-            **facts(record),
+            **get_fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -56,6 +56,6 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        extra = " ".join(f"{key}={value}" for key, value in facts(record).items())
+        extra = " ".join(f"{key}={value}" for key, value in get_fields(record).items())
         line = f"{clock} {record.levelname:<7} {record.getMessage()}" + (f"  {extra}" if extra else "")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -58,7 +58,7 @@ class EventMetrics(Group):
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
-        """``worths``: the values of ``events.Worth``, passed in because its module loads Pub/Sub's client."""
+        """``worths``: the values of ``pubsub_events.Worth``, passed in because its module loads Pub/Sub's client."""
         super().__init__(registry)
         self._begin({("worth",): [(worth,) for worth in worths]})
 

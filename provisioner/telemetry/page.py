@@ -45,7 +45,7 @@ LONGEST = 120
 """The most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
 
 MOST_SENTENCES = 100
-"""The most sentences of a timeline that are shown: the newest."""
+"""The most sentences of a timeline that are shown. The newest are kept."""
 
 MOST_LINES = 5_000
 """The most lines of the journal from which a pool's timeline is made: the newest, and more than it shows sentences.

@@ -97,7 +97,7 @@ def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, 
     """Return the class, words and time of a failure; None if it is over and no machine ``waits`` any more."""
     if last is None or (last.is_over and not waiting_machines):
         return None
-    return {**last.failure.facts, **past_fields(memory, "at", last.at, now)}
+    return {**last.failure.log_fields, **past_fields(memory, "at", last.at, now)}
 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:

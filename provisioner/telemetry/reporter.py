@@ -116,8 +116,8 @@ class LoopHealth:
 
 def _pool_facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
     if pool in report.unseen:
-        return report.unseen[pool].facts
-    return {**report.shown[pool].facts, "problems": list(report.problems[pool])}
+        return report.unseen[pool].log_fields
+    return {**report.shown[pool].log_fields, "problems": list(report.problems[pool])}
 
 
 def _format_unseen(report: CycleReport) -> str:

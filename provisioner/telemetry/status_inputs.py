@@ -39,7 +39,7 @@ class StatusInputs:
     pool_status: PoolStatus
     signs: LifeSigns
     calls: ScriptCalls
-    """HF's calls, by the poll markers of its scripts."""
+    """HF's calls, as recorded in the poll markers of the scripts."""
     release_asked: bool
     """True if an operator has asked the loop to release the brake."""
     holds: Mapping[str, Any]

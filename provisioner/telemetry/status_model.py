@@ -231,7 +231,7 @@ def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict
 def _alarms(status: StatusModel) -> Iterator[str]:
     """Yield the problems that an operator has to fix, the worst first."""
     if status.unwritable:
-        message = "nothing is planned, and HostFactory's requests are refused, until it can"
+        message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
     if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: start `provisioner run`; no machine is made or deleted until then"

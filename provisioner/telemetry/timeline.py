@@ -44,7 +44,8 @@ class Subject(NamedTuple):
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return search texts; each line of the journal about the subject contains at least one of them.
 
-    ``lines``: the lines that contain its id. They name the machines of a return request that memory has forgotten.
+    ``lines``: the journal lines with the id of the subject. For a return request that memory lacks, these lines name
+    its machines.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')

@@ -179,7 +179,7 @@ def used(machines: int, kind: str) -> Use:
             after = meter.note()
 
             returns = [names[first : first + MAX_NUMBER] for first in range(0, machines, MAX_NUMBER)]
-            _complete(hf, [hf.give_back(some) for some in returns], meter)
+            _complete(hf, [hf.return_machines(some) for some in returns], meter)
             ended = meter.note()
             burst = filled.cpu - start.cpu + ended.cpu - after.cpu
             quiet = (after.cpu - before.cpu) / REAL.quiet * HOUR

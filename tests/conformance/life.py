@@ -28,7 +28,7 @@ def whole_life(hf: Grid) -> None:
     lost = machines[::20]
     hf.simulator.preempt(*lost)
     hf.reclaims(*lost, among=machines)
-    return_ids = [hf.give_back(*machines[first : first + 50]) for first in (0, 50)]
+    return_ids = [hf.return_machines(*machines[first : first + 50]) for first in (0, 50)]
     for return_id in return_ids:
         entry = hf.ended(return_id)
         assert (entry["status"], len(names(entry, "succeed"))) == ("complete", 50)

@@ -53,7 +53,7 @@ def settled(hf: Grid) -> None:
     lost, kept = hf.complete(2)
     hf.simulator.preempt(lost)
     hf.reclaims(lost, among=[lost, kept])
-    assert hf.ended(hf.give_back(lost))["status"] == "complete"
+    assert hf.ended(hf.return_machines(lost))["status"] == "complete"
     assert hf.reclaimed(kept) == {}
 
 
@@ -96,7 +96,7 @@ def being_returned(hf: Grid) -> None:
     lost, kept = hf.complete(2)
     hf.simulator.preempt(lost)
     hf.reclaims(lost, among=[lost, kept])
-    return_id = hf.give_back(lost, kept)
+    return_id = hf.return_machines(lost, kept)
     assert hf.reclaimed(lost, kept) == {}
     assert hf.ended(return_id)["status"] == "complete"
 
@@ -130,6 +130,6 @@ def many(hf: Grid) -> None:
 @case(95, "a return that HF asked for and that is complete → never listed")
 def own_returns(hf: Grid) -> None:
     first, second = hf.complete(2)
-    hf.ended(hf.give_back(first))
+    hf.ended(hf.return_machines(first))
     hf.cycles()
     assert hf.reclaimed(first, second) == {}

@@ -96,7 +96,7 @@ def mixed(hf: Grid) -> None:
 @case(76, "a machine in two return requests → both complete")
 def two_returns(hf: Grid) -> None:
     machines = hf.complete(2)
-    first, second = hf.give_back(*machines), hf.give_back(machines[0])
+    first, second = hf.return_machines(*machines), hf.return_machines(machines[0])
     assert [hf.ended(id_)["status"] for id_ in (first, second)] == ["complete", "complete"]
     assert hf.cloud() == []
 
@@ -137,7 +137,7 @@ def many(hf: Grid) -> None:
 def cloud_down(hf: Grid) -> None:
     machines = hf.complete(2)
     hf.fault("unavailable")
-    return_id = hf.give_back(*machines)
+    return_id = hf.return_machines(*machines)
     hf.cycles()
     assert hf.status(return_id)[0]["status"] == "running"
     hf.simulator.impose()

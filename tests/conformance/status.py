@@ -46,7 +46,7 @@ def one_object(hf: Grid) -> None:
 def lists(hf: Grid) -> None:
     first, second = hf.request("T2", 1), hf.request("T2", 1)
     hf.ended(first)
-    return_id = hf.give_back(*names(hf.ended(second)))
+    return_id = hf.return_machines(*names(hf.ended(second)))
     hf.ended(return_id)
     assert [entry["requestId"] for entry in hf.status(first)] == [first]
     mixed = hf.status(second, return_id, "nosuch", first)
@@ -212,7 +212,7 @@ def cloud_down(hf: Grid) -> None:
 def given_back(hf: Grid) -> None:
     machines = hf.complete(2)
     hf.fault("hang", target="pods.delete", params={"seconds": 1})
-    return_id = hf.give_back(*machines)
+    return_id = hf.return_machines(*machines)
     assert hf.shows(return_id, "executing", "executing")["status"] == "running"
     entry = hf.ended(return_id)
     assert entry["status"] == "complete"
@@ -226,7 +226,7 @@ def given_back(hf: Grid) -> None:
 def not_deletable(hf: Grid) -> None:
     machines = hf.complete(1)
     hf.fault("denied", target="pods.delete")
-    entry = hf.ended(hf.give_back(*machines))
+    entry = hf.ended(hf.return_machines(*machines))
     assert entry["status"] == "complete_with_error"
     assert [(machine["name"], machine["result"]) for machine in entry["machines"]] == [(machines[0], "fail")]
     assert entry["machines"][0]["message"] != ""
@@ -236,7 +236,7 @@ def not_deletable(hf: Grid) -> None:
 
 @case(66, "a return polled after its record was trimmed → as an unknown id", retention_hours=0)
 def trimmed(hf: Grid) -> None:
-    return_id = hf.give_back(*hf.complete(1))
+    return_id = hf.return_machines(*hf.complete(1))
     hf.ended(return_id)
     until(lambda: return_id not in hf.state.intent.read().returns, SECONDS, what="the return is trimmed")
     until(lambda: not hf.state.status.read_answers([return_id]), SECONDS, what="its answer is trimmed")

@@ -173,7 +173,7 @@ def test_a_key_that_is_exchanged_under_the_loop_is_taken_and_nothing_is_lost(ban
     bank.tokens.counts = {"two"}
     until(lambda: bank.log.read_text().count("invalid_grant") >= len(POOLS), 60, what="the old key is refused")
     more = [bank.hf.request(pool, 1) for pool in POOLS]
-    return_id = bank.hf.give_back(names[1:3])  # one of each pool
+    return_id = bank.hf.return_machines(names[1:3])  # one of each pool
     bank.secret.exchange("two")
 
     kept = {names[0], names[3], *(name for id_ in more for name in bank.complete(id_))}

@@ -236,7 +236,7 @@ def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate:
 def test_f10_a_vm_that_does_not_stop_is_reported_as_stuck_and_deleted_further(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("stuck_stopping", names[0]))
-    back = site.give_back(names)
+    back = site.return_machines(names)
     site.until(lambda: site.ended(back))
     assert site.answer(back)["status"] == ERROR
     assert results(site.answer(back)) == dict.fromkeys(names, "succeed") | {names[0]: "fail"}
@@ -247,7 +247,7 @@ def test_f10_a_vm_that_does_not_stop_is_reported_as_stuck_and_deleted_further(si
 def test_f10_a_vm_that_is_protected_against_deletion_is_reported_as_stuck_in_googles_words(site: VirtualSite) -> None:
     names = names_of(site.asked(3))
     site.faults(Fault("protected", names[0]))
-    back = site.give_back(names)
+    back = site.return_machines(names)
     site.until(lambda: site.ended(back))
     answer = site.answer(back)
     assert (answer["status"], site.phases()) == (ERROR, {names[0]: "running"})
@@ -324,7 +324,7 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
     names = names_of(answer)
     assert stays(site, answer)
     assert (site.lost(), site.phases()) == ({}, dict.fromkeys(names, "running"))
-    back = site.give_back(names)
+    back = site.return_machines(names)
     site.until(lambda: site.ended(back))
     assert site.answer(back)["status"] == ERROR
     [left] = site.phases()
@@ -397,7 +397,7 @@ def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: Virtu
     strange = "hf-abcdefghij-000001"
     site.cloud.groups.vms.insert(SPEC, ZONE, strange)
     names = names_of(site.asked(3))
-    back = site.give_back([strange, *names])
+    back = site.return_machines([strange, *names])
     site.until(lambda: site.ended(back))
     expected = {strange: "fail"} | dict.fromkeys(names, "succeed")
     assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, expected), "it runs on, in no group"
@@ -426,7 +426,7 @@ def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> No
     strange = set(site.phases()) - set(names)
     assert site.phases() == dict.fromkeys([*names, *strange], "running")
     assert (len(strange), site.lost()) == (2, {})
-    back = site.give_back(names)
+    back = site.return_machines(names)
     site.until(lambda: site.ended(back))
     assert results(site.answer(back)) == dict.fromkeys(names, "succeed")
     assert site.phases() == dict.fromkeys(strange, "running")
@@ -435,7 +435,7 @@ def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> No
 
 def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: VirtualSite) -> None:
     first = site.asked(1)
-    back = site.give_back(names_of(first, 1))
+    back = site.return_machines(names_of(first, 1))
     site.until(lambda: site.ended(back))
     second = site.asked(1)
     site.run(300)
@@ -488,7 +488,7 @@ def test_f14_pages_that_do_not_fit_together_lose_no_machine(
 def test_an_incomplete_observation_causes_no_action(site: VirtualSite, fault: Fault) -> None:
     names = names_of(site.asked(3))
     site.faults(fault)
-    back = site.give_back(names[:1])
+    back = site.return_machines(names[:1])
     site.run(400)
     assert not site.in_sight()
     assert not site.ended(back)
@@ -540,7 +540,7 @@ def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -
         site.restart()
         site.until(lambda: site.ended(more))
         names += names_of(site.answer(more), 1)
-        back = site.give_back(names)
+        back = site.return_machines(names)
         site.until(lambda: site.ended(back))
         assert names_of(site.answer(back), 4) == sorted(names)
         assert site.phases() == {}
@@ -627,7 +627,7 @@ def test_f22_a_process_that_ends_around_a_create_makes_nothing_twice(
 @pytest.mark.parametrize("applied", [True, False], ids=["after the call was applied", "before the call"])
 def test_f22_a_process_that_ends_around_a_delete_deletes_what_was_meant(site: VirtualSite, applied: bool) -> None:
     names = names_of(site.asked(3))
-    back = site.give_back(names[:2])
+    back = site.return_machines(names[:2])
     with dying(site.backends["hf-a"], "delete", applied=applied), pytest.raises(Crash):
         site.cycle()
     site.restart()
@@ -661,10 +661,10 @@ def test_the_main_job_with_undocumented_behaviours_flipped(tmp_path: Path, switc
         second = site.request(3)
         site.until(lambda: site.ended(second))
         site.run(300)
-        left = site.give_back([names[1]])
+        left = site.return_machines([names[1]])
         third = site.request(2)
         site.run(10)  # they are being made
-        early = site.give_back([machine["name"] for machine in site.answer(third)["machines"]])
+        early = site.return_machines([machine["name"] for machine in site.answer(third)["machines"]])
         site.until(lambda: all(site.ended(one) for one in (left, early, third)))
         site.run(300)
         lost = site.lost().keys()
@@ -689,7 +689,7 @@ def test_a_group_that_evens_out_its_zones_takes_machines_from_hf_and_none_is_lea
         names = names_of(site.answer(id_), 9)
         group = site.cloud.groups.mig("p", "regions/us-central1", "hf-a")
         of_one_zone = [name for name in names if group.members[name].zone == "us-central1-a"]
-        back = site.give_back(of_one_zone)
+        back = site.return_machines(of_one_zone)
         site.until(lambda: site.ended(back))
         site.run(900)
         lost = site.lost().keys()

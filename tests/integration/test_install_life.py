@@ -159,7 +159,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
     hf.stop()
     hf.start(NEWER)
     second, kept = hf.rent()
-    return_id = hf.give_back(machine)
+    return_id = hf.return_machines(machine)
     answers = {id_: hf.terminal_answer(id_) for id_ in (first, second, return_id)}
 
     done(bundles.new, "rollback", root=root)
@@ -226,7 +226,7 @@ def test_scripts_without_a_loop_work_with_one_of_another_installation(
         assert [one["templateId"] for one in hf.call("getAvailableTemplates", {})["templates"]] == ["T"]
         returned, taken = hf.complete(2, "T")
         assert hf.cloud() == sorted([returned, taken])
-        assert hf.ended(hf.give_back(returned))["status"] == "complete"
+        assert hf.ended(hf.return_machines(returned))["status"] == "complete"
         cloud.preempt(taken)
         hf.reclaims(taken)
         found = hf.run([str(hf.scripts / "check_install.sh")])

@@ -69,7 +69,7 @@ def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whos
         requests.post(f"{pods}/{evicted}/eviction", json={"kind": "Eviction", "metadata": {}}, timeout=30)
         requests.delete(f"{pods}/{deleted}", timeout=30)
         hf.reclaims(preempted, evicted, deleted, among=[preempted, evicted, deleted, returned])
-        assert hf.ended(hf.give_back(returned))["status"] == "complete"
+        assert hf.ended(hf.return_machines(returned))["status"] == "complete"
         hf.fault("slow_start", params={"seconds": 3600})
         request = hf.request("T2", 1)
         [waiting] = hf.until_cloud(lambda names: len(names) == 1, "pending")
@@ -103,7 +103,7 @@ def test_no_event_holds_the_loop_up_nor_its_end(tmp_path: Path, cloud: Simulator
         until(lambda: sent(cloud) == before + 1, 30, what="an Event is sent")
         cloud.preempt(machines[1])
         hf.reclaims(*machines)
-        assert hf.ended(hf.give_back(*machines))["status"] == "complete"
+        assert hf.ended(hf.return_machines(*machines))["status"] == "complete"
         assert len(hf.complete(1)) == 1
         hf.stop_loop()
         assert sent(cloud) == before + 1, "none is sent beside one that hangs"

@@ -151,7 +151,7 @@ def test_a_request_is_complete_and_given_back_and_every_pool_is_exported(grid: P
         assert complete(grid, id_)["status"] == "complete"
         machines += running(grid, id_)
     assert len(machines) == len(grid.cloud()) == 4
-    assert complete(grid, grid.hf.give_back(machines))["status"] == "complete"
+    assert complete(grid, grid.hf.return_machines(machines))["status"] == "complete"
     assert grid.cloud() == []
 
 

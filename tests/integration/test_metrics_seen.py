@@ -198,7 +198,7 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
         seen.becomes(1, "machines_lost_total")
 
         asked = time.monotonic()
-        gone = hf.give_back(returned)
+        gone = hf.return_machines(returned)
         seen.becomes(
             1, "requests", kind="return", status="complete"
         )  # until it is reported to HF, then it leaves the files
@@ -210,7 +210,7 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
         seen.becomes(running, "machines", pool=POOL, template=TEMPLATE, phase="running")
 
         hf.fault("stuck")
-        return_id = hf.give_back(stuck)
+        return_id = hf.return_machines(stuck)
         hf.until_cloud(lambda ending: ending == [stuck], "stopping")
         seen.becomes(1, "machines", pool=POOL, template=TEMPLATE, phase="stopping")
         assert seen.value("machines_stuck", pool=POOL) == 0
@@ -431,7 +431,7 @@ def test_machines_that_are_protected_or_not_listed(
         monkeypatch.setattr(
             "provisioner.planning.core.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict}
         )
-        hf.give_back(machines[2])
+        hf.return_machines(machines[2])
         seen.becomes(1, "slots_set_aside")
         assert hf.cloud("running") == sorted(machines)
 

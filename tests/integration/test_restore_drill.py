@@ -69,7 +69,7 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         answer = grid.hf.status(first)
         command(grid, "dump", str(dump))  # beside the running loop
 
-        return_id = grid.hf.give_back([given])
+        return_id = grid.hf.return_machines([given])
         until(lambda: grid.hf.status(return_id)["status"] == "complete", 60, every=0.2, what="one is returned")
         later = complete(grid, grid.hf.request("GkePod", 2))
         hosts = {kept, *others, *later}
@@ -102,7 +102,7 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         hosts |= set(complete(grid, again))
         assert running(grid) == hosts
 
-        return_id = grid.hf.give_back(sorted(hosts))
+        return_id = grid.hf.return_machines(sorted(hosts))
         until(lambda: grid.hf.status(return_id)["status"] == "complete", 60, every=0.2, what="all are returned")
         assert running(grid) == set()
 

@@ -112,7 +112,7 @@ def test_machines_come_and_go_though_the_loop_is_killed_between(sides: Sides, si
     sides.start()
     names = sides.complete(sides.hf.request("T", 3))
     sides.stop(signal.SIGKILL)
-    return_id = sides.hf.give_back(names[:2])
+    return_id = sides.hf.return_machines(names[:2])
     more = sides.hf.request("T", 1)
     sides.start()
     sides.complete(return_id)

@@ -151,4 +151,4 @@ def test_a_request_runs_through_the_five_scripts_and_the_loop(tmp_path: Path, in
         machines = [machine["name"] for machine in answer["machines"]]
         assert len(set(machines)) == 3
         assert grid.call("getReturnRequests", {"machines": [{"name": one, "machineId": one} for one in machines]})
-        assert grid.ended(grid.give_back(*machines))["status"] == "complete"
+        assert grid.ended(grid.return_machines(*machines))["status"] == "complete"

@@ -71,7 +71,7 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     upgraded.request("T", 1)
     later = Hold(HoldKind.PAUSE, "other", "bob", 1.0, "later")
     upgraded.state.holds.change(lambda holds: with_hold(holds, later))
-    return_id = upgraded.give_back(machines[0])
+    return_id = upgraded.return_machines(machines[0])
     assert upgraded.ended(return_id)["status"] == "complete"
     upgraded.cycles()
     upgraded.stop_loop()

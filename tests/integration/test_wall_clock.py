@@ -23,7 +23,7 @@ def test_a_wall_clock_set_a_day_back_harms_nothing(tmp_path: Path, monkeypatch: 
         hf.cycles(3)
         assert hf.reclaimed(*machines) == {}
         assert hf.cloud() == sorted(machines)
-        assert names(hf.ended(hf.give_back(returned))) == [returned]
+        assert names(hf.ended(hf.return_machines(returned))) == [returned]
         assert len(hf.complete(2)) == 2
         assert set(kept) <= set(hf.cloud("running"))
         assert hf.state.memory.read().brake is None

@@ -52,7 +52,7 @@ def test_500_pods_are_complete_with_addresses_and_after_their_return_none_is_lef
             assert machine["privateIpAddress"] == pods[name]["status"]["podIP"]
         assert len({machine["privateIpAddress"] for machine in machines.values()}) == 500
         assert sum(line["event"] == "create" for line in grid.journal()) == 500, "no create was sent twice"
-        back = grid.ended(grid.hf.give_back(list(machines)), 180)
+        back = grid.ended(grid.hf.return_machines(list(machines)), 180)
         assert back["status"] == "complete"
         assert space.names() == set()
 
@@ -158,7 +158,7 @@ def test_two_provisioners_in_one_namespace_never_touch_each_others_pods_nor_fore
         assert before.keys() == {*ours, *theirs, *kept}
         # A machine of the other is nobody of ours: it is left alone, and HostFactory hears so.
         others = [theirs[0], "hf-abcdefghij-000001"]
-        answer = one.ended(one.hf.give_back([*ours, *others]))
+        answer = one.ended(one.hf.return_machines([*ours, *others]))
         results = {machine["name"]: machine["result"] for machine in answer["machines"]}
         assert results == dict.fromkeys(ours, "succeed") | dict.fromkeys(others, "fail")
         # Longer than the grace of an orphan, and several cycles: whatever could be deleted by mistake would be by now.
@@ -173,7 +173,7 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobod
     settings = {"return_deadline_minutes": 0.1}
     with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), settings=settings).start() as grid:
         names = grid.complete(3)
-        back = grid.ended(grid.hf.give_back(names[:1]))
+        back = grid.ended(grid.hf.return_machines(names[:1]))
         assert back["status"] == "complete_with_error"
         assert names[0] in space.names()
         more = grid.complete(2)
@@ -215,7 +215,7 @@ def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space
     with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), pool=pool).start() as grid:
         names = grid.complete(3)
         space.delete(names[2])
-        back = grid.ended(grid.hf.give_back(names[:2]))
+        back = grid.ended(grid.hf.return_machines(names[:2]))
         assert back["status"] == "complete"
         assert space.names() == {names[2]}, "what somebody else deleted, and HostFactory did not return, is left alone"
         deletes = [line for line in grid.journal() if line["event"] == "delete"]
@@ -243,5 +243,5 @@ def test_one_loop_fills_two_namespaces_and_a_second_cluster_and_empties_them(spa
             until(lambda: '"result": "ok"' in log.read_text(), 60, what="a cycle has seen all three pools")
             names = grid.complete(10)
             assert spread() == (4, 3, 3)
-            assert grid.ended(grid.hf.give_back(names))["status"] == "complete"
+            assert grid.ended(grid.hf.return_machines(names))["status"] == "complete"
             assert spread() == (0, 0, 0)

@@ -158,7 +158,7 @@ def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
     until(lambda: differing() == [], 60, what="the loop has read what the scripts have")
     id_ = pod.hf.request("New", 1)
     until(lambda: pod.hf.status(id_)["status"] == "complete", 90, every=0.3, what="a machine of the new template runs")
-    back = pod.hf.give_back([machine["name"] for machine in pod.hf.status(id_)["machines"]])
+    back = pod.hf.return_machines([machine["name"] for machine in pod.hf.status(id_)["machines"]])
     until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="it is returned")
     assert machines(kit) == set()
 

@@ -129,7 +129,7 @@ def test_each_template_has_a_machine_when_hostfactory_s_user_asks_and_none_when_
     assert len(names) == len(asked), pod.log.read_text()
     assert machines(kit, compute) == set(names)
 
-    back = host.give_back(names)
+    back = host.return_machines(names)
     until(lambda: host.status(back)["status"] == "complete", 120, every=1, what="the return ends")
     assert machines(kit, compute) == set()
 

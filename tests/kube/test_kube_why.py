@@ -214,4 +214,4 @@ def test_the_cause_of_each_loss_reaches_hostfactory_and_the_journal(space: Space
         assert closed()[failed]["text"] == "Lost in its first 300 s: main: OOMKilled: exit code 137"
         until(lambda: space.names() == {unready}, 20, what="the remains are deleted, and the unready one stays")
         space.set_condition(unready, "Ready", "True")
-        assert grid.ended(grid.hf.give_back([unready]))["status"] == "complete"
+        assert grid.ended(grid.hf.return_machines([unready]))["status"] == "complete"

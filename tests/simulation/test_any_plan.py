@@ -46,6 +46,7 @@ from tests.unit.core import (
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    failed_observation,
     giving_back,
     intent_of,
     limits,
@@ -57,7 +58,6 @@ from tests.unit.core import (
     slot,
     snapshot,
     two_templates,
-    unobserved,
 )
 from tests.unit.planning.test_holds import DRAIN, PAUSE, STOP, cancel
 
@@ -126,7 +126,7 @@ def any_observation(draw: st.DrawFn, where: str, remembered: Memory) -> Observat
     if kind == "none":
         return None
     if kind == "failed":
-        return unobserved(where)
+        return failed_observation(where)
     mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.deletion.is_gone]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]

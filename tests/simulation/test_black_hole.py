@@ -145,7 +145,7 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
             del open_[id_]
         lost = hosts & site.lost().keys()
         if lost:
-            site.give_back(sorted(lost))
+            site.return_machines(sorted(lost))
         hosts -= lost
         if missing := wanted - len(hosts) - sum(open_.values()):
             open_[site.request(missing)] = missing

@@ -49,7 +49,7 @@ class Week:
         done_names = [name for name, done in self.drained.items() if done <= now and name not in self.returned]
         if done_names:
             self.returned.update(done_names)
-            site.give_back(done_names)
+            site.return_machines(done_names)
             self.requests.add(site.request(len(done_names)))
 
 

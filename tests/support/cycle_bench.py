@@ -131,7 +131,7 @@ class Bench:
         """Record a request; HF's clock is ``skew`` seconds ahead of the loop's."""
         return add_request(self.state, template, count, created_wall=self.clock.time + skew, create_for="demo")
 
-    def give_back(self, *names: str) -> str:
+    def return_machines(self, *names: str) -> str:
         return add_return(self.state, names, created_wall=self.clock.time)
 
     def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:

@@ -25,7 +25,7 @@ from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 ONE_POOL = limits(pool("a"))
 
 
-def notes_of(loop_memory: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
+def make_pool_status(loop_memory: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
     """Return what a loop publishes that has just planned; ``pool_status`` are further fields, or other ones."""
     blind = [
         name for name, sentences in pool_status.get("pools", {}).items() if any(UNSEEN in one for one in sentences)
@@ -34,7 +34,9 @@ def notes_of(loop_memory: Memory, allowed: Limits, **pool_status: Any) -> PoolSt
     return PoolStatus(**({"unmet": unmet_of(loop_memory, allowed, blind, orphans), "limits": allowed} | pool_status))
 
 
-def facts(loop_memory: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any) -> StatusInputs:
+def make_status_inputs(
+    loop_memory: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any
+) -> StatusInputs:
     """Return the status inputs of a loop that planned a second ago; with ``ended`` it has signed off."""
     return StatusInputs(
         directory="/work",
@@ -42,7 +44,7 @@ def facts(loop_memory: Memory, allowed: Limits = ONE_POOL, *, ended: bool = Fals
         memory_file=File(),
         intent=intent_of(loop_memory),
         intent_file=File(),
-        pool_status=notes_of(loop_memory, allowed, **pool_status),
+        pool_status=make_pool_status(loop_memory, allowed, **pool_status),
         signs=LifeSigns({"epoch": 1, "ended": ended}, NOW - 1, 1.0),
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
@@ -63,7 +65,7 @@ class Desk:
     def leave(self, loop_memory: Memory, allowed: Limits = ONE_POOL, **pool_status: Any) -> None:
         """Write memory and notes as a loop does that has just planned."""
         self.state.memory.write(alter(loop_memory, provisioner="demo", time=NOW, time_wall=time.time()))
-        self.state.pool_status.write(asdict(notes_of(loop_memory, allowed, **pool_status)))
+        self.state.pool_status.write(asdict(make_pool_status(loop_memory, allowed, **pool_status)))
         self.state.heartbeat.touch()
 
     def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:

@@ -12,7 +12,7 @@ DRAIN = Hold(HoldKind.DRAIN, "a", "bob", 3.0, "zone is sick")
 CANCEL = Hold(HoldKind.CANCEL, "aaaaaaaaaa", "eve", 4.0, "wrong job")
 
 
-def pull(state: StateDir, *holds: Hold) -> None:
+def set_holds(state: StateDir, *holds: Hold) -> None:
     for hold in holds:
         state.holds.change(lambda current, hold=hold: with_hold(current, hold))  # type: ignore[misc]
 

@@ -58,7 +58,7 @@ def play(playground: Playground, seconds: float) -> tuple[str, str]:
     until(lambda: hf.status(first)["status"] == "complete")
     names = [machine["name"] for machine in hf.status(pods)["machines"]]
     playground.preempt(names[:2])
-    hf.give_back(names[5:12])
+    hf.return_machines(names[5:12])
     time.sleep(seconds / 4)
     playground.faults({"mode": "stockout", "target": "symphony"}, {"mode": "stockout", "target": "hf-a"})
     mixed = hf.request("Mixed", 16)

@@ -194,7 +194,7 @@ def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes
     return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
-def unobserved(pool: str = "a") -> ObservationFailed:
+def failed_observation(pool: str = "a") -> ObservationFailed:
     return ObservationFailed(pool, SEEN, Failure(ErrorClass.UNAVAILABLE, "no route to host"))
 
 

@@ -144,7 +144,7 @@ class Sides:
     def request(self, count: int) -> str:
         return str(self.asked("requestMachines", wanted(count))["requestId"])
 
-    def give_back(self, name: str) -> str:
+    def return_machines(self, name: str) -> str:
         return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
 
     def complete(self, id_: str) -> set[str]:

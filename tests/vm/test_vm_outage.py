@@ -86,7 +86,7 @@ def test_nothing_is_lost_while_the_server_is_away_and_one_loop_stays_the_loop(
     guest.until(lambda: guest.call(waiting).text.strip() == "2", what="both wait for the server")
     guest.run("systemctl start nfs-server")
     asked = {str(answer["requestId"]) for answer in sides.collect_parallel(2)}
-    returned = sides.give_back(returned_name)
+    returned = sides.return_machines(returned_name)
     made = {name for id_ in asked for name in sides.complete(id_)}
     sides.complete(returned)
 

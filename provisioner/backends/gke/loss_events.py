@@ -103,7 +103,7 @@ class LossEvents:
                 self._is_refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
                 refused = "Events on lost pods are refused, and not tried again"
                 text = refused if self._is_refused else "Events were not written"
-                log.warning(text, extra={"path": self._path, **error.failure.facts})
+                log.warning(text, extra={"path": self._path, **error.failure.log_fields})
                 time.sleep(error.retry_after or 0.0)
             except Exception:
                 log.exception("Events were not written", extra={"path": self._path})

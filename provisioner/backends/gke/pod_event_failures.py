@@ -78,7 +78,9 @@ class PodEvents:
             with translated_errors():
                 explained = explanations(self._list(reasons), waiting)
         except BackendError as error:
-            log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
+            log.warning(
+                "Events of waiting pods could not be read", extra={"path": self._path, **error.failure.log_fields}
+            )
             self._readings.put_off(error.retry_after or 0.0)
             return
         self._caches.explain(explained)

@@ -39,7 +39,7 @@ AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)
 """A Kubernetes quantity, as far as processors and memory use them."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
 MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
-"""Fields of which any makes a document a manifest, because a spec has none of them."""
+"""Top-level fields of a Pod manifest. A document with at least one of these fields is a manifest, not a spec."""
 TEXT = "a text (in quotes)"
 """Expected type of a text. YAML reads ``1`` and ``true`` as other types, which the API server refuses as a text."""
 

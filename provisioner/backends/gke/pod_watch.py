@@ -113,7 +113,7 @@ class PodWatch:
             raise BackendError(self._last_failure.error, self._last_failure.text)
         if now - self._heard_at > self._api.times.silence + self._api.times.blind:
             raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard_at:.0f} s")
-        if now - self._listed_at > oldest and not self._is_list_wanted.is_set():
+        if not self._is_list_wanted.is_set() and now - self._listed_at > oldest:  # The flag first: a list may end now.
             log.info("Pods are listed again as a check", extra=self._where)
             self._is_list_wanted.set()
             self._end_stream()
@@ -252,7 +252,7 @@ class PodWatch:
         self._tried.set()
         delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
-        log.warning(event_message, extra={**self._where, **failure.facts})
+        log.warning(event_message, extra={**self._where, **failure.log_fields})
         self._closing.wait(max(least, delay * random.uniform(0.5, 1.0)))
 
 

@@ -65,7 +65,7 @@ class GkePool(Pool):
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 
     def template_problem(self, template: str) -> str:
-        """Return the problem of a template's id that cannot be a label of pods; empty if it can."""
+        """Return the reason why a template's id cannot be a label of pods; empty if the id can be one."""
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
     @property

@@ -63,9 +63,9 @@ class SpotNodes:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
             self._readings.put_off(float("inf") if refused else error.retry_after or 0.0)
             if refused:
-                log.info("Spot nodes are not known: only the pods show a preemption", extra=error.failure.facts)
+                log.info("Spot nodes are not known: only the pods show a preemption", extra=error.failure.log_fields)
             else:
-                log.warning("Nodes could not be read", extra=error.failure.facts)
+                log.warning("Nodes could not be read", extra=error.failure.log_fields)
             return
         with self._lock:
             for name in met:

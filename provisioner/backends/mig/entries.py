@@ -40,7 +40,7 @@ class Member:
 
     @property
     def hindrance(self) -> Failure | None:
-        """The failure of a delete. The failure of a member without an instance is that of its creation."""
+        """The failure of the last delete; None until the instance is made, while ``attempt`` is the create's."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property

@@ -47,7 +47,7 @@ class Observed:
 
     @property
     def may_be_spot(self) -> bool:
-        """False only if the entry says that the instance is no Spot instance."""
+        """Return False only if the entry states that the instance is not a Spot instance."""
         return not self.entry or read_instance(self.entry).spot
 
 

@@ -100,7 +100,7 @@ class Grid:
             return
         try:
             self._poll()
-            self._give_back(self._never_made)
+            self._return_machines(self._never_made)
             self._never_made = []
             self._ask_for_losses()
             for template in self._scenario.templates:
@@ -156,7 +156,7 @@ class Grid:
         lost = self._state.lost(self.hosts)
         self.lost = [name for name, loss in lost.items() if not loss.grace]
         self._state.note_hosts(self.hosts)
-        self._give_back(list(lost))
+        self._return_machines(list(lost))
 
     def _balance(self, template: str) -> None:
         """Request the machines that are missing, or return those that are too many."""
@@ -180,7 +180,7 @@ class Grid:
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
         self._idle = {name: since for name, since in self._idle.items() if self.hosts.get(name) != template} | idle
         due = [name for name, since in idle.items() if now - since >= 60 * self._habits.idle_minutes]
-        self._give_back([name for name in due if self._may_return(name)])
+        self._return_machines([name for name in due if self._may_return(name)])
 
     def _may_return(self, name: str) -> bool:
         minute = (self._world.now - self._since[name]) % 3600 / 60
@@ -194,7 +194,7 @@ class Grid:
     def _wall(self) -> float:
         return self._world.start_wall + self._world.now
 
-    def _give_back(self, names: list[str]) -> None:
+    def _return_machines(self, names: list[str]) -> None:
         for some in self._in_calls(names):
             recorded = self._state.record_return(PROVISIONER, some, created_wall=self._wall())
             self._returns[recorded.id] = self._world.now

@@ -230,7 +230,7 @@ class Provisioner:
 
     def _pull(self, event: Event, kind: HoldKind, targets: Iterable[str]) -> None:
         for target in targets:
-            self.state.pull(Hold(kind, target, "virtual"))
+            self.state.set_hold(Hold(kind, target, "virtual"))
             if event.seconds is not None:
                 self._world.after(event.seconds, partial(self.state.release, kind, target))
 

@@ -260,7 +260,7 @@ class VirtualHolds:
             self._write(after)
         return before, after
 
-    def pull(self, hold: Hold) -> None:
+    def set_hold(self, hold: Hold) -> None:
         """Set a hold."""
         self.change(lambda holds: with_hold(holds, hold))
 
@@ -351,8 +351,8 @@ class VirtualState:
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
-    def pull(self, hold: Hold) -> None:
-        self.holds.pull(hold)
+    def set_hold(self, hold: Hold) -> None:
+        self.holds.set_hold(hold)
         self._changed()
 
     def release(self, kind: HoldKind, target: str) -> None:

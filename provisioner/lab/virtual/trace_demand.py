@@ -11,7 +11,7 @@ Levels = tuple[tuple[float, int], ...]
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """Return the number of machines that the calls want over time, of one template or, with None, of any.
+    """Return the number of wanted machines over time, of one template, or of all templates together if it is None.
 
     Requests add and return requests subtract. A refused call is not counted. A machine that failed and was requested
     again counts twice, because a trace does not record the failure.

@@ -41,7 +41,7 @@ NO_NUMBERS = Failure(
 def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
     """Request the missing machines as far as pools, windows and caps allow, and fail machines that can never be made.
 
-    ``over``: end of a sentence that names the request's time limit, if its time is over.
+    ``over_message``: end of a sentence that names the request's time limit, if its time is over.
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:

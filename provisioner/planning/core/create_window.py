@@ -20,8 +20,8 @@ ROUND = 100
 """Most results of a round. It is bounded so that a wide window also closes if most of these fail."""
 
 GROWTH = 2
-"""Machines by which the window grows with each machine that runs, so that an unproven pool triples in each boot
-time."""
+"""Machines by which the window grows with each machine that runs, so that the window of an unproven pool triples with
+each boot time."""
 
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:

@@ -68,7 +68,7 @@ def _running(record: RequestRecord) -> list[Slot]:
 
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
     """Fail the machines that did not run in time: by their own boot deadline, or all once the request's time is
-    ``over``.
+    ``over_message``.
 
     At the request's deadline, also fail machines that ran and have been down for a while, because HF must not get them.
     """

@@ -142,7 +142,7 @@ class Grid:
     def request(self, count: int) -> str:
         return add_request(self.state, "T", count, created_wall=self.wall())
 
-    def give_back(self, names: Collection[str]) -> str:
+    def return_machines(self, names: Collection[str]) -> str:
         return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:

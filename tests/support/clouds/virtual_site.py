@@ -232,7 +232,7 @@ class VirtualSite:
         with patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"):
             return add_request(self.hf, "T", count, created_wall=self.wall())
 
-    def give_back(self, names: Sequence[str]) -> str:
+    def return_machines(self, names: Sequence[str]) -> str:
         """Call requestReturnMachines."""
         return add_return(self.hf, list(names), created_wall=self.wall())
 

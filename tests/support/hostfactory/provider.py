@@ -128,7 +128,7 @@ class HostFactory:
         document = {"template": {"templateId": template, "machineCount": machines}}
         return str(self.call("requestMachines", document)["requestId"])
 
-    def give_back(self, *names: str) -> str:
+    def return_machines(self, *names: str) -> str:
         """Return the id of a new return request."""
         document = {"machines": [{"name": name, "machineId": name} for name in names]}
         return str(self.call("requestReturnMachines", document)["requestId"])

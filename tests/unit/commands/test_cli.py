@@ -59,8 +59,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 # --- errors around a command are a sentence with a remedy -------------------------------------------------------------
 
 SINCE = "expected a date such as 2026-11-01, or a number of days such as 7d, got 'soon'"
-NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines"
-NO_LOOP = "memory.json: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
+NEW = "intent.json: does not exist yet, because the directory is new. The first requestMachines"
+NO_LOOP = "memory.json: does not exist yet, because no loop has run on this directory. `provisioner run` makes it."
 WRONG = [
     (2, "run --listen word", "argument --listen: expected HOST:PORT such as 127.0.0.1:9464, got 'word'"),
     (2, "run --listen localhost:", "argument --listen: expected HOST:PORT such as 127.0.0.1:9464"),

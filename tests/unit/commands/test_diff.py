@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from provisioner.commands.diff import SHOWN, diff_document, diff_lines
 from provisioner.model import Observation, Phase, Slot, Verdict
-from tests.unit.core import PREFIX, machine, memory, name, record, running, slot, snapshot, unobserved
+from tests.unit.core import PREFIX, failed_observation, machine, memory, name, record, running, slot, snapshot
 
 NAME = name(0)
 FULL = f"{NAME.upper()}.c.project.internal"
@@ -28,7 +28,8 @@ GONE = {"is_gone": True}
                      True, id="it has strayed"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, Phase.PENDING)), "does not run any more",
                      True, id="it runs no more"),
-        pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "unknown, because", True, id="pool unseen"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), failed_observation(), "unknown, because", True,
+                     id="pool unseen"),
         pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
         pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not reported yet"),
         pytest.param(True, running(), THERE, "before its request", True, id="HF knows too early"),
@@ -36,12 +37,13 @@ GONE = {"is_gone": True}
         pytest.param(True, running(0, Verdict.LOST, **GONE), NOWHERE, "asked to return it", True, id="lost"),
         pytest.param(False, running(0, Verdict.RETURNED), THERE, "being deleted", False, id="being deleted"),
         pytest.param(True, running(0, Verdict.RETURNED, **GONE), NOWHERE, "still lists", True, id="closed, listed"),
-        pytest.param(True, running(0, Verdict.RETURNED, **GONE), unobserved(), "still lists", True, id="gone for good"),
+        pytest.param(True, running(0, Verdict.RETURNED, **GONE), failed_observation(), "still lists", True,
+                     id="gone for good"),
         pytest.param(False, running(0, Verdict.RETURNED), NOWHERE, "ended and gone", False, id="over"),
         pytest.param(False, None, THERE, "an orphan", True, id="orphan"),
         pytest.param(True, None, THERE, "so it stays", True, id="HF has it and we forgot"),
         pytest.param(True, None, NOWHERE, "neither memory nor cloud has it", True, id="in HF alone"),
-        pytest.param(True, None, unobserved(), "unknown, because", True, id="ours by name, a pool unseen"),
+        pytest.param(True, None, failed_observation(), "unknown, because", True, id="ours by name, a pool unseen"),
         pytest.param(None, running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="listed before a list"),
         pytest.param(None, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished before a list"),
         pytest.param(None, None, THERE, "an orphan", True, id="an orphan before a list"),
@@ -59,14 +61,17 @@ def test_a_view_of_a_machine_says_what_it_means(
 
 
 def test_a_host_of_another_provider_is_no_difference() -> None:
-    [group] = diff_document(memory(), ["login-1"], {"a": unobserved()}, PREFIX)["groups"]
+    [group] = diff_document(memory(), ["login-1"], {"a": failed_observation()}, PREFIX)["groups"]
     assert (group["meaning"], group["differs"]) == ("the name is not one of ours", False)
 
 
 def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     slots = [running(number, Verdict.SUCCEEDED) for number in range(SHOWN + 7)]
     document = diff_document(
-        memory(record(*slots)), [NAME, name(1)], {"a": snapshot(machine(0), machine(1)), "b": unobserved("b")}, PREFIX
+        memory(record(*slots)),
+        [NAME, name(1)],
+        {"a": snapshot(machine(0), machine(1)), "b": failed_observation("b")},
+        PREFIX,
     )
     lines = [*diff_lines(document | {"listed_at": 1.0})]
     assert lines == [

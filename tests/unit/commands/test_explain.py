@@ -98,7 +98,7 @@ class Life:
         self.lost, self.returned, *_ = sorted(self.bench.place.machines)
         self.bench.place.place.crash(self.lost)
         self.cycles(4)
-        self.return_id = self.bench.give_back(self.returned)
+        self.return_id = self.bench.return_machines(self.returned)
         self.cycles(4)
 
     def cycles(self, count: int, boots: int = -1) -> None:

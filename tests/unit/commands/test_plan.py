@@ -18,7 +18,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, ended, memory, name, record, slot, snapshot, unobserved
+from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, ended, failed_observation, memory, name, record, slot, snapshot
 
 MANY = 10_000
 WORDS = "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -78,7 +78,7 @@ def test_machines_are_shown_by_pool_template_and_reason_and_named_on_request() -
 
 @pytest.mark.parametrize("plan", [None, Plan(HELD)], ids=["before the first request", "all is as wanted"])
 def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
-    shown = "\n".join(plan_lines(plan_document(plan, {"a": snapshot(), "b": unobserved("b")})))
+    shown = "\n".join(plan_lines(plan_document(plan, {"a": snapshot(), "b": failed_observation("b")})))
     assert shown.splitlines() == [
         "The next cycle has nothing to do.", "  pool a: 0 machines", "  pool b: UNSEEN, no route to host"
     ]  # fmt: skip

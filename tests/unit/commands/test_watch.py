@@ -15,7 +15,7 @@ from provisioner.commands import status
 from provisioner.commands.status_picture import picture
 from provisioner.model import Brake, BrakeReason, Budget
 from provisioner.telemetry.status_model import status_model
-from tests.support.desk import Desk, facts
+from tests.support.desk import Desk, make_status_inputs
 from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot
 
 HELD = memory(record(running(0), slot(1, failure=STOCKOUT), count=4))
@@ -98,7 +98,7 @@ def test_a_picture_has_bars_alarms_and_no_markup(wide: bool) -> None:
     held = memory(record(running(0), count=4, template="[red]T\x1b"), brake=brake)
     allowed = limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=7.0, currency="EUR"))
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(picture(status_model(facts(held, allowed, ended=True)), wide=wide))
+    console.print(picture(status_model(make_status_inputs(held, allowed, ended=True)), wide=wide))
     text = console.export_text()
     for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", "[red]T?", "2.00 of 7 EUR per hour"):
         assert words in text

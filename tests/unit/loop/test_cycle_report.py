@@ -217,7 +217,7 @@ def test_what_was_recorded_is_done_although_its_answers_could_not_be_published(
 def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench: Bench) -> None:
     bench.succeed(1)
     unknown = "hf-zzzzzzzzzz-000007"
-    bench.give_back(unknown, *bench.place.machines)
+    bench.return_machines(unknown, *bench.place.machines)
     bench.cycle()
     assert set(map(str, bench.reconciler.sought().values())) == {str({unknown: ""})}
     bench.cycle(4)
@@ -228,13 +228,13 @@ def test_a_return_whose_id_was_never_printed_is_carried_out_and_its_repetition_e
     """The script was killed between record and print, so HostFactory never asks for the return, and tries again."""
     bench.succeed(2)
     kept, given = sorted(bench.place.machines)
-    bench.give_back(given)
+    bench.return_machines(given)
     bench.cycle(4)
     assert list(bench.place.machines) == [kept]
     bench.state.inventory.write([kept, given])
     bench.cycle()
     assert dict(bench.state.status.read_lost()) == {}, "it counts as given back"
-    again = bench.give_back(given)
+    again = bench.return_machines(given)
     bench.cycle()
     answer = json.loads(bench.answer(again))
     assert (answer["status"], [machine["result"] for machine in answer["machines"]]) == ("complete", ["succeed"])
@@ -346,7 +346,7 @@ def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: 
     if newest == "request":
         bench.request(3)
     else:
-        bench.give_back("hf-zzzzzzzzzz-000007")
+        bench.return_machines("hf-zzzzzzzzzz-000007")
     bench.cycle(3)
     assert len(bench.place.created) == (3 if newest == "request" else 0)
     assert json.loads(bench.answer(old))["status"] == "complete_with_error"
@@ -378,7 +378,7 @@ def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: 
     bench.cycle(2)
     bench.place.place.boot()
     if left == "returns":
-        bench.give_back(next(iter(bench.place.machines)))
+        bench.return_machines(next(iter(bench.place.machines)))
     for path in Path(bench.state.path).iterdir():
         if path.is_file() and path.name not in (
             "intent.json",
@@ -534,7 +534,7 @@ def test_an_unlisted_machine_goes_when_that_is_configured(bench: Bench) -> None:
 
 def test_what_is_due_leaves_the_files_on_demand_and_nothing_else_is_done(bench: Bench) -> None:
     id_ = bench.succeed(2)
-    back = bench.give_back(*bench.place.machines)
+    back = bench.return_machines(*bench.place.machines)
     bench.cycle(5)
     bench.hears(back)
     bench.cycle()
@@ -576,7 +576,7 @@ def test_a_forbidden_transition_sets_its_slot_aside_and_the_cycle_goes_on(
     id_ = bench.succeed(3)
     monkeypatch.setattr("provisioner.planning.core.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
     victim = next(iter(bench.place.machines))
-    bench.give_back(victim)
+    bench.return_machines(victim)
     bench.request(2, "U")
     bench.cycle(3)
     memory = bench.reconciler.memory
@@ -601,7 +601,7 @@ def test_a_crash_before_the_outcome_is_recorded_repeats_the_create_under_its_nam
 def test_what_a_slot_is_deleted_for_is_said(bench: Bench) -> None:
     bench.succeed(2)
     first, second = sorted(bench.place.machines)
-    bench.give_back(first)
+    bench.return_machines(first)
     bench.place.place.crash(second)
     bench.cycle(2)
     assert {delete.name: delete.reason for delete in bench.place.deleted} == {

@@ -17,7 +17,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.holds import with_hold
 from tests.support.cycle_bench import Bench
-from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, release, set_holds
 from tests.support.stores import altered, outdate
 
 
@@ -31,7 +31,7 @@ def in_force(current_holds: CurrentHolds) -> tuple[Hold, ...]:
 
 
 def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull(state, PAUSE)
+    set_holds(state, PAUSE)
     current_holds = CurrentHolds(state)
     assert in_force(current_holds) == (PAUSE,)
     monkeypatch.setattr(type(state.holds), "read", lambda _: pytest.fail("read"))
@@ -53,10 +53,10 @@ DAMAGES = pytest.mark.parametrize("damage", [os.unlink, cut, newer], ids=["missi
 def test_a_damaged_file_releases_nothing_that_was_held(
     damage: Callable[[str], None], state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pull(state, PAUSE)
+    set_holds(state, PAUSE)
     current_holds = CurrentHolds(state)
     in_force(current_holds)
-    pull(state, STOP)
+    set_holds(state, STOP)
     damage(state.holds.path)
     assert [in_force(current_holds), in_force(current_holds)] == [(PAUSE,), (PAUSE,)]
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
@@ -68,7 +68,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
 
 @DAMAGES
 def test_where_a_new_loop_knows_of_no_hold_all_is_stopped(damage: Callable[[str], None], state: StateDir) -> None:
-    pull(state, PAUSE, DRAIN)
+    set_holds(state, PAUSE, DRAIN)
     damage(state.holds.path)
     (stop,) = in_force(CurrentHolds(state))
     assert (stop.kind, stop.who) == (HoldKind.STOP_ALL, "provisioner")
@@ -81,7 +81,7 @@ def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
     def denied(_: object) -> Holds:
         raise StateDenied("holds.json: cannot be read")
 
-    pull(state, PAUSE)
+    set_holds(state, PAUSE)
     current_holds = CurrentHolds(state)
     with monkeypatch.context() as patched:
         patched.setattr(type(state.holds), "read", denied)
@@ -108,7 +108,7 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
 ) -> None:
     current_holds = CurrentHolds(state)
     assert logged_lines(current_holds, caplog) == []
-    pull(state, DRAIN, CANCEL)
+    set_holds(state, DRAIN, CANCEL)
     assert logged_lines(current_holds, caplog) == [
         ("Hold set", "drain", "bob", "zone is sick"),
         ("Hold set", "cancel", "eve", "wrong job"),
@@ -121,14 +121,14 @@ def test_log_and_journal_record_each_change_once_with_operator_and_reason(
 
 
 def test_a_start_logs_the_holds_in_force(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
-    pull(state, STOP)
+    set_holds(state, STOP)
     assert logged_lines(CurrentHolds(state), caplog) == [("Hold in force", "stop-all", "ann", "cloud is down")]
 
 
 def test_the_journal_records_changes_of_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
-    pull(bench.state, STOP)
+    set_holds(bench.state, STOP)
     bench.cycle()
     (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "hold"]
     assert (line["result"], line["who"], "cycle" in line) == ("set", "ann", True)
@@ -143,7 +143,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing_and_is_logged(
     bench = Bench(tmp_path)
     bench.succeed(1)
     monkeypatch.setattr(type(bench.state.journal), "append", full)
-    pull(bench.state, STOP)
+    set_holds(bench.state, STOP)
     assert bench.cycle().holds.current == (STOP,)
     assert caplog.messages[-1] == "Journal could not be written"
 
@@ -154,7 +154,7 @@ def test_a_hold_is_followed_although_nothing_else_has_changed(tmp_path: Path) ->
     observations = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
     while bench.reconciler.cycle(observations).plan is not None:
         pass
-    pull(bench.state, STOP)
+    set_holds(bench.state, STOP)
     stopped = bench.reconciler.cycle(observations)
     assert (stopped.plan is not None, stopped.holds.stop) == (True, STOP)
     assert bench.reconciler.cycle(observations).plan is None
@@ -165,7 +165,7 @@ def test_a_hold_is_followed_although_nothing_else_has_changed(tmp_path: Path) ->
 def test_a_preview_follows_holds_and_logs_no_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
     bench.request(2)
-    pull(bench.state, STOP)
+    set_holds(bench.state, STOP)
     observations = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
     made = bench.reconciler.preview(observations)
     assert made is not None
@@ -179,10 +179,10 @@ def test_a_cycle_plans_and_publishes_by_the_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
     (name,) = bench.place.machines
-    pull(bench.state, replace(DRAIN, target="pool"), STOP)
+    set_holds(bench.state, replace(DRAIN, target="pool"), STOP)
     bench.cycle()
     assert bench.state.status.read_lost() == {name: DRAINED}
-    back = bench.give_back(name)
+    back = bench.return_machines(name)
     bench.cycle(2)
     assert bench.place.deleted == []
     assert "cloud is down" in bench.answer(back)

@@ -44,7 +44,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.journal import Journal, parse_time
 from tests.support.cycle_bench import Bench
-from tests.support.holds import CANCEL, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, PAUSE, STOP, release, set_holds
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -297,7 +297,7 @@ def test_pools_are_recorded_as_paused_and_resumed_although_no_plan_can_be_record
     limits = bench.reconciler.limits
     monkeypatch.setattr(bench.state.memory, "write", full)
     bench.request(1)
-    pull(bench.state, replace(PAUSE, target="pool"))
+    set_holds(bench.state, replace(PAUSE, target="pool"))
     settings = {**limits.pools, "other": replace(limits.pools["other"], is_paused=True)}
     bench.reconciler.limits = replace(limits, pools=settings)
     assert bench.cycle().problem == "no space left"
@@ -313,7 +313,7 @@ def test_pools_are_recorded_as_paused_and_resumed_although_no_plan_can_be_record
 
 def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    pull(bench.state, replace(PAUSE, target="pool"))
+    set_holds(bench.state, replace(PAUSE, target="pool"))
     bench.cycle()
     bench.reconciler.settle()
     (line,) = bench.state.journal.find("paused", "resumed").lines
@@ -365,7 +365,7 @@ def test_machines_that_are_reported_as_lost_across_a_restart_are_recorded_once(
     bench.succeed(2)
     machines = sorted(bench.place.machines)
     targets, cause = (["pool"], "drained") if by is HoldKind.DRAIN else (machines, "cancelled")
-    pull(bench.state, *[Hold(by, target, "ann") for target in targets])
+    set_holds(bench.state, *[Hold(by, target, "ann") for target in targets])
     if published:
         bench.cycle(2)
     bench.restarted()
@@ -387,7 +387,7 @@ def test_the_real_cycle_writes_each_event(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     id_ = bench.succeed(2)
     first, second = sorted(bench.place.machines)
-    bench.give_back(first)
+    bench.return_machines(first)
     bench.place.place.crash(second)
     bench.cycle(4)
     found = bench.state.journal.find(id_)

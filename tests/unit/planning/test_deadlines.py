@@ -34,6 +34,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    failed_observation,
     limits,
     machine,
     memory,
@@ -44,7 +45,6 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
-    unobserved,
     unsent,
 )
 
@@ -153,7 +153,7 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
     known = nine_run(late(pool="b"))
     both = impatient()
     both = replace(both, pools=both.pools | {"b": replace(both.pools["a"], name="b")})
-    assert ended(known, THERE, unobserved("b"), limits=both).ended is None
+    assert ended(known, THERE, failed_observation("b"), limits=both).ended is None
     assert ended(known, THERE, snapshot(pool="b"), limits=both).ended is GIVEN_UP
 
 
@@ -299,5 +299,5 @@ def test_a_machine_that_was_down_and_that_no_observation_shows_now_is_not_given_
     slots = [*(running(number, opened_at=LATE, submitted_at=LATE, ran_at=LATE) for number in range(9))]
     slots.append(running(9, opened_at=LATE, submitted_at=LATE, ran_at=LATE, pool="b", down_since=NOW - 5))
     recorded = memory(record(*slots, count=10, deadline_at=NOW + 1000, read_at=BEFORE))
-    made = plan(recorded, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
+    made = plan(recorded, snapshot(*(machine(number) for number in range(9))), failed_observation("b"), limits=both)
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.OPEN

@@ -36,6 +36,7 @@ from tests.unit.core import (
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    failed_observation,
     intent_of,
     limits,
     machine,
@@ -47,7 +48,6 @@ from tests.unit.core import (
     running,
     snapshot,
     two_templates,
-    unobserved,
 )
 
 LIFE = 1000.0
@@ -179,7 +179,7 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
 
 
 def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
-    assert retiring_at(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []
+    assert retiring_at(plan(grid(aged()), failed_observation(), limits=mortal()).memory) == []
 
 
 # --- ends that the place announces -----------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from tests.unit.core import (
     STOCKOUT,
     TEMPLATE,
     draft_of,
+    failed_observation,
     giving_back,
     intent_of,
     limits,
@@ -62,7 +63,6 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
-    unobserved,
     unsent,
 )
 
@@ -111,7 +111,7 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
         pytest.param(slot(submitted_at=NOW - 600, is_accepted=False), EMPTY, True, id="of unknown outcome: it failed"),
         pytest.param(running(0, submitted_at=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
         pytest.param(
-            slot(submitted_at=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"
+            slot(submitted_at=NOW - 600), (failed_observation(),), False, id="its pool is blind: only the request's own"
         ),
         pytest.param(unsent(opened_at=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
         pytest.param(slot(submitted_at=NOW - 600, is_set_aside=True), EMPTY, False, id="set aside: it gets no action"),
@@ -205,8 +205,9 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
         pytest.param(slot(failure=BROKEN, was_seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None,
                      BROKEN,
                      id="the machine's own reason"),
-        pytest.param(slot(failure=BROKEN), unobserved(), None, BROKEN, id="its last known reason, also when blind"),
-        pytest.param(slot(), unobserved(), None,
+        pytest.param(slot(failure=BROKEN), failed_observation(), None, BROKEN,
+                     id="its last known reason, also when blind"),
+        pytest.param(slot(), failed_observation(), None,
                      Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."), id="a blind pool"),
         pytest.param(slot(), snapshot(), Window(window=1, level=1, retry_at=NOW + 9, failure=STOCKOUT), STOCKOUT,
                      id="its pool's reason"),
@@ -288,7 +289,7 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
         pytest.param([snapshot(began=SEEN - 5), snapshot()], id="its machine vanished"),
         pytest.param([snapshot(machine(fingerprint=Fingerprint("other")))], id="its machine was replaced"),
         pytest.param([snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(), began=SEEN + 0.5)], id="it wavered"),
-        pytest.param([unobserved()], id="its pool is blind"),
+        pytest.param([failed_observation()], id="its pool is blind"),
     ],
 )
 def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: list[Observation]) -> None:
@@ -315,7 +316,7 @@ def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: lis
         pytest.param({"delete_sent": NOW - DELETE_AGAIN}, (snapshot(machine()),), (), True,
                      id="still there after a while: sent again"),
         pytest.param({}, (snapshot(),), (), False, id="not there: nothing to delete"),
-        pytest.param({}, (unobserved(),), (), False, id="its pool is blind: nothing"),
+        pytest.param({}, (failed_observation(),), (), False, id="its pool is blind: nothing"),
         pytest.param({}, (snapshot(machine(), began=NOW - 61),), (), False, id="its pool was seen too long ago"),
         pytest.param({}, (snapshot(machine()),), ("a",), False, id="its pool is busy: nothing"),
         pytest.param({"is_set_aside": True}, (snapshot(machine()),), (), False, id="it is set aside: nothing"),

@@ -37,6 +37,7 @@ from tests.unit.core import (
     NOW,
     REQUEST,
     SEEN,
+    failed_observation,
     limits,
     machine,
     memory,
@@ -47,7 +48,6 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
-    unobserved,
 )
 
 APART = 60.0
@@ -253,7 +253,7 @@ def test_whatever_observations_say_no_machine_is_lost_but_by_two_of_them_and_non
 def test_operators_are_informed_in_the_log_once_and_with_the_pool_while_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log, seen, blind = CycleLog(), observe(()), unobserved("a")
+    log, seen, blind = CycleLog(), observe(()), failed_observation("a")
     distrusted = planned(grid(), seen).distrusted
     caplog.set_level(logging.WARNING)
     for later in (0.0, 10.0):

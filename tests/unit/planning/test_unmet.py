@@ -36,6 +36,7 @@ from tests.unit.core import (
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    failed_observation,
     limits,
     machine,
     memory,
@@ -46,7 +47,6 @@ from tests.unit.core import (
     slot,
     snapshot,
     unmet_of,
-    unobserved,
     unsent,
 )
 
@@ -302,7 +302,7 @@ def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
         allowed, pools={name: replace(one, stale_after_seconds=NOW) for name, one in allowed.pools.items()}
     )
     observations = [
-        unobserved(name) if name in unseen else snapshot(*_machines(recorded, name), pool=name, began=SEEN)
+        failed_observation(name) if name in unseen else snapshot(*_machines(recorded, name), pool=name, began=SEEN)
         for name in "ab"
     ]
     planned = plan(recorded, *observations, limits=allowed)

@@ -23,7 +23,7 @@ from tests.support.stores import add
 
 USER = 65501
 """A user id that belongs to no account."""
-NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines makes it, or "
+NEW = "intent.json: does not exist yet, because the directory is new. The first requestMachines makes the file, or "
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
 

@@ -10,7 +10,7 @@ import pytest
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateError, StateMissing, StateTooNew, StateUnreadable
-from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, release, set_holds
 from tests.support.stores import altered, outdate
 
 
@@ -20,21 +20,21 @@ def test_before_the_first_hold_there_is_no_file_and_none_is_held(state: StateDir
 
 
 def test_a_hold_that_was_set_is_there_for_the_next_process(state: StateDir) -> None:
-    pull(state, STOP, PAUSE, DRAIN, CANCEL)
+    set_holds(state, STOP, PAUSE, DRAIN, CANCEL)
     assert StateDir(state.path).holds.read() == Holds((STOP, PAUSE, DRAIN, CANCEL))
     assert os.stat(state.holds.path).st_mode & 0o777 == 0o660
 
 
 def test_a_hold_that_is_held_already_is_as_it_was_and_nothing_is_written(state: StateDir) -> None:
-    pull(state, PAUSE)
+    set_holds(state, PAUSE)
     before = state.holds.signature()
-    pull(state, Hold(HoldKind.PAUSE, "a", "ann", 9.0, "me too"))
+    set_holds(state, Hold(HoldKind.PAUSE, "a", "ann", 9.0, "me too"))
     release(state, HoldKind.STOP_ALL, target="")
     assert (state.holds.read().current, state.holds.signature()) == ((PAUSE,), before)
 
 
 def test_who_lets_go_of_what_is_kept(state: StateDir) -> None:
-    pull(state, STOP, PAUSE, DRAIN)
+    set_holds(state, STOP, PAUSE, DRAIN)
     release(state, HoldKind.PAUSE, HoldKind.DRAIN)
     holds = state.holds.read()
     assert holds.current == (STOP,)
@@ -80,10 +80,10 @@ DAMAGES: list[tuple[Callable[[str], None], type[StateError]]] = [
 def test_a_file_that_cannot_be_used_is_refused_and_left_alone_until_it_is_begun_anew(
     damage: Callable[[str], None], error: type[StateError], state: StateDir
 ) -> None:
-    pull(state, PAUSE, STOP)
+    set_holds(state, PAUSE, STOP)
     damage(state.holds.path)
     before = state.holds.signature()
-    for attempt in (state.holds.read, lambda: pull(state, DRAIN)):
+    for attempt in (state.holds.read, lambda: set_holds(state, DRAIN)):
         with pytest.raises(error):
             attempt()
     assert state.holds.signature() == before
@@ -94,5 +94,5 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_alone_until_it_is_begun_
     state.holds.change(lambda held: held, anew=True)
     assert state.holds.read() == NO_HOLDS
     assert any("aside" in name for name in os.listdir(state.path)) is (before is not None), "the old file is kept"
-    pull(state, DRAIN)
+    set_holds(state, DRAIN)
     assert state.holds.read().current == (DRAIN,)

@@ -414,7 +414,7 @@ def test_no_machine_of_a_cancelled_request_is_reported_to_succeed_not_even_a_los
 
 
 def test_a_machine_returned_before_the_end_was_polled_is_reported_as_failed(site: Site) -> None:
-    site.bench.give_back(site.machines[0])
+    site.bench.return_machines(site.machines[0])
     assert site.lives() == site.machines[1:]
     assert (site.reported()["status"], site.results()) == ("complete_with_error", ["fail", "succeed"])
     assert site.reported()["machines"][0]["message"] == RETURNED_EARLY
@@ -423,7 +423,7 @@ def test_a_machine_returned_before_the_end_was_polled_is_reported_as_failed(site
 @pytest.mark.parametrize("place", ["slow_disk", "before_the_claim"])
 def test_a_poll_while_a_return_is_ingested_gets_the_answer_of_every_later_poll(site: Site, place: str) -> None:
     reported: list[str] = []
-    site.bench.give_back(site.machines[0])
+    site.bench.return_machines(site.machines[0])
     with getattr(site, place)(lambda: reported.append(site.poll())):
         site.bench.cycle()
     assert site.lives() == site.machines[1:], "a machine that HF returned is deleted, whatever HF was answered"
@@ -442,7 +442,7 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
 
     def slow(reported: ReportedAnswers, id_: str, text: str) -> str:
         assert "succeed" in text, "that is what it has read"
-        site.bench.give_back(*site.machines)
+        site.bench.return_machines(*site.machines)
         site.bench.cycle(2)
         return tell(reported, id_, text)
 
@@ -461,7 +461,7 @@ def test_what_was_settled_when_the_loop_died_is_what_the_next_loop_knows(site: S
     if cancelled:
         site.nearly_forgotten()
     else:
-        site.bench.give_back(site.machines[0])
+        site.bench.return_machines(site.machines[0])
     seconds, nth = (300, 2) if cancelled else (60, 1)
     with site.slow_disk(dies, nth), pytest.raises(Death):
         hf_calls(site.bench, seconds)
@@ -577,14 +577,14 @@ def test_a_return_as_the_first_call_of_all_is_no_sign_of_a_lost_memory(tmp_path:
     bench = Bench(tmp_path)
     bench.cycle(2)
     bench.state.intent.create("demo")
-    return_id = bench.give_back(name)
+    return_id = bench.return_machines(name)
     bench.cycle(4)
     assert bench.state.memory.read().brake is None
     assert json.loads(bench.answer(return_id))["status"] == "complete"
 
 
 def test_a_return_of_what_only_a_lost_memory_can_have_made_is_one(site: Site) -> None:
-    site.bench.give_back(site.machines[0])
+    site.bench.return_machines(site.machines[0])
     for path in (site.bench.state.memory.path, site.bench.state.memory.lock_path, site.bench.state.status.path):
         Path(path).unlink()
     site.bench.restarted()

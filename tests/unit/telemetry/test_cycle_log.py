@@ -28,14 +28,14 @@ from provisioner.model import (
 )
 from provisioner.telemetry.cycle_log import CycleLog, cycle_facts
 from tests.support.parts import alter
-from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
+from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, failed_observation, memory, name, snapshot
 from tests.unit.core import ended as closed
 
 CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
 DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
 DEFERRED = {("a", TEMPLATE, PendingReason.BACKOFF): 7}
 QUIET = CycleReport(1, NOW, 0.0, {"a": snapshot()}, memory(), None, {})
-BLIND = replace(QUIET, observations={"a": unobserved()})
+BLIND = replace(QUIET, observations={"a": failed_observation()})
 
 
 def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:

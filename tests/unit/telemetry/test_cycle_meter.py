@@ -46,6 +46,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     ended,
+    failed_observation,
     giving_back,
     limits,
     machine,
@@ -56,7 +57,6 @@ from tests.unit.core import (
     slot,
     snapshot,
     transitions,
-    unobserved,
     unsent,
 )
 
@@ -100,7 +100,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PAIR = "pool=a template=T"
 EMPTY = report(memory(record()))
-BLIND = report(memory(record()), unobserved("a"), now=NOW + 60)
+BLIND = report(memory(record()), failed_observation("a"), now=NOW + 60)
 ALL_VERDICTS = [report(memory(record(*(slot(n, verdict) for n, verdict in enumerate(Verdict)), slot(99, pool="b"))))]
 UNLISTED = memory(
     record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED)),

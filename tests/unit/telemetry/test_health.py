@@ -11,10 +11,10 @@ from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import PendingReason
 from provisioner.telemetry import reporter as health
 from provisioner.telemetry.reporter import LoopHealth
-from tests.unit.core import NOW, memory, snapshot, unobserved
+from tests.unit.core import NOW, failed_observation, memory, snapshot
 
 SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", PendingReason.CAP): 2})
-BLIND = replace(SEEN, observations={"a": snapshot(), "b": unobserved("b")})
+BLIND = replace(SEEN, observations={"a": snapshot(), "b": failed_observation("b")})
 LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not observed yet: b.")
 
 

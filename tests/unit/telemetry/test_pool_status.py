@@ -28,7 +28,19 @@ from provisioner.model import (
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, PoolStatusWriter, read_pool_status
 from tests.support.parts import alter
-from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
+from tests.unit.core import (
+    NOW,
+    OTHER,
+    REQUEST,
+    TEMPLATE,
+    failed_observation,
+    limits,
+    machine,
+    memory,
+    name,
+    pool,
+    snapshot,
+)
 
 LIMITS = limits()
 DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
@@ -84,7 +96,7 @@ def refusing(**changes: object) -> Memory:
 
 def test_problems_of_pools_are_written_once(desk: Desk) -> None:
     troubled = replace(SEEN, problems=("another program shrinks the group",))
-    blind = unobserved("b")
+    blind = failed_observation("b")
     pool_status = desk.cycle(troubled, blind)
     assert pool_status.pools == {
         "a": ("another program shrinks the group",),
@@ -194,7 +206,7 @@ def test_a_delete_ends_only_earlier_refusals(desk: Desk) -> None:
 def test_deletes_of_gone_machines_and_other_failures_are_no_refusals(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
     desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
-    assert refused(desk.cycle(unobserved("a"))), "a failed observation is no empty one"
+    assert refused(desk.cycle(failed_observation("a"))), "a failed observation is no empty one"
     assert refused(desk.cycle(snapshot(machine(1))))
     assert refused(desk.cycle(snapshot())) == []
 
@@ -206,7 +218,10 @@ def test_orphans_are_written_with_their_pools_also_while_a_pool_cannot_be_seen(d
     remembered = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
     there = snapshot(machine(1), pool="b")
     assert desk.cycle(snapshot(machine(0)), there, remembered=remembered).orphans == {"a": (name(0),), "b": (name(1),)}
-    assert desk.cycle(unobserved("a"), there, remembered=remembered).orphans == {"a": (name(0),), "b": (name(1),)}
+    assert desk.cycle(failed_observation("a"), there, remembered=remembered).orphans == {
+        "a": (name(0),),
+        "b": (name(1),),
+    }
     assert desk.cycle(SEEN, there, remembered=memory()).orphans == {}
 
 
@@ -222,5 +237,5 @@ def test_limits_are_written(desk: Desk) -> None:
 
 
 def test_unseen_pools_have_the_reason_without_the_prefix(desk: Desk) -> None:
-    pool_status = desk.cycle(replace(SEEN, problems=("another program shrinks the group",)), unobserved("b"))
-    assert pool_status.unseen == {"b": unobserved("b").failure.text}
+    pool_status = desk.cycle(replace(SEEN, problems=("another program shrinks the group",)), failed_observation("b"))
+    assert pool_status.unseen == {"b": failed_observation("b").failure.text}

@@ -15,7 +15,7 @@ from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_model import StatusModel, status_model
-from tests.support.desk import facts
+from tests.support.desk import make_status_inputs
 from tests.unit.core import (
     NOW,
     OTHER,
@@ -46,7 +46,7 @@ def test_a_template_sums_up_its_pools_and_its_waiting_machines() -> None:
         record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, is_gone=True), count=9),
         windows={("a", TEMPLATE): Window(1)},
     )
-    seen = status_model(facts(remembered, TWO_POOLS))
+    seen = status_model(make_status_inputs(remembered, TWO_POOLS))
     both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
     assert (both.running, both.pending, both.failed, both.lost) == (2, 1, 1, 1)
     assert both.wanted == 9
@@ -62,18 +62,18 @@ def test_machines_that_hf_has_are_wanted_and_given_up_machines_are_not() -> None
         record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, is_gone=True), ended=RequestStatus.COMPLETE),
         record(slot(0, Verdict.CANCELLED, OTHER, is_gone=True), id_=OTHER, count=1),
     )
-    assert row(status_model(facts(remembered, TWO_POOLS)).templates, TEMPLATE).wanted == 1
+    assert row(status_model(make_status_inputs(remembered, TWO_POOLS)).templates, TEMPLATE).wanted == 1
 
 
 def test_a_pool_and_a_template_without_machines_have_rows() -> None:
-    seen = status_model(facts(memory(), TWO_POOLS))
+    seen = status_model(make_status_inputs(memory(), TWO_POOLS))
     assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
     assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
     assert seen.is_fine
 
 
 def test_machines_without_a_pool_count_for_their_template() -> None:
-    seen = status_model(facts(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
+    seen = status_model(make_status_inputs(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
     assert (row(seen.templates, TEMPLATE).wanted, seen.pools, seen.machines) == (3, [], [])
 
 
@@ -86,7 +86,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
         (running if ran or verdict is Verdict.SUCCEEDED else slot)(number, verdict, pool=where)
         for number, (verdict, ran, where) in enumerate(slots)
     ]
-    seen = status_model(facts(memory(record(*made, count=len(made) + more)), TWO_POOLS))
+    seen = status_model(make_status_inputs(memory(record(*made, count=len(made) + more)), TWO_POOLS))
     for name in ("wanted", "running", "pending", "failed", "lost"):
         sums = [sum(getattr(one, name) for one in rows) for rows in (seen.templates, seen.pools, seen.machines)]
         assert len(set(sums)) == 1, name
@@ -116,7 +116,7 @@ def everything() -> StatusModel:
     )
     refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
     return status_model(
-        facts(
+        make_status_inputs(
             remembered,
             allowed,
             refused=refused,

@@ -29,7 +29,7 @@ from provisioner.state.codec import encode
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line, pool_failures
 from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.unmet import unmet_lines
-from tests.support.desk import ONE_POOL, facts
+from tests.support.desk import ONE_POOL, make_status_inputs
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -197,13 +197,15 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
 def test_a_reason_of_missing_machines_is_one_line(
     remembered: Memory, allowed: Limits, left: dict[str, Any], says: str
 ) -> None:
-    shown = [line for line in lines(status_model(facts(remembered, allowed, **left))) if "starting" not in line]
+    shown = [
+        line for line in lines(status_model(make_status_inputs(remembered, allowed, **left))) if "starting" not in line
+    ]
     assert len(shown) == 1, shown
     assert re.fullmatch(says, shown[0]), shown[0]
 
 
 def test_json_has_the_same_facts() -> None:
-    seen = status_model(facts(full(record(count=5)), TWO_POOLS))
+    seen = status_model(make_status_inputs(full(record(count=5)), TWO_POOLS))
     (request,) = json.loads(json.dumps(seen.document()))["requests"]
     assert request["missing"] == [
         {
@@ -232,15 +234,17 @@ def test_json_has_the_same_facts() -> None:
 def test_the_failure_of_a_back_off_is_not_published_for_each_request() -> None:
     """Keep the file small, because it is written at each change and ten thousand requests may wait for one window."""
     remembered = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
-    pool_status = facts(remembered).pool_status
+    pool_status = make_status_inputs(remembered).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
-    again = facts(replace(remembered, windows={("a", TEMPLATE): later})).pool_status
+    again = make_status_inputs(replace(remembered, windows={("a", TEMPLATE): later})).pool_status
     assert len(json.dumps(encode(pool_status)["unmet"])) < 100 * 100
     assert again.unmet == pool_status.unmet, "and is not written again if the next try fails"
 
 
 def test_a_request_that_waits_behind_another_names_it() -> None:
-    first, second = lines(status_model(facts(full(record(count=1), record(count=2, id_=OTHER, read_at=NOW)))))
+    first, second = lines(
+        status_model(make_status_inputs(full(record(count=1), record(count=2, id_=OTHER, read_at=NOW))))
+    )
     assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
 
 
@@ -248,7 +252,7 @@ def test_a_request_that_waits_behind_another_names_it() -> None:
     "remembered", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))]
 )
 def test_requests_whose_machines_start_or_run_or_come_with_the_next_cycle_have_no_line(remembered: Memory) -> None:
-    seen = status_model(facts(remembered))
+    seen = status_model(make_status_inputs(remembered))
     (request,) = seen.requests
     assert lines(seen) == []
     assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
@@ -274,7 +278,7 @@ RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE
 def test_the_window_of_a_pool_is_a_line(
     one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
-    (document,) = status_model(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
+    (document,) = status_model(make_status_inputs(memory(one, windows={("a", TEMPLATE): window}))).pressure
     assert re.fullmatch(rf"  pool a, T: {says}", format_pool_line(document)), format_pool_line(document)
     assert document["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
@@ -294,7 +298,7 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
 ) -> None:
     one = record(TRIED, running(1, ran_at=NOW - seconds_ago), count=1)
     window = replace(FULL, level=level) if level else Window(6)
-    seen = status_model(facts(memory(one, windows={("a", TEMPLATE): window})))
+    seen = status_model(make_status_inputs(memory(one, windows={("a", TEMPLATE): window})))
     assert [document["last_error"] is None for document in seen.pressure] == [forgotten]
     assert [row.last_error is None for row in seen.pools if row.pool == "a"] == [forgotten]
 
@@ -336,5 +340,5 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
 
 
 def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_failure() -> None:
-    (line,) = lines(status_model(facts(memory(record(slot(was_seen=True, tried=BROKEN, tries=1))))))
+    (line,) = lines(status_model(make_status_inputs(memory(record(slot(was_seen=True, tried=BROKEN, tries=1))))))
     assert re.match(r"1 in a: starting, other since .*: ImagePullBackOff; ", line)

@@ -39,7 +39,7 @@ def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
 
 
 def amount(text: object) -> Fraction:
-    """Return the number that an amount of the right form stands for."""
+    """Return the value of a Kubernetes quantity such as ``500m`` or ``2Gi``. Raises ValueError if the text is none."""
     parts = _FORM.fullmatch(str(text))
     if parts is None:
         raise ValueError(f"not an amount: {text!r}")

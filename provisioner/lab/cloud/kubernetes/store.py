@@ -142,7 +142,7 @@ class Store:
         return stored
 
     def remove(self, stored: Stored) -> Stored:
-        """Remove the object. Return its last state under the version of its end."""
+        """Remove the object; return its last state, with the resource version of its deletion."""
         last = Stored(self.kind, stored.document, self._versions.next())
         del self._objects[stored.namespace][stored.name]
         self._record(Change(last.version, "DELETED", last, stored))
