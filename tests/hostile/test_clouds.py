@@ -128,11 +128,11 @@ def test_a_large_response_is_refused_with_its_place_call_and_limit(tmp_path: Pat
 GROWTH = """
 import resource, sys, time
 from pathlib import Path
-from tests.hostile.test_clouds import BACKENDS, look
+from tests.hostile.test_clouds import BACKENDS, observe
 made = BACKENDS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3], 30.0)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 begun = time.monotonic()
-look(made)
+observe(made)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.monotonic() - begun)
 """
 

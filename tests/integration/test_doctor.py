@@ -76,4 +76,4 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     assert not [name for name, text in texts.items() if SECRET in text]
 
     again = doctor(hf, "--bundle", str(bundle))
-    assert (again.returncode, "it exists" in again.stderr) == (2, True)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)

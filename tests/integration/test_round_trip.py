@@ -23,8 +23,8 @@ def test_the_lines_that_make_run_prints_are_a_whole_round_trip(tmp_path: Path) -
         until(lambda: "Ctrl-C ends" in printed.read_text(), SECONDS, what="the demonstration runs")
         lines = printed.read_text().splitlines()
         begin, end = (
-            lines.index("Then a whole round trip, line by line:"),
-            lines.index("Besides, with tools of your own:"),
+            lines.index("Then try a whole round trip, line by line:"),
+            lines.index("Or use your own tools:"),
         )
         exports = [line for line in lines[:begin] if line.startswith(("cd ", "export "))]
         work = next(Path(line.split("=")[1]) for line in exports if "WORKDIR" in line)

@@ -93,7 +93,7 @@ def test_nothing_is_lost_while_the_server_is_away_and_one_loop_stays_the_loop(
     assert len(made) == 2
     sides.holds(names | made)
     assert sides.signed() == signed
-    assert "Waiting for the loop before" not in sides.log(standby)
+    assert "Waiting for the previous loop to end" not in sides.log(standby)
     assert sides.owners() <= {f"{user}:{HF_USER} 660" for user in (guest.run(f"id -u {HF_USER}"), LOOP_USER)}
 
 
