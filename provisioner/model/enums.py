@@ -46,7 +46,7 @@ LONG_AGO = float("-inf")
 
 
 class DeleteReason(StrEnum):
-    """Reasons for deleting a machine. There is no other reason (law: nothing is deleted by count)."""
+    """Reasons for deleting a machine. There is no other reason (law: no machine is deleted by count)."""
 
     RETURNED = "returned"
     FAILED = "failed"

@@ -12,7 +12,7 @@ class Law(StrEnum):
     NAMED_ONCE = "law: a name is used once"
     RECORDED = "law: recorded before acted"
     SEEN_WHOLE = "law: a failed observation is not an empty observation"
-    REASONED = "law: nothing is deleted by count"
+    REASONED = "law: no machine is deleted by count"
     SLOWLY = "law: orphans go slowly"
     ENDS = "law: a request always ends"
     STAYS = "law: a terminal answer stays"

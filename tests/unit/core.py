@@ -103,7 +103,7 @@ def ended(
 
 
 def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
-    """What became of the slots of a memory since a former one."""
+    """Return the changes of the slots of a memory since a former memory."""
     if former is None or now is None:
         return []
     before = {one.name: one for _, one in former.slots}

@@ -51,7 +51,7 @@ Reading = tuple[Machine, Ending | None]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Provisioner and pool, which make a pod ours (law: nothing is deleted by count). Both are valid label values."""
+    """Provisioner and pool, which make a pod ours (law: no machine is deleted by count). Both are label values."""
 
     provisioner: str
     pool: str

@@ -107,7 +107,7 @@ class MigBackend(GroupInspection):
 
         Success means that the group accepted the delete, does not have this instance, or already deletes it.
         """
-        # Only names of our shape and adopted machines are deleted (law: nothing is deleted by count).
+        # Only names of our shape and adopted machines are deleted (law: no machine is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.is_adopted or self._project.is_ours(delete.name)}
         outcomes = [Outcome(delete) for delete in deletes if delete.name not in ours]
         if not ours or not may_start():

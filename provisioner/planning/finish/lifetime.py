@@ -1,7 +1,7 @@
 """Lifetimes: HF is asked to return old machines and machines with a known end, a few at a time.
 
 A machine is old if it has outlived its template's ``max_lifetime_seconds``. HF returns the machine when it is idle, so
-new images are rolled out and no job is killed. Until then the machine runs (law: nothing is deleted by count).
+new images are rolled out and no job is killed. Until then the machine runs (law: no machine is deleted by count).
 """
 
 from __future__ import annotations

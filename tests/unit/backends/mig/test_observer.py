@@ -78,7 +78,7 @@ def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(wat
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One member was abandoned and another made, so that the number is the same and the old instance still runs."""
+    """After a member was abandoned and another was made, the number is the same and the old instance still runs."""
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
     watch.cloud.mig.resize(2)
