@@ -188,7 +188,7 @@ def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     signal.signal(signal.SIGTERM, before)
     [kept] = directories(tmp_path)
     output = "".join(capsys.readouterr().out.split())
-    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in output
+    assert "Thestepfailed:notemplates.Logsandstatearekeptin" in output
     assert kept in output
     assert (tmp_path / kept / "log" / "run.log").exists()
 
