@@ -76,7 +76,7 @@ def mount_of(path: str, lines: list[str]) -> Mount:
     return best
 
 
-def way_to(path: str) -> Iterator[CheckResult]:
+def check_searchable(path: str) -> Iterator[CheckResult]:
     """Find the first directory above the path, or above its target by links, that this user may not search.
 
     Files below such a directory seem not to exist.
@@ -92,7 +92,7 @@ def way_to(path: str) -> Iterator[CheckResult]:
             return
 
 
-def scripts_run(directory: str, lines: list[str]) -> CheckResult:
+def check_executable(directory: str, lines: list[str]) -> CheckResult:
     """Check that files in the directory can be executed."""
     mount = mount_of(directory, lines)
     if "noexec" in mount.options:
@@ -103,7 +103,7 @@ def scripts_run(directory: str, lines: list[str]) -> CheckResult:
     return fine(f"{directory}: scripts can be run from here")
 
 
-def labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
+def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check the SELinux label of each path's target, if SELinux enforces. ``paths``: the expected type by path."""
     if _get_output("getenforce") != "Enforcing":
         return
@@ -164,7 +164,7 @@ NFS_OPTIONS = "lookupcache=none,actimeo=0"
 TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
-def filesystem(directory: str) -> Iterator[CheckResult]:
+def check_filesystem(directory: str) -> Iterator[CheckResult]:
     """Check that the state directory's file system has the properties that scripts and loop rely on."""
     yield state_mount(directory, mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")

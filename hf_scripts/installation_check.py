@@ -70,19 +70,19 @@ def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]
     except DirectoryError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its configuration")
         return
-    barred = [result for path in (conf, state, log_path) if path for result in host_checks.way_to(path)]
+    barred = [result for path in (conf, state, log_path) if path for result in host_checks.check_searchable(path)]
     yield from barred
     if barred:
         return
-    yield host_checks.scripts_run(HERE, host_checks.mounts())
-    yield from host_checks.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
+    yield host_checks.check_executable(HERE, host_checks.mounts())
+    yield from host_checks.check_selinux_labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
     yield from _check_configuration(conf, directories.environment)
     yield _check_log(log_path)
     yield from host_checks.check_expiry(directories.environment)
     usable = list(_check_state_directory(state))
     yield from usable
     if all(result.fine for result in usable):
-        yield from host_checks.filesystem(state)
+        yield from host_checks.check_filesystem(state)
         yield from _both_users(state, loop_user)
         yield from _check_state_files(StateDir(state), name)
         yield from _loop(StateDir(state))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from provisioner import interrupts
+from provisioner import process_end
 from provisioner.optional_packages import MissingExtra, extra, require_packages
 
 
 def main() -> None:
     """Run the command line; end the process with the exit code of ``cli``, or 130 after Ctrl-C."""
-    interrupts.follow()
-    code: object = interrupts.INTERRUPTED
+    process_end.follow()
+    code: object = process_end.INTERRUPTED
     try:
         with require_packages(extra("loop")):
             from provisioner.commands import cli
@@ -29,7 +29,7 @@ def main() -> None:
     except OSError:  # The disk is full, or the reader of a pipe has ended.
         code = code or 1
     # Python's own exit would wait for threads that wait for clouds, and interrupt other threads at work.
-    interrupts.end(code if isinstance(code, int) else 0)
+    process_end.end(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

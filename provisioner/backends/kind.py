@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from provisioner.backends import Backend, MachineSize
 from provisioner.hostfactory.provider_config import ProviderConfig
 from provisioner.hostfactory.templates import Template
-from provisioner.schema.pool import Pool, Site
+from provisioner.schema.setting_types import Pool, Site
 from provisioner.schema.validation import Problem
 
 SomePool = TypeVar("SomePool", bound=Pool)

@@ -17,7 +17,7 @@ from provisioner.backends.kind import Kind
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.model import ErrorClass
 from provisioner.optional_packages import require_packages
-from provisioner.schema.pool import Pool, Site
+from provisioner.schema.setting_types import Pool, Site
 
 GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""

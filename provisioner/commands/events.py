@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
-from provisioner.interrupts import Latch
+from provisioner.process_end import Latch
 from provisioner.settings.definitions import Events
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from provisioner.backends import Backend, BackendError, Severity
 from provisioner.backends.registry import longest_call, make_backends
 from provisioner.commands.observe_pools import live_findings
 from provisioner.commands.shared_options import FINE
-from provisioner.interrupts import INTERRUPTED, end
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, relax_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, LossCause
 from provisioner.optional_packages import extra, require_packages
+from provisioner.process_end import INTERRUPTED, end
 from provisioner.settings.reload import Configuration
 from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import EventMetrics, Metrics
-from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
+from provisioner.telemetry.status_page import StatusPage
 from provisioner.telemetry.timed_backend import TimedBackend
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from provisioner.names import get_prefix
 from provisioner.planning.core.slots import find_slot, get_boot_deadline
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.brake_release import get_loop_time, release_fields
+from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import format_local_time, format_pool_line, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import loop_document, read_script_calls, silence_message

@@ -19,7 +19,7 @@ from provisioner.state import file_recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.file_recovery import Recovery
-from provisioner.telemetry.brake_release import release_fields
+from provisioner.telemetry.brake_release_forecast import release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.status_inputs import read_script_calls
 

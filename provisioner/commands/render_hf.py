@@ -10,7 +10,7 @@ from pathlib import Path
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
 from provisioner.hostfactory.provider_config import Directories
-from provisioner.interrupts import interruptible
+from provisioner.process_end import interruptible
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

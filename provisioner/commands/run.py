@@ -10,7 +10,7 @@ import sys
 import time
 
 from provisioner.commands.shared_options import FINE, PROBLEM, add_shared, config_file, state_directory
-from provisioner.interrupts import INTERRUPTED, end
+from provisioner.process_end import INTERRUPTED, end
 from provisioner.settings.definitions import Settings
 from provisioner.state.protocols import State
 

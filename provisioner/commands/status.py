@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
 from provisioner.commands.status_text import printed
-from provisioner.interrupts import interruptible
+from provisioner.process_end import interruptible
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.status_filter import narrow_status

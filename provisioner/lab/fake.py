@@ -34,7 +34,7 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.optional_packages import extra
-from provisioner.schema.pool import DurationOrZero, Pool, Site
+from provisioner.schema.setting_types import DurationOrZero, Pool, Site
 from provisioner.schema.validation import Expects, Problem
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]

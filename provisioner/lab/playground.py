@@ -21,7 +21,7 @@ import requests
 
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.hostfactory.provider_config import SCRIPTS
-from provisioner.interrupts import deferred_interrupts, interruptible
+from provisioner.process_end import deferred_interrupts, interruptible
 
 CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"

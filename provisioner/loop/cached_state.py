@@ -92,7 +92,7 @@ class CachedIntent:
         self._state.forget_polls(ids)
         return self._state.intent.remove(ids)
 
-    def warn_writers(self, generation: int) -> None:
+    def record_generation(self, generation: int) -> None:
         """Record in intent's lock file the generation that memory has read, so that writers refuse an older file.
 
         Otherwise each write to an older file would raise its generation until it seems current. Raises StateError.

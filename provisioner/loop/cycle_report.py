@@ -102,10 +102,10 @@ class CycleReport:
     @property
     def snapshots(self) -> Mapping[str, Snapshot]:
         """Return the snapshots that may be acted upon (law: a failed observation is not an empty observation)."""
-        return {name: observation for name, observation in self.shown.items() if name not in self.distrusted}
+        return {name: observation for name, observation in self.own_snapshots.items() if name not in self.distrusted}
 
     @property
-    def shown(self) -> Mapping[str, Snapshot]:
+    def own_snapshots(self) -> Mapping[str, Snapshot]:
         """Return the snapshots of the pools' own places, including snapshots distrusted for a mass loss."""
         unseen = self.unseen
         return {
@@ -135,7 +135,7 @@ class CycleReport:
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted
             else snapshot.problems
-            for name, snapshot in self.shown.items()
+            for name, snapshot in self.own_snapshots.items()
         }
 
 

@@ -29,7 +29,7 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
-from provisioner.planning.core.create_window import get_pending_limit
+from provisioner.planning.core.window_and_backoff import get_pending_limit
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
 from provisioner.state.journal import format_time

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.backends import Backend
-from provisioner.interrupts import Latch
 from provisioner.loop.announced_ends import Notices
 from provisioner.loop.batch_threads import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
@@ -22,6 +21,7 @@ from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, ObservationFailed
+from provisioner.process_end import Latch
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 

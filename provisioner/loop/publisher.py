@@ -97,7 +97,7 @@ class Publisher:
         reported, self._reported = self._reported, []
         return reported
 
-    def superseded(self, before: Memory, draft: Draft) -> Set[str]:
+    def settle_revised_answers(self, before: Memory, draft: Draft) -> Set[str]:
         """Settle revised terminal answers before the revision is recorded or acted upon.
 
         Return the ids whose former answer a script has settled first: HF has got that answer, or is about to, so that
@@ -106,4 +106,4 @@ class Publisher:
         revised = answers.find_revised(before, draft)
         if revised:
             self._check()
-        return {id_ for id_, new in revised.items() if not self._state.terminal_answers.claim(id_, new.text)}
+        return {id_ for id_, new in revised.items() if not self._state.terminal_answers.settle_revised(id_, new.text)}

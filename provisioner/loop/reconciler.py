@@ -32,10 +32,10 @@ from provisioner.model import (
     ReturnRecord,
     Snapshot,
 )
-from provisioner.planning.collect.orphans import release_brake
+from provisioner.planning.cleanup.orphans import release_brake
 from provisioner.planning.finish.returns import find_names_to_query
 from provisioner.planning.observe.call_outcomes import apply_outcomes
-from provisioner.planning.plan import World, apply_inputs, decide, is_fresh, make_plan, make_trim
+from provisioner.planning.plan import PlanInputs, apply_inputs, decide, is_fresh, make_plan, make_trim
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.protocols import State
 
@@ -104,7 +104,7 @@ class Reconciler:
             if plan is not None:
                 self._act(plan)
                 lock_wait = self._intent.forget(plan.forget)
-                self._intent.warn_writers(plan.memory.generation)
+                self._intent.record_generation(plan.memory.generation)
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
@@ -149,7 +149,9 @@ class Reconciler:
         intent = self._load(observations, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, observations, self._hf_activity.read(now, intent), wall=self._clock.wall(), holds=holds)
+        world = PlanInputs(
+            intent, observations, self._hf_activity.read(now, intent), wall=self._clock.wall(), holds=holds
+        )
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
@@ -225,9 +227,9 @@ class Reconciler:
         inputs = (id(self.memory), _activity_key(activity, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due_at:
             return None
-        world = World(intent, observations, activity, busy, self._clock.wall(), holds)
+        world = PlanInputs(intent, observations, activity, busy, self._clock.wall(), holds)
         draft = apply_inputs(world, self.memory, self.limits, now)
-        if answered_ids := self._publisher.superseded(self.memory, draft) - activity.read_ids:
+        if answered_ids := self._publisher.settle_revised_answers(self.memory, draft) - activity.read_ids:
             activity = self._hf_activity.add_reported(answered_ids)
             world = replace(world, activity=activity)
             draft = apply_inputs(world, self.memory, self.limits, now)

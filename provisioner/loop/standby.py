@@ -7,9 +7,9 @@ import os
 import socket
 from collections.abc import Mapping
 
-from provisioner.interrupts import Latch
 from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Memory
+from provisioner.process_end import Latch
 from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
 

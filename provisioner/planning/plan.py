@@ -13,9 +13,9 @@ from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memor
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import interleave_templates, order_requests
 from provisioner.planning.allocate.machine_requests import request_machines
-from provisioner.planning.collect.cleanup import delete_closed
-from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
-from provisioner.planning.collect.records import ingest, trim
+from provisioner.planning.cleanup.delete_closed import delete_closed
+from provisioner.planning.cleanup.orphans import find_orphans, find_unlisted, open_unrecorded_slots
+from provisioner.planning.cleanup.request_records import ingest_requests, trim_records
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.usage import count_usage
 from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_reported
@@ -28,7 +28,7 @@ from provisioner.planning.report.unmet import find_unmet
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PlanInputs:
     """Inputs of a plan besides memory and limits."""
 
     intent: Intent
@@ -43,12 +43,12 @@ class World:
     """Current holds."""
 
 
-def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
+def make_plan(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Plan:
     """Return the plan of one cycle. ``Plan.memory`` is ``memory`` itself if it did not change."""
     return decide(apply_inputs(world, memory, limits, now), world)
 
 
-def apply_inputs(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
+def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Draft:
     """Return a draft after observations, HF's activity, returns and cancels. It requests no machine.
 
     Terminal answers that the draft revises have to be settled before ``decide``, which revises no other answer.
@@ -59,21 +59,21 @@ def apply_inputs(world: World, memory: Memory, limits: Limits, now: float) -> Dr
         if isinstance(observation, Snapshot) and is_fresh(observation, limits, now)
     }
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
-    ingest(draft, world.intent)
+    ingest_requests(draft, world.intent)
     judge_snapshots(draft)
     reconcile(draft)
     open_unrecorded_slots(draft)
     # Reported answers come before returns, because HF may know a machine only from the terminal answer.
     note_reported(draft, world.activity)
-    settle_returns(draft, world.busy | draft.stopped)
+    settle_returns(draft, world.busy | draft.stopped_pools)
     cancel_unpolled(draft, world.activity)
     cancel_asked(draft)
     return draft
 
 
-def decide(draft: Draft, world: World) -> Plan:
+def decide(draft: Draft, world: PlanInputs) -> Plan:
     """Return the plan: machines to request, deadlines, orphans, leftovers, usage and retention."""
-    busy = world.busy | draft.stopped
+    busy = world.busy | draft.stopped_pools
     capacity = Capacity(draft, busy)
     order = order_requests(draft.records())
     for id_ in order:
@@ -90,14 +90,14 @@ def decide(draft: Draft, world: World) -> Plan:
     find_unlisted(draft, world.activity)
     delete_closed(draft, busy)
     count_usage(draft)
-    trim(draft, world.intent, world.activity)
+    trim_records(draft, world.intent, world.activity)
     return Plan(
         memory=draft.memory(),
         creates=interleave_templates(draft.creates),
         deletes=tuple(draft.deletes),
         transitions=draft.transitions,
         windows=draft.window_changes,
-        new_records=tuple(draft.asked),
+        new_records=tuple(draft.newly_read),
         deferrals=draft.deferrals,
         deferred=draft.deferred,
         unmet=unmet,
@@ -111,7 +111,7 @@ def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limi
     """Return a plan that only removes records from the files. It uses no snapshot and has no actions."""
     draft = Draft(memory, {}, limits, now)
     note_reported(draft, activity)
-    trim(draft, intent, activity)
+    trim_records(draft, intent, activity)
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 
 

@@ -14,7 +14,7 @@ from provisioner import model
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import HOUR, Limits, OrphanLimits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.pool import (
+from provisioner.schema.setting_types import (
     Compute,
     Duration,
     DurationOrZero,

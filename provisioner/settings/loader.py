@@ -15,7 +15,7 @@ from provisioner.backends.kind import Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError
-from provisioner.schema.pool import Pool
+from provisioner.schema.setting_types import Pool
 from provisioner.schema.validation import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from provisioner.backends.kind import Kind
-from provisioner.schema.pool import LABEL_VALUE, Pool
+from provisioner.schema.setting_types import LABEL_VALUE, Pool
 from provisioner.schema.validation import Section, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from provisioner.state.loop_lock import LoopLock
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory_file import MemoryStore
-    from provisioner.state.poll_markers import Announced, Inventory, ReportedAnswers, Seen
+    from provisioner.state.poll_markers import Inventory, ReportedAnswers, Seen, ShownMaxNumbers
     from provisioner.state.protocols import ScriptState, State
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
@@ -78,7 +78,7 @@ class StateFiles:
     seen: Seen = _part("poll_markers", "Seen", "seen")
     terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
     inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
-    announced: Announced = _part("poll_markers", "Announced", ANNOUNCED_FILE)
+    announced: ShownMaxNumbers = _part("poll_markers", "ShownMaxNumbers", ANNOUNCED_FILE)
     heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
@@ -251,7 +251,7 @@ class StateDir(StateFiles):
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
                 # Settled before it is printed, so that every later call prints the same even if other files are lost.
-                answers[id_] = Answer(self.terminal_answers.tell(id_, answer.text), ended=True)
+                answers[id_] = Answer(self.terminal_answers.settle_reported(id_, answer.text), ended=True)
         return Polled(answers, self.heartbeat.silent_seconds_until(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
@@ -298,7 +298,7 @@ class StateDir(StateFiles):
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record the maxNumbers that HF is shown; return them and the path of the record.
 
-        Raises as ``Announced.read`` and ``Announced.write``.
+        Raises as ``ShownMaxNumbers.read`` and ``ShownMaxNumbers.write``.
         """
         before = self.announced.read()
         from provisioner.hostfactory.templates import get_higher

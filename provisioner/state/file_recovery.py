@@ -305,7 +305,7 @@ def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
         for id_ in plan.kept:  # HF may have had these machines for long, and will not poll their request again
-            state.terminal_answers.assume(id_)
+            state.terminal_answers.assume_reported(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
     return tuple(moved)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
-from provisioner.state.codec import RecordError, decode, encode
 from provisioner.state.database import Tables, generation_of
 from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.state.locks import DataLock
+from provisioner.state.record_format import RecordError, decode, encode
 from provisioner.state.state_file import StateFile
 
 Change = Callable[[Holds], Holds]

@@ -62,7 +62,7 @@ class IntentFile(StateFile):
 
     def read(self) -> Intent:
         """Return all of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
-        from provisioner.state.codec import RecordError, decode_intent
+        from provisioner.state.record_format import RecordError, decode_intent
 
         try:
             return decode_intent(self.load())
@@ -198,7 +198,7 @@ class IntentStore(IntentFile):
         generation that is known besides the lock file. Raises StateMissing, StateTooNew, StateUnwritable or
         LockTimeout.
         """
-        from provisioner.state.codec import intent_documents
+        from provisioner.state.record_format import intent_documents
 
         self._check_directory()
         with DataLock(self.lock_path) as lock:
@@ -212,7 +212,7 @@ class IntentStore(IntentFile):
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
         """Return the current tables without the rows that cannot be read, which stay in the copy that is kept."""
-        from provisioner.state.codec import readable_rows
+        from provisioner.state.record_format import readable_rows
 
         try:
             tables = self.load()

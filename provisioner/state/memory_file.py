@@ -10,10 +10,10 @@ from typing import Any
 
 from provisioner.model import Memory, RequestRecord, ReturnRecord, Slot, UsageTotals
 from provisioner.names import SLOT_DIGITS
-from provisioner.state.codec import Decode, Document, RecordError, Tables, decode, encode
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateMissing
 from provisioner.state.locks import DataLock
+from provisioner.state.record_format import Decode, Document, RecordError, Tables, decode, encode
 from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12

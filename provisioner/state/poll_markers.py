@@ -118,7 +118,7 @@ def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
     return document
 
 
-class Announced:
+class ShownMaxNumbers:
     """``announced.json``: the highest maxNumber of each template that HF was shown.
 
     HF hangs if it is shown a lower maxNumber while it runs (docs/hostfactory.md: maxNumber never sinks).
@@ -179,7 +179,7 @@ class ReportedAnswers:
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None
 
-    def tell(self, id_: str, text: str) -> str:
+    def settle_reported(self, id_: str, text: str) -> str:
         """Settle the answer that is about to be printed; return it, or the answer that was settled before.
 
         Durable on return. Raises StateUnreadable, StateUnwritable or StateStale.
@@ -192,7 +192,7 @@ class ReportedAnswers:
                 return text
         raise AssertionError("unreachable: the tries end with an error")
 
-    def claim(self, id_: str, text: str) -> bool:
+    def settle_revised(self, id_: str, text: str) -> bool:
         """Settle the answer that replaces a published answer; return False if HF was given an answer or may have been.
 
         Durable on return. Raises as ``tell``.
@@ -204,7 +204,7 @@ class ReportedAnswers:
                 return True
         raise AssertionError("unreachable: the tries end with an error")
 
-    def assume(self, id_: str) -> None:
+    def assume_reported(self, id_: str) -> None:
         """Assume that HF has the answer.
 
         HF may have had the machines for long, and will not ask again. Raises as ``tell``.

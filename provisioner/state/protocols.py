@@ -136,7 +136,7 @@ class TerminalAnswers(Protocol):
     def settled(self, id_: str) -> Answer | None:
         """Return the settled answer; None while the answer may still change."""
 
-    def claim(self, id_: str, text: str) -> bool:
+    def settle_revised(self, id_: str, text: str) -> bool:
         """Settle the answer that replaces a published one; return False if HF was given an answer or may have been."""
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import get_higher
 from provisioner.state.atomic import create_whole, read_whole, remove, replace, stat_file, sync_directory
-from provisioner.state.codec import RecordError, decode_intent
 from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.dump_format import ADVICE, Dump
@@ -37,6 +36,7 @@ from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import make_shared_directory
 from provisioner.state.memory_file import MemoryCodec
 from provisioner.state.poll_markers import numbers_in
+from provisioner.state.record_format import RecordError, decode_intent
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 

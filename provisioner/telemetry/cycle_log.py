@@ -199,7 +199,7 @@ class RefusalLog:
         """Count and log the refusals of one cycle. The first cycle counts waiting machines and no earlier refusal."""
         if report.memory is None:
             return
-        self._snapshots |= report.shown
+        self._snapshots |= report.own_snapshots
         if report.plan is not None or report.transitions or not self._has_recorded:
             self._count_refusals(report, report.memory)
         self._log_refusals(report.now)

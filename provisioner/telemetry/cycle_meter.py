@@ -187,7 +187,7 @@ class UsageMeter:
         memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
-        self._observed |= {observation.pool: observation.began_at for observation in report.shown.values()}
+        self._observed |= {observation.pool: observation.began_at for observation in report.own_snapshots.values()}
         if now < self._summed + SUM_SECONDS:
             return
         self._summed = now

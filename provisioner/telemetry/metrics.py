@@ -29,7 +29,7 @@ from provisioner.model import (
     Phase,
     RequestStatus,
 )
-from provisioner.telemetry.metric_families import CONFIGURED, CountedTable, Group, Metric, Table, timed
+from provisioner.telemetry.metric_collectors import CONFIGURED, CountedTable, Group, Metric, Table, timed
 
 Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

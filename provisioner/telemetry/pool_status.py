@@ -20,10 +20,10 @@ from provisioner.model import (
     Snapshot,
     Unmet,
 )
-from provisioner.state.codec import RecordError, decode, encode
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.protocols import State
+from provisioner.state.record_format import RecordError, decode, encode
 
 if TYPE_CHECKING:
     from provisioner.loop.cycle_report import CycleReport
@@ -139,7 +139,7 @@ class PoolStatusWriter:
             configuration=self._configuration,
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.is_paused)),
-            orphans=self._locate_orphans(report.memory, report.shown),
+            orphans=self._locate_orphans(report.memory, report.own_snapshots),
             limits=limits,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
@@ -188,7 +188,7 @@ class PoolStatusWriter:
         self._deletes = {
             (pool, name): refusal
             for (pool, name), refusal in self._deletes.items()
-            if pool not in report.shown or name in report.shown[pool].machines
+            if pool not in report.own_snapshots or name in report.own_snapshots[pool].machines
         }
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:

@@ -117,7 +117,7 @@ class LoopHealth:
 def _pool_facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
     if pool in report.unseen:
         return report.unseen[pool].log_fields
-    return {**report.shown[pool].log_fields, "problems": list(report.problems[pool])}
+    return {**report.own_snapshots[pool].log_fields, "problems": list(report.problems[pool])}
 
 
 def _format_unseen(report: CycleReport) -> str:

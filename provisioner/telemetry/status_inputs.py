@@ -13,7 +13,7 @@ from provisioner.model import Intent, Memory, format_utc
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
-from provisioner.telemetry.brake_release import ScriptCalls
+from provisioner.telemetry.brake_release_forecast import ScriptCalls
 from provisioner.telemetry.holds import current_holds
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import Document, format_duration, format_local_time

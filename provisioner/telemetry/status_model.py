@@ -25,7 +25,7 @@ from provisioner.model import (
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.state.marker_files import UNSEEN
-from provisioner.telemetry.brake_release import get_loop_time, release_fields
+from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.config_drift import format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
@@ -116,7 +116,7 @@ class StatusModel:
         return not (unseen or aside or self.alarms or self.brake)
 
     @property
-    def short(self) -> int:
+    def unmet_machines(self) -> int:
         """Return the number of machines that open requests miss for a reason that needs attention."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 

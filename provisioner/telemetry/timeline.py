@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from provisioner.model import Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
 from provisioner.names import get_prefix, get_request_id
 from provisioner.state.journal import Line
-from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, format_order, read_facts, sentences
+from provisioner.telemetry.timeline_sentences import FEW, Fact, Sentence, format_order, read_facts, sentences
 
 
 class Kind(StrEnum):

@@ -17,7 +17,7 @@ import yaml
 
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError, load_config, read_json
-from provisioner.schema.pool import Pool
+from provisioner.schema.setting_types import Pool
 from provisioner.schema.validation import ConfigError, Problem, quoted, read_mapping
 from provisioner.settings import loader
 from provisioner.tools.file_placement import Rendered

@@ -26,7 +26,7 @@ from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, format_time
 from provisioner.telemetry.machine_plots import SAMPLE_SECONDS, Samples, points
-from provisioner.telemetry.page import StatusPage
+from provisioner.telemetry.status_page import StatusPage
 from tests.bench.bench_explain import REFUSED, Line, life, size_of
 from tests.bench.bench_status import REQUESTS, grid, leave
 

@@ -38,7 +38,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.planning.plan import World, make_plan
+from provisioner.planning.plan import PlanInputs, make_plan
 from provisioner.state.directory import StateDir
 from tests.support.inline_actors import InlineActors
 from tests.support.stores import add_return
@@ -112,16 +112,16 @@ def measure(slots: int) -> dict[str, float]:
     """Return CPU seconds of each kind of plan."""
     intent, limits, empty = scene(slots)
     fresh = Memory("demo")
-    first = World(intent, {"pool": empty})
+    first = PlanInputs(intent, {"pool": empty})
     opened = make_plan(first, fresh, limits, 1000.0)
     assert len(opened.creates) == slots
     full = running(opened)
-    steady = World(intent, {"pool": full})
+    steady = PlanInputs(intent, {"pool": full})
     settled = make_plan(steady, opened.memory, limits, 1002.0).memory
     some = dict(full.machines)
     for name in list(some)[:100]:
         del some[name]
-    changed = World(intent, {"pool": replace(full, machines=some)})
+    changed = PlanInputs(intent, {"pool": replace(full, machines=some)})
     return {
         COPY: timed(lambda: copied(settled)),
         "open all": timed(lambda: make_plan(first, fresh, limits, 1000.0)),

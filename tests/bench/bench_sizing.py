@@ -106,7 +106,7 @@ def stored(machines: int) -> tuple[int, float]:
         document = {"template": "T1", "count": MACHINES, "created_wall": 1.0}
         state.intent.add({"requests": dict.fromkeys(ids, document)}, create_for="demo")
         for id_ in ids:
-            state.terminal_answers.tell(id_, answers[id_].text)
+            state.terminal_answers.settle_reported(id_, answers[id_].text)
         began = time.perf_counter()
         state.memory.write(Memory("demo", requests=records))
         state.status.write(answers, {})

@@ -16,8 +16,8 @@ from typing import Any
 
 import requests
 
-from provisioner.interrupts import deferred_interrupts
 from provisioner.lab.playground import CALL_SECONDS, CONFIG, INSTANCE, Playground
+from provisioner.process_end import deferred_interrupts
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from tests.chaos.ledger import PREFIX, PROVISIONER

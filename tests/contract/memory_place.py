@@ -7,7 +7,7 @@ from typing import Any
 from provisioner.backends.kind import Kind
 from provisioner.lab.fake import FakeBackend
 from provisioner.model import ErrorClass, Failure
-from provisioner.schema.pool import Site
+from provisioner.schema.setting_types import Site
 from tests.contract.places import PREFIX, Place
 from tests.support.steered_place import steered
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.entries import instance_url
+from provisioner.backends.mig.compute_fields import instance_url
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.cloud import Conditions

@@ -119,7 +119,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
         lambda state: state.terminal_answers.settled(ENDED),
         lambda state: state.terminal_answers.ids(),
         lambda state: state.terminal_answers.answers(),
-        lambda state: state.terminal_answers.claim(ENDED, "{}"),
+        lambda state: state.terminal_answers.settle_revised(ENDED, "{}"),
     ),
     "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped()),
 }

@@ -21,7 +21,7 @@ from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create
-from provisioner.schema.pool import Site as Identity
+from provisioner.schema.setting_types import Site as Identity
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import Site, template

@@ -70,7 +70,7 @@ ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
     ],
 )
 def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
-    assert host_checks.scripts_run("/opt/p/hf_scripts", lines).fine is verdict
+    assert host_checks.check_executable("/opt/p/hf_scripts", lines).fine is verdict
 
 
 # --- directories ------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 
 def way_findings(path: Path) -> list[str]:
     """Return the findings for a user without rights."""
-    program = f"from hf_scripts import host_checks; print(*host_checks.way_to({str(path)!r}), sep='\\n')"
+    program = f"from hf_scripts import host_checks; print(*host_checks.check_searchable({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
@@ -88,7 +88,7 @@ def way_findings(path: Path) -> list[str]:
         os.setgroups([])
         os.setresgid(UNPRIVILEGED_USER, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
         os.setresuid(UNPRIVILEGED_USER, UNPRIVILEGED_USER, UNPRIVILEGED_USER)
-        os.write(writer, "\n".join(map(str, host_checks.way_to(str(path)))).encode())
+        os.write(writer, "\n".join(map(str, host_checks.check_searchable(str(path)))).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as output:
@@ -166,15 +166,15 @@ def test_where_selinux_does_not_enforce_labels_are_not_looked_at(
 ) -> None:
     monkeypatch.setenv("PATH", selinux(tmp_path / "bin", "Permissive", {str(tmp_path): "user_home_t"}))
 
-    assert list(host_checks.labels({str(tmp_path): "var_lib_t"})) == []
+    assert list(host_checks.check_selinux_labels({str(tmp_path): "var_lib_t"})) == []
 
 
 def test_a_file_system_whose_locks_no_other_process_sees_is_to_be_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (good,) = [str(one) for one in host_checks.filesystem(str(tmp_path)) if "locks of one process" in one.text]
+    (good,) = [str(one) for one in host_checks.check_filesystem(str(tmp_path)) if "locks of one process" in one.text]
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
-    (bad,) = [str(one) for one in host_checks.filesystem(str(tmp_path)) if "locks of one process" in one.text]
+    (bad,) = [str(one) for one in host_checks.check_filesystem(str(tmp_path)) if "locks of one process" in one.text]
     assert good == f"fine: {tmp_path}: locks of one process are seen by another"
     assert bad.startswith(
         f"fix: {tmp_path}: this check failed: locks of one process are seen by another: mount it without nolock"

@@ -25,13 +25,13 @@ WAIT = 60.0
 
 BEGIN = """
 import os
-from provisioner import __main__, interrupts
-ignore_signals = interrupts.ignore_signals
+from provisioner import __main__, process_end
+ignore_signals = process_end.ignore_signals
 def last():
     ignore_signals()
     os.write(2, b"follows no more\\n")
-interrupts.ignore_signals = last
-interrupts.follow()
+process_end.ignore_signals = last
+process_end.follow()
 os.write(2, b"follows\\n")
 __main__.main()
 """

@@ -14,7 +14,7 @@ SECONDS = 60.0
 
 AT_EACH_LINE = """
 import signal, sys
-from provisioner.interrupts import Latch
+from provisioner.process_end import Latch
 from provisioner.loop.wakeups import Wake, Wakeups
 
 def set_latch():

@@ -55,12 +55,12 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("kubernetes", {f"provisioner.backends.gke.{name}" for name in ("credentials", "login", "pod_fields")}),
         ("google.cloud.compute_v1", set()),
         ("google.cloud.pubsub_v1", {"provisioner.backends.pubsub_events", "provisioner.backends.pubsub_subscription"}),
-        ("jinja2", {"provisioner.telemetry.page"}),
+        ("jinja2", {"provisioner.telemetry.status_page"}),
         ("tornado", {"provisioner.telemetry.http_connections"}),
         (
             "prometheus_client",
             {
-                "provisioner.telemetry.metric_families",
+                "provisioner.telemetry.metric_collectors",
                 "provisioner.telemetry.metrics",
                 "provisioner.telemetry.server",
                 "provisioner.commands.loop_service",

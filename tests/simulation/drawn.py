@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, ObservationMode, Template, VirtualPool
-from provisioner.schema.pool import Pool
+from provisioner.schema.setting_types import Pool
 
 Body = dict[str, Any]
 """A scenario, or a part of a scenario, as it stands in YAML."""

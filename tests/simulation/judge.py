@@ -33,7 +33,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import split_name
-from provisioner.planning.collect.orphans import FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.planning.cleanup.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.planning.core.draft import TRANSITIONS
 from provisioner.planning.core.holds import DRAINED, GIVEN_UP
 from provisioner.planning.core.slots import CANCELLED_MESSAGE

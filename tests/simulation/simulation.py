@@ -112,7 +112,7 @@ EXPECTED = ("no space left", "is rebuilt as soon as every pool was observed", "`
 REFUSED = (StateMissing, StateStale, StateUnreadable)
 """The error of a script that exits 1 while a file is lost, cut or an old copy, so that HF calls again."""
 
-WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.forget", "terminal_answers.claim")
+WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.forget", "terminal_answers.settle_revised")
 
 
 def disk_is_full(where: str) -> None:
@@ -606,14 +606,14 @@ class Simulation:
 
         ``meanwhile`` is called once the script has read a terminal answer and not yet settled the answer.
         """
-        tell = ReportedAnswers.tell
+        tell = ReportedAnswers.settle_reported
 
         def slowly(reported: ReportedAnswers, name: str, text: str) -> str:
             meanwhile()
             return tell(reported, name, text)
 
         try:
-            with patch.object(ReportedAnswers, "tell", slowly):
+            with patch.object(ReportedAnswers, "settle_reported", slowly):
                 printed = self._call(commands.get_request_status, {"requests": [{"requestId": id_}]})
         except REFUSED:
             return

@@ -33,8 +33,8 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import TRANSITIONS
-from provisioner.planning.core.holds import in_force
-from provisioner.planning.plan import World, apply_inputs, make_plan
+from provisioner.planning.core.holds import limits_under_holds
+from provisioner.planning.plan import PlanInputs, apply_inputs, make_plan
 from provisioner.planning.report.answers import find_losses, request_answer
 from tests.unit.core import (
     BEFORE,
@@ -147,7 +147,7 @@ ANY_PRESSURE = st.builds(
 
 
 @st.composite
-def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
+def any_situation(draw: st.DrawFn) -> tuple[PlanInputs, Memory]:
     records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
     names = [one.name for each in records for one in each.slots.values()]
     returned = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
@@ -166,10 +166,12 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
         read_ids=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
-    return World(intent_of(remembered), observations, activity, draw(st.frozensets(st.sampled_from("abc")))), remembered
+    return PlanInputs(
+        intent_of(remembered), observations, activity, draw(st.frozensets(st.sampled_from("abc")))
+    ), remembered
 
 
-def usable(world: World) -> set[str]:
+def usable(world: PlanInputs) -> set[str]:
     """Return the pools that may be acted upon."""
     seen = {
         observation.pool
@@ -197,12 +199,12 @@ def there(remembered: Memory, where: str) -> set[str]:
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(world: World, _: Memory, made: Plan) -> None:
+def no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(world: PlanInputs, _: Memory, made: Plan) -> None:
     assert {create.pool for create in made.creates} <= usable(world) - {"c"}
     assert {delete.pool for delete in made.deletes} <= usable(world)
 
 
-def no_cap_is_exceeded(world: World, known: Memory, made: Plan) -> None:
+def no_cap_is_exceeded(world: PlanInputs, known: Memory, made: Plan) -> None:
     new = [create for create in made.creates if create.name not in slots_of(known)]
     for where, count in Counter(create.pool for create in new).items():
         observation = world.observations[where]
@@ -211,7 +213,7 @@ def no_cap_is_exceeded(world: World, known: Memory, made: Plan) -> None:
         assert where != "a" or count <= 3, "max_pending"
 
 
-def only_what_is_closed_or_an_orphan_is_deleted_and_each_once(_: World, __: Memory, made: Plan) -> None:
+def only_what_is_closed_or_an_orphan_is_deleted_and_each_once(_: PlanInputs, __: Memory, made: Plan) -> None:
     slots = slots_of(made.memory)
     assert max(Counter(delete.name for delete in made.deletes).values(), default=0) <= 1
     for delete in made.deletes:
@@ -224,7 +226,9 @@ def only_what_is_closed_or_an_orphan_is_deleted_and_each_once(_: World, __: Memo
     assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
 
 
-def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(_: World, known: Memory, made: Plan) -> None:
+def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(
+    _: PlanInputs, known: Memory, made: Plan
+) -> None:
     assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
     for create in made.creates:
         one = made.memory.requests[create.request].slots[number_of(create.name)]
@@ -235,7 +239,7 @@ def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(_: Wo
         )
 
 
-def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Memory, made: Plan) -> None:
+def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: PlanInputs, known: Memory, made: Plan) -> None:
     for id_, each in made.memory.requests.items():
         before = known.requests[id_]
         assert before.ended is None or each.ended is not None
@@ -251,7 +255,7 @@ def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Me
             assert (changed.name, changed.pool) == (one.name, one.pool)
 
 
-def once_recorded_it_asks_for_nothing_again(world: World, _: Memory, made: Plan) -> None:
+def once_recorded_it_asks_for_nothing_again(world: PlanInputs, _: Memory, made: Plan) -> None:
     kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in made.forget}
     returns = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in made.forget}
     again = replace(world, intent=replace(world.intent, requests=kept, returns=returns))
@@ -262,15 +266,17 @@ def once_recorded_it_asks_for_nothing_again(world: World, _: Memory, made: Plan)
     assert second.deletes == ()
 
 
-def the_same_inputs_make_the_same_plan(world: World, known: Memory, made: Plan) -> None:
+def the_same_inputs_make_the_same_plan(world: PlanInputs, known: Memory, made: Plan) -> None:
     assert make_plan(world, known, THREE, NOW) == made
 
 
-def a_request_past_its_deadline_ends(_: World, __: Memory, made: Plan) -> None:
+def a_request_past_its_deadline_ends(_: PlanInputs, __: Memory, made: Plan) -> None:
     assert all(each.ended is not None or each.deadline_at > NOW for each in made.memory.requests.values())
 
 
-def what_is_decided_revises_no_terminal_answer_that_was_settled_before(world: World, known: Memory, made: Plan) -> None:
+def what_is_decided_revises_no_terminal_answer_that_was_settled_before(
+    world: PlanInputs, known: Memory, made: Plan
+) -> None:
     settled = apply_inputs(world, known, THREE, NOW).requests
     for id_, after in made.memory.requests.items():
         if id_ in known.requests and known.requests[id_].ended is not None:
@@ -295,7 +301,7 @@ ANY = settings(max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize=
 
 @ANY
 @given(any_situation())
-def test_every_plan_keeps_every_rule(situation: tuple[World, Memory]) -> None:
+def test_every_plan_keeps_every_rule(situation: tuple[PlanInputs, Memory]) -> None:
     world, known = situation
     made = make_plan(world, known, THREE, NOW)
     for rule in RULES:
@@ -304,7 +310,7 @@ def test_every_plan_keeps_every_rule(situation: tuple[World, Memory]) -> None:
 
 @ANY
 @given(any_situation(), st.integers(1, 9))
-def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World, Memory], most: int) -> None:
+def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[PlanInputs, Memory], most: int) -> None:
     world, remembered = situation
     requests = {
         id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
@@ -324,9 +330,9 @@ ANY_HOLDS = st.lists(
 
 @ANY
 @given(any_situation(), ANY_HOLDS)
-def test_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory], holds: Holds) -> None:
+def test_no_hold_deletes_and_none_is_overridden(situation: tuple[PlanInputs, Memory], holds: Holds) -> None:
     world, remembered = situation
-    reported = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
+    reported = make_plan(replace(world, holds=holds), remembered, limits_under_holds(THREE, holds), NOW)
     usual = make_plan(world, remembered, THREE, NOW)
     assert not any(holds.against(create.pool) for create in reported.creates)
     assert not {create.request for create in reported.creates} & holds.of_kind(HoldKind.CANCEL).keys()

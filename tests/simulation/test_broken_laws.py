@@ -38,7 +38,7 @@ from provisioner.model import (
 )
 from provisioner.planning import plan
 from provisioner.planning.allocate import capacity
-from provisioner.planning.collect import orphans
+from provisioner.planning.cleanup import orphans
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.finish import returns
 from provisioner.planning.report import answers
@@ -80,7 +80,7 @@ def machine_with(happenings: Collection[str]) -> type[SimulationMachine]:
 
 
 def slot_numbers_are_used_again() -> Break:
-    update = Draft.update
+    update = Draft.update_record
 
     def forgetful(self: Draft, id_: str, **changes: Any) -> None:
         update(self, id_, **{name: value for name, value in changes.items() if name != "next_slot"})
@@ -101,7 +101,7 @@ def memory_is_recorded_a_cycle_late() -> Break:
 def a_failed_observation_is_an_empty_pool() -> Break:
     perceive = reconciler.apply_inputs
 
-    def trusting(world: plan.World, memory: Memory, *rest: Any) -> Draft:
+    def trusting(world: plan.PlanInputs, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
         observations = {
             pool: Snapshot(pool, observation.began_at, {}, asked=names)
@@ -162,7 +162,7 @@ def a_terminal_request_is_opened_again() -> Break:
 
     def reopening(draft: Draft, slot: Slot, verdict: Verdict, **more: Any) -> Slot:
         if verdict is Verdict.LOST:
-            draft.update(slot.request, ended=None, ended_at=None)
+            draft.update_record(slot.request, ended=None, ended_at=None)
         return close(draft, slot, verdict, **more)
 
     return patch.object(Draft, "close", reopening)
@@ -230,7 +230,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
     def rash(draft: Draft, record: RequestRecord) -> None:
         conclude(draft, record)
         if any(slot.verdict is Verdict.FAILED for slot in record.slots.values()):
-            draft.update(record.id, ended=RequestStatus.COMPLETE, ended_at=draft.now)
+            draft.update_record(record.id, ended=RequestStatus.COMPLETE, ended_at=draft.now)
 
     conclude = plan.end_request
     return patch.object(plan, "end_request", rash)
@@ -307,7 +307,7 @@ def what_is_cancelled_is_deleted() -> Break:
     def rash(draft: Draft) -> None:
         cancel_asked(draft)
         for name in draft.holds.of_kind(HoldKind.CANCEL):
-            slot = draft.named(name)
+            slot = draft.find_slot(name)
             if slot is not None and slot.verdict is Verdict.SUCCEEDED:
                 draft.close(slot, Verdict.LOST, reason=DeleteReason.LOST)
 

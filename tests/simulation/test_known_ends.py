@@ -36,7 +36,7 @@ class Week:
         site, now = self.site, self.site.now()
         for id_ in self.requests - site.hf.terminal_answers.ids():
             if site.ended(id_):
-                site.hf.terminal_answers.tell(id_, site.hf.status.read_answers([id_])[id_].text)
+                site.hf.terminal_answers.settle_reported(id_, site.hf.status.read_answers([id_])[id_].text)
         for vm in site.cloud.groups.vms:
             if vm.terminates is not None:
                 self.ends[vm.name] = vm.terminates - site.world.start_wall

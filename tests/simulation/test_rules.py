@@ -14,7 +14,7 @@ from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
 from provisioner.planning.allocate import capacity, machine_requests
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.observe import trust
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -37,9 +37,9 @@ def without(module: Any, name: str, value: object) -> Switch:
 
 
 def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
-    room = create_window.room
+    room = window_and_backoff.room
     patch.setattr(
-        create_window, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes)
+        window_and_backoff, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes)
     )
 
 
@@ -56,13 +56,13 @@ def room_is_like_any_other(patch: pytest.MonkeyPatch) -> None:
 
 RULES = {
     "the window grows by two with each machine that runs": Rule(
-        "step", "t90_running", 384, without(create_window, "GROWTH", 1), 0.25
+        "step", "t90_running", 384, without(window_and_backoff, "GROWTH", 1), 0.25
     ),
     "what failed keeps its room until the round is over": Rule(
         "crash-loop", "created", 130, every_failure_frees_room, 1.0
     ),
     "a round is a hundred results at most": Rule(
-        "observation-old", "created", 610, without(create_window, "ROUND", 10**6)
+        "observation-old", "created", 610, without(window_and_backoff, "ROUND", 10**6)
     ),
     "where there is no room the next pool is asked at once": Rule(
         "stockout-first", "t90", 420, each_place_seems_to_have_room, 0.5

@@ -175,7 +175,7 @@ class Bench:
     def hears(self, id_: str) -> None:
         """Poll the ended requests, as HF does."""
         self.state.seen.touch(id_)
-        self.state.terminal_answers.tell(id_, self.answer(id_))
+        self.state.terminal_answers.settle_reported(id_, self.answer(id_))
 
     def answer(self, id_: str) -> str:
         answer = self.state.status.read_answers([id_]).get(id_)

@@ -16,7 +16,7 @@ from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import format_time
 from provisioner.state.marker_files import UNSEEN, LifeSigns
-from provisioner.telemetry.brake_release import ScriptCalls
+from provisioner.telemetry.brake_release_forecast import ScriptCalls
 from provisioner.telemetry.pool_status import PoolStatus
 from provisioner.telemetry.status_inputs import File, StatusInputs
 from tests.support.parts import alter

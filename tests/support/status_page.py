@@ -34,9 +34,9 @@ from provisioner.settings.definitions import Server as Readers
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.authentication import NO_AUTHENTICATION
 from provisioner.telemetry.machine_plots import SAMPLE_SECONDS, Samples
-from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, StandingRefusal
 from provisioner.telemetry.server import Health, Server
+from provisioner.telemetry.status_page import StatusPage
 from tests.support.stores import add_request
 from tests.unit.core import BEFORE, NOW, running, slot
 

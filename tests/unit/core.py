@@ -40,7 +40,7 @@ from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import order_requests
 from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.plan import World, make_plan
+from provisioner.planning.plan import PlanInputs, make_plan
 from provisioner.planning.report.unmet import find_unmet
 from tests.support.parts import alter, make_slot
 
@@ -240,7 +240,7 @@ def plan(
     holds: Holds = NO_HOLDS,
 ) -> Plan:
     """The plan for a memory whose intent is the one it has read, unless another is given."""
-    world = World(
+    world = PlanInputs(
         intent or intent_of(remembered),
         {one.pool: one for one in observations},
         activity or HfActivity(since=now, last_call_at=now),

@@ -53,7 +53,7 @@ LOOK = """
 import sys
 from hf_scripts import host_checks
 for place in sys.argv[1:]:
-    print(*host_checks.filesystem(place), sep="\\n")
+    print(*host_checks.check_filesystem(place), sep="\\n")
 """
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
 from provisioner.backends.responses import ODD_RESPONSES, json_object
-from provisioner.interrupts import ends_process
 from provisioner.model import ErrorClass
+from provisioner.process_end import ends_process
 
 PLUGIN_SECONDS = 30.0
 """Longest run of a plugin in seconds. It may call a token server, and try again."""

@@ -15,7 +15,7 @@ from provisioner.files.yaml_text import format_read_error
 from provisioner.hostfactory.templates import Template
 from provisioner.model import NEVER
 from provisioner.optional_packages import extra, require_packages
-from provisioner.schema.pool import Site
+from provisioner.schema.setting_types import Site
 from provisioner.schema.validation import Problem
 
 TOO_SHORT = "activeDeadlineSeconds is {:g}, so no pod lives for least_life_seconds ({:g}): lower that setting"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import StringConstraints
 
-from provisioner.schema.pool import (
+from provisioner.schema.setting_types import (
     LABEL_VALUE,
     Duration,
     Endpoint,

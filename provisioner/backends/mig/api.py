@@ -20,7 +20,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.client_connections import MOST_PAGES, PAGE
 from provisioner.backends.google_auth import bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.entries import Json
+from provisioner.backends.mig.compute_fields import Json
 from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock

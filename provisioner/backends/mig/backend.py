@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.call_batch import Call, run_calls
-from provisioner.backends.mig.entries import Member
+from provisioner.backends.mig.compute_fields import Member
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.live_check import GroupInspection
 from provisioner.backends.mig.observer import GroupObserver

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.mig.entries import Entries, Json, Member
-from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed
+from provisioner.backends.mig.compute_fields import Entries, Json, Member
+from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure, Phase
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS

@@ -11,7 +11,7 @@ from provisioner.backends.kind import Kind, Surroundings
 from provisioner.backends.mig.settings import MigPool
 from provisioner.hostfactory.templates import Template
 from provisioner.optional_packages import extra
-from provisioner.schema.pool import Site
+from provisioner.schema.setting_types import Site
 from provisioner.schema.validation import Problem
 
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"

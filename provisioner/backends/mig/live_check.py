@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.entries import Json, zones
+from provisioner.backends.mig.compute_fields import Json, zones
 from provisioner.backends.mig.group_checks import (
     NEEDED,
     autoscaler_findings,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.entries import (
+from provisioner.backends.mig.compute_fields import (
     Entries,
     Json,
     Member,
@@ -25,7 +25,7 @@ from provisioner.backends.mig.entries import (
     zones,
 )
 from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
-from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
+from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import ListResult, Project, SharedList

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
-from provisioner.backends.mig.entries import Json
-from provisioner.backends.mig.instances import PREEMPTION, Observed
+from provisioner.backends.mig.compute_fields import Json
+from provisioner.backends.mig.instance_states import PREEMPTION, Observed
 from provisioner.backends.responses import translated_errors
 from provisioner.model import LossCause, Machine, Phase
 

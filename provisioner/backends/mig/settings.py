@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from provisioner.schema.pool import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
+from provisioner.schema.setting_types import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
 from provisioner.schema.validation import Expects
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"

@@ -17,11 +17,11 @@ from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.entries import Json, Member, read_member
+from provisioner.backends.mig.compute_fields import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import translated_errors
 from provisioner.names import name_pattern
-from provisioner.schema.pool import Compute
+from provisioner.schema.setting_types import Compute
 
 SHARED_PACE_PART = 0.5
 """Part of the pace for which a list also serves other pools, so that pools out of step cost at most one more list."""

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aiohttp import web
 
-from provisioner.interrupts import INTERRUPTED, interruptible
 from provisioner.lab.cloud import control
 from provisioner.lab.cloud.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
 from provisioner.lab.cloud.compute import api as compute_api
@@ -32,6 +31,7 @@ from provisioner.lab.cloud.hang_ups import Handler, forgive
 from provisioner.lab.cloud.kubernetes import api as kubernetes_api
 from provisioner.lab.cloud.kubernetes import kubeconfig as kubeconfigs
 from provisioner.lab.cloud.world import Fault, World
+from provisioner.process_end import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
     from provisioner.lab.cloud.pubsub import Sink

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
-from provisioner.interrupts import INTERRUPTED, interruptible
+from provisioner.process_end import INTERRUPTED, interruptible
 
 if TYPE_CHECKING:
     from provisioner.lab.virtual.parallel_runs import Run

@@ -15,7 +15,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from provisioner.model import Limits
-from provisioner.schema.pool import Cap, Count, Duration, DurationOrZero, OptionalDuration, Pool, Price, Switch, Text
+from provisioner.schema.setting_types import (
+    Cap,
+    Count,
+    Duration,
+    DurationOrZero,
+    OptionalDuration,
+    Pool,
+    Price,
+    Switch,
+    Text,
+)
 from provisioner.schema.validation import Expects, Section
 from provisioner.settings.definitions import CountOrZero, Settings, TemplateSettings
 

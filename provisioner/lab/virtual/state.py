@@ -185,7 +185,7 @@ class VirtualTerminalAnswers:
         self._read: dict[str, str] = {}
         self._claimed: dict[str, str] = {}
 
-    def tell(self, id_: str, text: str) -> str:
+    def settle_reported(self, id_: str, text: str) -> str:
         """Return the text to print: the answer that was settled before, or else this text."""
         return self._read.setdefault(id_, self._claimed.get(id_, text))
 
@@ -199,7 +199,7 @@ class VirtualTerminalAnswers:
         text = self._read.get(id_, self._claimed.get(id_))
         return None if text is None else Answer(text, True)
 
-    def claim(self, id_: str, text: str) -> bool:
+    def settle_revised(self, id_: str, text: str) -> bool:
         if id_ in self._read:
             return False
         self._claimed[id_] = text
@@ -384,7 +384,9 @@ class VirtualState:
             self._polled += 1
             self._polls[id_] = self._polled
             answers[id_] = (
-                Answer(self.terminal_answers.tell(id_, answer.text), True) if answer and answer.ended else answer
+                Answer(self.terminal_answers.settle_reported(id_, answer.text), True)
+                if answer and answer.ended
+                else answer
             )
         self._changed()
         return Polled(answers, None)

@@ -11,7 +11,7 @@ from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.allocate.budget import BudgetLeft
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import lacks_room
 
@@ -122,10 +122,10 @@ class Capacity:
             not limits.is_paused
             and pool in self._draft.snapshots
             and pool not in self.busy
-            and not create_window.is_blocked(current, self._draft.now)
+            and not window_and_backoff.is_blocked(current, self._draft.now)
         )
 
-    def admit(self, slot: Slot, template: str) -> bool:
+    def claim_create(self, slot: Slot, template: str) -> bool:
         """Return whether the pool may be sent the create of an open slot, and count the slot as a probe if it is one.
 
         A pool that is probed gets one create at a time. A probe with an unknown outcome counts already, and may be sent
@@ -147,7 +147,7 @@ class Capacity:
         ``spill_after_seconds``."""
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
-        if create_window.is_pausing(current) and self._draft.now < spill_at:
+        if window_and_backoff.is_pausing(current) and self._draft.now < spill_at:
             self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
@@ -161,7 +161,7 @@ class Capacity:
             return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
-        if create_window.is_blocked(current, draft.now):
+        if window_and_backoff.is_blocked(current, draft.now):
             draft.wake_at(current.retry_at)
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
@@ -171,7 +171,7 @@ class Capacity:
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
-        free = min(create_window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        free = min(window_and_backoff.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if (affordable := self._budget_left.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:

@@ -80,7 +80,7 @@ def _fill(
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
     """Send the create of an open slot that does not run, repeat it, or withdraw the slot for another pool."""
     if slot.submitted_at is None:
-        if capacity.admit(slot, template.id):
+        if capacity.claim_create(slot, template.id):
             _submit(draft, record, slot)
         elif not capacity.is_pausing(slot, template.id):
             capacity.count_closed(slot, template.id)
@@ -125,12 +125,12 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity)
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted_at is not None and draft.snapshots[slot.pool].began_at <= slot.submitted_at:
         draft.wake_at(max(slot.submitted_at, draft.now) + SOON)  # an equal later observation starts no plan
-    elif capacity.admit(slot, record.template):
+    elif capacity.claim_create(slot, record.template):
         _submit(draft, record, slot, again=True)
 
 
 def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
-    draft.put(record.id, slot._replace(submitted_at=draft.now))
+    draft.put_slots(record.id, slot._replace(submitted_at=draft.now))
     draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
 
 
@@ -171,7 +171,7 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
     if not wanted:
         return
     slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
-    draft.put(record.id, *slots)
+    draft.put_slots(record.id, *slots)
     draft.creates += [Create(slot.name, pool, record.template, record.id) for slot in slots]
     capacity.count_opened(slots[0], record.template, len(slots))
 
@@ -190,7 +190,7 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
         lines = [UNTRIED][:numbers]
     if silent := len(wanted) - len(lines):
         message = known.message if lines else f"{failure.error}: {failure.text}"
-        draft.update(record.id, failed_without_slot=known.failed_without_slot + silent, message=message)
+        draft.update_record(record.id, failed_without_slot=known.failed_without_slot + silent, message=message)
         failure = replace(failure, text=f"{failure.text} So {silent + 1:,} machines of the request are not made.")
     if not lines:
         return
@@ -208,7 +208,7 @@ def _new_slots(
     The caller has asked ``count_free_numbers``, so no number has more digits than the field in a name.
     """
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
-    draft.update(record.id, next_slot=first + len(wanted))
+    draft.update_record(record.id, next_slot=first + len(wanted))
     return [
         Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
         for number, tries in enumerate(wanted, first)

@@ -36,8 +36,8 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
-from provisioner.planning.core import create_window
-from provisioner.planning.core.holds import in_force
+from provisioner.planning.core import window_and_backoff
+from provisioner.planning.core.holds import limits_under_holds
 from provisioner.planning.core.slots import find_slot
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
@@ -86,13 +86,13 @@ class Draft:
         self.before = memory
         self.snapshots = snapshots
         """Snapshots that may be acted upon, by pool."""
-        self.limits = in_force(limits, holds) if holds.current else limits
+        self.limits = limits_under_holds(limits, holds) if holds.current else limits
         self.holds = holds
         """Current holds. The pools to which the holds apply are paused in ``self.limits``."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
         """Seconds from loop time to the wall clock, which is used only to find the date."""
-        self.asked: list[RequestRecord | ReturnRecord] = []
+        self.newly_read: list[RequestRecord | ReturnRecord] = []
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
@@ -130,20 +130,20 @@ class Draft:
         for id_ in list(self.requests):
             yield self.requests[id_]
 
-    def named(self, name: str) -> Slot | None:
+    def find_slot(self, name: str) -> Slot | None:
         """Return the slot of a name as changed so far; None if it is unknown."""
         return find_slot(self.requests, self.limits.prefix, name)
 
-    def drop(self, id_: str) -> None:
+    def forget_request(self, id_: str) -> None:
         """Forget a request."""
         del self.requests[id_]
         self._slots.pop(id_, None)
 
-    def update(self, id_: str, **changes: Any) -> None:
+    def update_record(self, id_: str, **changes: Any) -> None:
         """Change fields of a request, but not its slots."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
-    def put(self, id_: str, *changed: Slot) -> None:
+    def put_slots(self, id_: str, *changed: Slot) -> None:
         """Replace or add slots of a request. The request's record changes in place from the second call on."""
         slots = self._slots.get(id_)
         if slots is None:
@@ -176,7 +176,7 @@ class Draft:
             )
             if not gone:
                 self.wake_at(self.now + SOON)  # the next plan follows the deletion
-        self.put(slot.request, changed)
+        self.put_slots(slot.request, changed)
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
@@ -188,7 +188,7 @@ class Draft:
         return snapshot.began_at + expires - snapshot.wall
 
     @property
-    def stopped(self) -> Set[str]:
+    def stopped_pools(self) -> Set[str]:
         """Return the pools in which no machine may be created or deleted."""
         return self.limits.pools.keys() if self.holds.stop else frozenset()
 
@@ -199,7 +199,7 @@ class Draft:
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return create_window.update(
+        return window_and_backoff.update(
             self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
         )
 
@@ -212,7 +212,7 @@ class Draft:
         """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
         have been applied."""
         key = slot.pool, self.requests[slot.request].template
-        changed = create_window.after_failure(
+        changed = window_and_backoff.after_failure(
             self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True
         )
         self.set_window(*key, changed)

@@ -35,7 +35,7 @@ GIVEN_UP = Loss(3600, "cancelled")
 """The report to HF of a machine that an operator has cancelled. The seconds never count down."""
 
 
-def in_force(limits: Limits, holds: Holds) -> Limits:
+def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
     """Return the limits with all pools paused to which a hold applies."""
     pools = {
         name: replace(pool, is_paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()
@@ -45,7 +45,7 @@ def in_force(limits: Limits, holds: Holds) -> Limits:
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
     """Return the pools that take no machine, by the settings or a hold."""
-    return frozenset([name for name, pool in in_force(limits, holds).pools.items() if pool.is_paused])
+    return frozenset([name for name, pool in limits_under_holds(limits, holds).pools.items() if pool.is_paused])
 
 
 def format_hold(hold: Hold) -> str:

@@ -100,7 +100,7 @@ def count_usage(draft: Draft) -> None:
             for day, milliseconds in split_by_day(usage_span, draft.ahead) if usage_span else ():
                 added[day][cell] += milliseconds
         elif not slot.deletion.is_gone and (before.deletion.is_gone or _has_stopped_waiting(before, slot)):
-            draft.put(slot.request, slot.with_life(used_from=draft.now))
+            draft.put_slots(slot.request, slot.with_life(used_from=draft.now))
     if added:
         since = draft.usage.since_wall
         days = _keep_newest(_add_usage(draft.usage.days, added), draft.limits.usage_days)

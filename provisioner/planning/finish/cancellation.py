@@ -44,7 +44,7 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
             and record.reported_at is None
             and (record.id in activity.read_ids or _is_listed(record, activity))
         ):
-            draft.update(record.id, reported_at=draft.now)
+            draft.update_record(record.id, reported_at=draft.now)
     for return_record in list(draft.returns.values()):
         if (
             return_record.ended
@@ -75,9 +75,9 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
         # Under the brake our files, not HF, may have lost the request.
         if draft.brake is not None or not is_forgotten(record, draft.limits, silent_seconds):
             if record.is_cancelling:
-                draft.update(record.id, is_cancelling=False)
+                draft.update_record(record.id, is_cancelling=False)
         elif not record.is_cancelling:
-            draft.update(record.id, is_cancelling=True)
+            draft.update_record(record.id, is_cancelling=True)
             draft.wake_at(draft.now + SOON)
         else:
             cancel(draft, record)
@@ -97,7 +97,7 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
         elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
             report_unread_as_failed(draft, slot)
-    draft.update(
+    draft.update_record(
         record.id,
         ended=RequestStatus.COMPLETE_WITH_ERROR,
         ended_at=draft.now,
@@ -119,4 +119,4 @@ def cancel_asked(draft: Draft) -> None:
         lacking = find_missing_tries(draft.requests[id_])
         fail_missing(draft, draft.requests[id_], lacking, failure)
         if on_their_way or lacking:
-            draft.update(id_, message=failure.text)
+            draft.update_record(id_, message=failure.text)

@@ -115,6 +115,6 @@ def end_request(draft: Draft, record: RequestRecord) -> None:
     if pending_slots(record) or down_slots(record) or count_missing(record) > 0:
         return
     running = _running(record)
-    draft.put(record.id, *[slot._replace(verdict=Verdict.SUCCEEDED) for slot in running])
+    draft.put_slots(record.id, *[slot._replace(verdict=Verdict.SUCCEEDED) for slot in running])
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
-    draft.update(record.id, ended=status, ended_at=draft.now)
+    draft.update_record(record.id, ended=status, ended_at=draft.now)

@@ -65,7 +65,7 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
         if slot.life.retiring_at is None:
             more -= 1
             slot = slot.with_life(retiring_at=draft.now)
-        draft.put(slot.request, slot.with_observed(notice=notice))
+        draft.put_slots(slot.request, slot.with_observed(notice=notice))
 
 
 def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Retirement]:

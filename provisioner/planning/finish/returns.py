@@ -67,7 +67,7 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
     for name in record.names:
         if name in results:
             continue
-        slot = draft.named(name)
+        slot = draft.find_slot(name)
         result = _slot_result(draft, slot) if slot else _unknown_machine_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline_at:
             result = ReturnResult.STUCK
@@ -94,7 +94,7 @@ def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
     """Report a machine as failed if HF returned it before reading the answer that said it succeeded."""
     if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
-    draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    draft.update_record(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
     return report_unread_as_failed(draft, slot)
 
 
@@ -103,7 +103,7 @@ def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = slot.with_deletion(reason=DeleteReason.CANCELLED)
-    draft.put(slot.request, marked)
+    draft.put_slots(slot.request, marked)
     return marked
 
 

@@ -31,7 +31,7 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
     if snapshot.began_at <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
     elif since is None:
-        draft.put(record.id, slot.with_observed(absent_since=snapshot.began_at, cause=cause))
+        draft.put_slots(record.id, slot.with_observed(absent_since=snapshot.began_at, cause=cause))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began_at <= since or snapshot.began_at - since < lag:
         draft.wake_at(draft.now + max(since + lag - snapshot.began_at, SOON))
@@ -43,7 +43,7 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
         unknown = LossCause.EXPIRES if is_expiry(draft, slot, since) else LossCause.UNKNOWN
         end_slot(draft, record, slot, End(VANISHED, cause or unknown, since, gone=True), early)
     else:
-        draft.put(record.id, slot.with_deletion(is_gone=True))
+        draft.put_slots(record.id, slot.with_deletion(is_gone=True))
 
 
 def _may_appear(slot: Slot, shown_cause: LossCause | None) -> bool:

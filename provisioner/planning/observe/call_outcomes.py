@@ -19,7 +19,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
@@ -32,7 +32,7 @@ def apply_outcomes(
     """Return the memory after a batch and the changes in it, as a plan without actions."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
-        slot = draft.named(outcome.action.name)
+        slot = draft.find_slot(outcome.action.name)
         if isinstance(outcome.action, Delete):
             _note_delete(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
         elif slot is None:
@@ -42,19 +42,19 @@ def apply_outcomes(
         else:
             _note_refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
     for action in unsent:
-        slot = draft.named(action.name)
+        slot = draft.find_slot(action.name)
         if slot is not None and isinstance(action, Delete):
             first_sent = None if slot.deletion.first_sent_at == slot.deletion.sent_at else slot.deletion.first_sent_at
-            draft.put(slot.request, slot.with_deletion(sent_at=None, first_sent_at=first_sent))
+            draft.put_slots(slot.request, slot.with_deletion(sent_at=None, first_sent_at=first_sent))
         elif slot is not None and isinstance(action, Create):
             _undo_submission(draft, action, slot)
     return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
 
 
 def _note_created(draft: Draft, create: Create, slot: Slot) -> None:
-    draft.put(create.request, slot.with_observed(is_accepted=True))
+    draft.put_slots(create.request, slot.with_observed(is_accepted=True))
     key = create.pool, create.template
-    draft.set_window(*key, create_window.after_create(draft.window(*key), slot.asked_at))
+    draft.set_window(*key, window_and_backoff.after_create(draft.window(*key), slot.asked_at))
 
 
 def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
@@ -65,11 +65,11 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
     before = draft.window(create.pool, create.template)
     if throttled and wait is not None:
-        changed = create_window.back_off_for(before, failure, wait, draft.now)
+        changed = window_and_backoff.back_off_for(before, failure, wait, draft.now)
     elif throttled or failure.error.is_ambiguous:
-        changed = create_window.back_off(before, failure, draft.now, draft.limits)
+        changed = window_and_backoff.back_off(before, failure, draft.now, draft.limits)
     else:
-        changed = create_window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
+        changed = window_and_backoff.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
     draft.set_window(create.pool, create.template, changed)
 
 
@@ -79,9 +79,9 @@ def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
     if create.is_repeated or slot.observed.was_seen or slot.observed.is_accepted:
         return
     if slot.verdict is Verdict.OPEN:
-        draft.put(create.request, slot._replace(submitted_at=None))
+        draft.put_slots(create.request, slot._replace(submitted_at=None))
     else:
-        draft.put(create.request, slot.with_deletion(is_gone=True))
+        draft.put_slots(create.request, slot.with_deletion(is_gone=True))
 
 
 def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
@@ -92,7 +92,7 @@ def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | 
         if failure is not None:
             changed = changed.with_deletion(sent_at=draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN)
         if changed != slot:
-            draft.put(slot.request, changed)
+            draft.put_slots(slot.request, changed)
         return
     for return_record in list(draft.returns.values()):
         if return_record.ended is None and name in return_record.names and (failure or name in return_record.hindered):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
@@ -66,8 +66,10 @@ class EarlyLosses:
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
-            news = create_window.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
-            draft.set_window(*key, create_window.after_early_losses(draft.window(*key), news, draft.now, draft.limits))
+            news = window_and_backoff.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
+            draft.set_window(
+                *key, window_and_backoff.after_early_losses(draft.window(*key), news, draft.now, draft.limits)
+            )
         closed = {key: current for key in draft.windows if (current := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
@@ -111,7 +113,7 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
             proven_at = slot.ran_at + draft.pool(slot.pool).early_loss_seconds
             if draft.snapshots[slot.pool].began_at >= proven_at:
                 key = slot.pool, record.template
-                draft.set_window(*key, create_window.after_outlived(draft.window(*key), slot.asked_at))
+                draft.set_window(*key, window_and_backoff.after_outlived(draft.window(*key), slot.asked_at))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # an equal later observation starts no plan
 

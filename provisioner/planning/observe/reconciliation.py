@@ -22,7 +22,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
@@ -72,7 +72,7 @@ def reconcile(draft: Draft) -> None:
         note_absent(draft, record, slot, news.early)
     for key, submissions in news.began.items():
         newest, limits = max(submissions), draft.pool(key[0])
-        changed = create_window.after_runs(
+        changed = window_and_backoff.after_runs(
             draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions)
         )
         draft.set_window(*key, changed)
@@ -138,7 +138,7 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
         end = _get_end(machine, seen)
         marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
         if marked != slot:
-            draft.put(record.id, marked)
+            draft.put_slots(record.id, marked)
         _follow(draft, record, marked, machine, news)
     else:
         _follow(draft, record, slot, machine, news)
@@ -204,7 +204,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         life=_update_life(slot, machine, draft.now, is_put_off),
     )
     if is_first_run or changed != slot:
-        draft.put(record.id, changed)
+        draft.put_slots(record.id, changed)
     if changed.life.down_since is not None:
         news.down.append((record, changed))
     if is_first_run:
@@ -241,4 +241,4 @@ def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Ma
         hindrance=machine.hindrance or slot.deletion.hindrance,
     )
     if changed != slot:
-        draft.put(record.id, changed)
+        draft.put_slots(record.id, changed)

@@ -323,6 +323,6 @@ def _apply_answer(draft: Draft, record: RequestRecord, answer: Answer) -> None:
     if entry["message"] == CANCELLED_MESSAGE:
         cancel(draft, record)
     for machine in entry["machines"]:
-        slot = draft.named(machine["name"])
+        slot = draft.find_slot(machine["name"])
         if slot is not None and machine["message"] == RETURNED_EARLY:
             fail_returned_early(draft, slot)

@@ -21,9 +21,9 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
-from provisioner.planning.core.create_window import get_pending_limit, is_blocked
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import get_boot_deadline
+from provisioner.planning.core.window_and_backoff import get_pending_limit, is_blocked
 
 TOTAL = "max_machines_total, over all templates"
 """Text of the reason if the cap over all templates is used up."""

@@ -18,9 +18,9 @@ from provisioner.backends.gke.api import KubeError, refusal
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pods import Identity, altered
-from provisioner.backends.mig.entries import Instance, Member, instance_url, read_instance, read_member
+from provisioner.backends.mig.compute_fields import Instance, Member, instance_url, read_instance, read_member
 from provisioner.backends.mig.errors import ComputeError, operation_error
-from provisioner.backends.mig.instances import machine
+from provisioner.backends.mig.instance_states import machine
 from provisioner.lab.cloud.compute import operations
 from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.groups import Groups

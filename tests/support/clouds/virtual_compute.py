@@ -20,10 +20,9 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from provisioner.lab.cloud.compute import api
-from provisioner.lab.cloud.compute.api import Dropped, Face, Incoming
-from provisioner.lab.cloud.compute.calls import PATH, Method
+from provisioner.lab.cloud.compute.api import METHODS, Dropped, Face, Incoming
+from provisioner.lab.cloud.compute.api_methods import PATH, Method
 from provisioner.lab.cloud.compute.groups import Groups
-from provisioner.lab.cloud.compute.methods import METHODS
 
 HOST = "compute.virtual"
 ENDPOINT = f"http://{HOST}{PATH}"

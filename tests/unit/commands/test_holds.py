@@ -13,7 +13,7 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.files.ownership import user_name
 from provisioner.model import Hold, Limits, Memory, RequestStatus, Verdict
-from provisioner.planning.core.holds import in_force
+from provisioner.planning.core.holds import limits_under_holds
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.holds import current_holds
 from provisioner.telemetry.pool_status import PoolStatus
@@ -219,7 +219,7 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
     ]
     assert [one["hold"] for one in current_holds(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
     assert "1 in a: paused" not in text, "the loop publishes it with its next cycle"
-    unmet = unmet_of(HELD, in_force(known, state.holds.read()))
+    unmet = unmet_of(HELD, limits_under_holds(known, state.holds.read()))
     leave(state, known, unmet=unmet)
     assert "1 in a: paused" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0

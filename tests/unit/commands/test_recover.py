@@ -167,7 +167,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
     document = {"template": "GkePod", "count": 1, "created_wall": 0.0}
     state.intent.add({"requests": dict.fromkeys(("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"), document)})
     remember(state, replace(LATCHED, requests={one.id: one for one in (forgotten, asked, heard)}))
-    state.terminal_answers.assume("cccccccccc")
+    state.terminal_answers.assume_reported("cccccccccc")
     for id_, ago in (("aaaaaaaaaa", 1801), ("bbbbbbbbbb", 0), ("cccccccccc", 1801)):
         state.seen.touch(id_)
         then = time.time() - ago

@@ -45,7 +45,7 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     "status.json": [lambda state: state.status.write({}, {}), lambda state: state.status.read_all()],
     f"seen/{ID}": [lambda state: state.seen.touch(ID)],
     f"seen/{ID}.answer-0": [
-        lambda state: state.terminal_answers.tell(ID, "{}"),
+        lambda state: state.terminal_answers.settle_reported(ID, "{}"),
         lambda state: state.terminal_answers.settled(ID),
     ],
     "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
@@ -148,7 +148,7 @@ def test_the_message_says_how_to_fix_a_hard_link(state: StateDir, victim: Path) 
 
 
 def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> None:
-    state.terminal_answers.tell(ID, "{}")
+    state.terminal_answers.settle_reported(ID, "{}")
     path = Path(state.terminal_answers.path) / f"{ID}.answer-0"
     os.link(path, f"{path}.17-abcd.new")
     assert state.terminal_answers.settled(ID) is not None
@@ -259,7 +259,7 @@ def test_a_linked_directory_may_stay(tmp_path: Path) -> None:
     state.memory.write(Memory("inst"))
     state.status.write({ID: Answer("{}", True)}, {})
     state.seen.touch(ID)
-    state.terminal_answers.tell(ID, "{}")
+    state.terminal_answers.settle_reported(ID, "{}")
     state.journal.append([{"a": 1}])
     state.heartbeat.touch()
     assert state.loop_lock.acquire(0)

@@ -66,7 +66,7 @@ def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Be
     bench.request(1)
     before = bench.state.intent.read_newest()
     with pytest.raises(SupersededError):
-        CachedIntent(bench.state, "demo", superseded).warn_writers(before[1] + 5)
+        CachedIntent(bench.state, "demo", superseded).record_generation(before[1] + 5)
     assert bench.state.intent.read_newest() == before
 
 

@@ -20,7 +20,6 @@ from provisioner.backends import MayStart
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in_kinds
-from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
 from provisioner.loop import standby
 from provisioner.loop.cycle_report import CycleReport, SupersededError
@@ -39,6 +38,7 @@ from provisioner.model import (
     Slot,
     TemplateLimits,
 )
+from provisioner.process_end import Latch
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.holds import with_hold, without_holds

@@ -20,7 +20,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import DELETE_AGAIN
 from provisioner.planning.observe.call_outcomes import RETRY_DELETE, apply_outcomes
 from tests.support.parts import alter
@@ -81,7 +81,7 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
     else:
         assert closes == []
     known_window = remembered.windows["a", TEMPLATE]
-    assert create_window.is_blocked(known_window, NOW) is (error is not ErrorClass.OTHER)
+    assert window_and_backoff.is_blocked(known_window, NOW) is (error is not ErrorClass.OTHER)
     assert known_window.failed == (verdict is Verdict.FAILED and not error.has_no_room)
     assert known_window.failure == failure
 

@@ -20,7 +20,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.collect.cleanup import DELETE_LATEST, UNKNOWN_GRACE, delete_closed
+from provisioner.planning.cleanup.delete_closed import DELETE_LATEST, UNKNOWN_GRACE, delete_closed
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from tests.unit.core import (
     BEFORE,

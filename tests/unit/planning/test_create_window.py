@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import ErrorClass, Failure, Window
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
@@ -18,19 +18,21 @@ PROBING = Window(window=8, spec="s", level=2, is_probing=True, blocked_at=NOW - 
 
 
 def ran(known_window: Window, submitted: float = NOW - 10) -> Window:
-    return create_window.after_runs(known_window, POOL, submitted, NOW, LIMITS)
+    return window_and_backoff.after_runs(known_window, POOL, submitted, NOW, LIMITS)
 
 
 def failed(known_window: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
-    return create_window.after_failure(known_window, failure, submitted, NOW, LIMITS)
+    return window_and_backoff.after_failure(known_window, failure, submitted, NOW, LIMITS)
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
 
 
 def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
-    assert create_window.update(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
-    assert create_window.update(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
+    assert window_and_backoff.update(None, pool(initial_window=100, max_pending=1000), "s") == Window(
+        window=100, spec="s"
+    )
+    assert window_and_backoff.update(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -
     ],
 )
 def test_room(known_window: Window, pending: int, probes: int, room: int) -> None:
-    assert create_window.room(known_window, pending, probes) == room
+    assert window_and_backoff.room(known_window, pending, probes) == room
 
 
 def test_a_window_triples_in_a_round_in_which_everything_runs() -> None:
@@ -76,7 +78,7 @@ def test_the_end_of_a_round(results: str, window: int) -> None:
 
 def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() -> None:
     wide = Window(window=1000)
-    for _ in range(create_window.ROUND - 1):
+    for _ in range(window_and_backoff.ROUND - 1):
         wide = failed(wide)
     assert (wide.window, wide.level) == (1000, 0)
     wide = failed(wide)
@@ -90,7 +92,7 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
 @pytest.mark.parametrize("error", ErrorClass)
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass) -> None:
     known_window = failed(Window(window=8), Failure(error, "text"))
-    assert create_window.is_blocked(known_window, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
+    assert window_and_backoff.is_blocked(known_window, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
     assert (known_window.failure, known_window.failed) == (Failure(error, "text"), not error.has_no_room)
 
 
@@ -98,7 +100,11 @@ def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whateve
     once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
     known_window = failed(PROBING, BROKEN)
-    assert (known_window.level, known_window.failure, create_window.is_blocked(known_window, NOW)) == (3, BROKEN, True)
+    assert (known_window.level, known_window.failure, window_and_backoff.is_blocked(known_window, NOW)) == (
+        3,
+        BROKEN,
+        True,
+    )
     old = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
     assert (old.level, old.retry_at, old.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at), "no news"
 
@@ -107,9 +113,11 @@ def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whateve
 def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
     silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
     known_window = replace(PROBING, failure=silent)
-    known_window = create_window.after_failure(known_window, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    known_window = window_and_backoff.after_failure(
+        known_window, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot
+    )
     assert known_window.failure == silent
-    assert create_window.after_create(known_window, NOW).level == 0
+    assert window_and_backoff.after_create(known_window, NOW).level == 0
 
 
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
@@ -135,7 +143,7 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
-            known_window = create_window.back_off_for(known_window, BUSY, 1.0, now)
+            known_window = window_and_backoff.back_off_for(known_window, BUSY, 1.0, now)
         assert (known_window.window, known_window.failed, known_window.is_probing, known_window.level) == (
             64,
             0,
@@ -143,71 +151,71 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
             1,
         )
         assert known_window.retry_at == now + 1.0, "however often it says so"
-        assert create_window.is_pausing(known_window)
-        assert create_window.after_create(known_window, now - 1) == known_window, (
+        assert window_and_backoff.is_pausing(known_window)
+        assert window_and_backoff.after_create(known_window, now - 1) == known_window, (
             "what it took before that says nothing"
         )
-    known_window = create_window.after_create(known_window, now + 1.0)
+    known_window = window_and_backoff.after_create(known_window, now + 1.0)
     assert (known_window.window, known_window.level, known_window.retry_at, known_window.failure) == (64, 0, 0.0, None)
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
     known_window = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
-    assert create_window.back_off_for(known_window, BUSY, 1.0, NOW).level == 3
+    assert window_and_backoff.back_off_for(known_window, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    known_window = create_window.after_failure(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    known_window = window_and_backoff.after_failure(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
     assert known_window.level == 0, "one of a round is no back-off"
-    known_window = create_window.back_off_for(known_window, BUSY, 1.0, NOW)
+    known_window = window_and_backoff.back_off_for(known_window, BUSY, 1.0, NOW)
     assert (known_window.level, known_window.retry_at, known_window.is_probing) == (1, NOW + 1.0, False)
-    assert create_window.is_pausing(known_window)
-    assert create_window.after_create(known_window, NOW + 1.0).level == 0
+    assert window_and_backoff.is_pausing(known_window)
+    assert window_and_backoff.after_create(known_window, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
-    known_window = create_window.back_off(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    known_window = window_and_backoff.back_off(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
     assert (known_window.is_probing, known_window.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
-    known_window = create_window.back_off_for(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    known_window = window_and_backoff.back_off_for(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
     assert known_window == replace(PROBING, retry_at=NOW + 7.0)
-    assert not create_window.is_pausing(known_window)
-    assert create_window.back_off_for(known_window, BUSY, 1.0, NOW) == known_window, "the longer wait stands"
+    assert not window_and_backoff.is_pausing(known_window)
+    assert window_and_backoff.back_off_for(known_window, BUSY, 1.0, NOW) == known_window, "the longer wait stands"
 
 
 @pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.DENIED])
 def test_after_a_refusal_a_pool_is_probed_unless_it_only_throttles(error: ErrorClass) -> None:
-    known_window = create_window.back_off(Window(window=8), Failure(error, "text"), NOW, LIMITS)
+    known_window = window_and_backoff.back_off(Window(window=8), Failure(error, "text"), NOW, LIMITS)
     assert (known_window.is_probing, known_window.level, known_window.blocked_at) == (
         error is not ErrorClass.THROTTLED,
         1,
         NOW,
     )
-    assert create_window.is_blocked(known_window, NOW)
-    assert not create_window.is_blocked(known_window, known_window.retry_at)
+    assert window_and_backoff.is_blocked(known_window, NOW)
+    assert not window_and_backoff.is_blocked(known_window, known_window.retry_at)
 
 
 @given(level=st.integers(1, 200), seed=st.text())
 def test_a_back_off_is_exponential_with_jitter_within_its_bounds(level: int, seed: str) -> None:
     step = min(1800.0, 5.0 * 2.0 ** min(level - 1, 100))
-    assert 0.8 * step <= create_window.backoff_seconds(level, LIMITS, seed, ErrorClass.OTHER) <= step
+    assert 0.8 * step <= window_and_backoff.backoff_seconds(level, LIMITS, seed, ErrorClass.OTHER) <= step
 
 
 @pytest.mark.parametrize("error", [error for error in ErrorClass if error.has_no_room])
 def test_a_pool_that_only_has_no_room_is_tried_again_within_minutes(error: ErrorClass) -> None:
-    assert create_window.backoff_seconds(2, LIMITS, "a", error) == create_window.backoff_seconds(
+    assert window_and_backoff.backoff_seconds(2, LIMITS, "a", error) == window_and_backoff.backoff_seconds(
         2, LIMITS, "a", ErrorClass.OTHER
     )
-    assert 0.8 * 180.0 <= create_window.backoff_seconds(50, LIMITS, "a", error) <= 180.0
+    assert 0.8 * 180.0 <= window_and_backoff.backoff_seconds(50, LIMITS, "a", error) <= 180.0
 
 
 def test_two_pools_do_not_retry_in_step() -> None:
-    seconds = {create_window.backoff_seconds(4, LIMITS, seed, ErrorClass.OTHER) for seed in ("a", "b", "c")}
+    seconds = {window_and_backoff.backoff_seconds(4, LIMITS, seed, ErrorClass.OTHER) for seed in ("a", "b", "c")}
     assert len(seconds) == 3
-    assert create_window.backoff_seconds(4, LIMITS, "a", ErrorClass.OTHER) in seconds
+    assert window_and_backoff.backoff_seconds(4, LIMITS, "a", ErrorClass.OTHER) in seconds
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since it began", "asked for before"])
@@ -220,15 +228,15 @@ def test_a_machine_that_runs_and_the_back_off(ended: bool) -> None:
 @pytest.mark.parametrize("error", ErrorClass)
 def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass) -> None:
     soon_over = error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE)
-    assert create_window.is_pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
-    assert not create_window.is_pausing(Window(window=8))
+    assert window_and_backoff.is_pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
+    assert not window_and_backoff.is_pausing(Window(window=8))
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass) -> None:
     known_window = replace(PROBING, failure=Failure(error, "text"))
-    assert (create_window.after_create(known_window, NOW).level == 0) is (error is not ErrorClass.OTHER)
-    assert create_window.after_create(known_window, PROBING.blocked_at - 1) is known_window, (
+    assert (window_and_backoff.after_create(known_window, NOW).level == 0) is (error is not ErrorClass.OTHER)
+    assert window_and_backoff.after_create(known_window, PROBING.blocked_at - 1) is known_window, (
         "one from before the back-off does not"
     )
 
@@ -238,21 +246,21 @@ def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(erro
 def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, width: int) -> None:
     known_window = Window(window=width)
     for _ in range(width):
-        known_window = create_window.after_failure(
+        known_window = window_and_backoff.after_failure(
             known_window, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True
         )
     assert (known_window.level, known_window.is_probing) == (1, True)
-    assert not create_window.is_pausing(known_window)
-    assert create_window.after_create(known_window, NOW) is known_window
-    assert create_window.after_runs(known_window, POOL, NOW, NOW, LIMITS).level == 0
+    assert not window_and_backoff.is_pausing(known_window)
+    assert window_and_backoff.after_create(known_window, NOW) is known_window
+    assert window_and_backoff.after_runs(known_window, POOL, NOW, NOW, LIMITS).level == 0
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
-    boot = create_window.after_failure(
+    boot = window_and_backoff.after_failure(
         Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True
     )
-    call = create_window.back_off(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
-    assert create_window.after_create(call, call.blocked_at).level == 0
+    call = window_and_backoff.back_off(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
+    assert window_and_backoff.after_create(call, call.blocked_at).level == 0
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -274,8 +282,8 @@ def lost(known_window: Window, fates: str, submitted: float = NOW - 10, machines
     """Return the window after losses. ``fates``: from the newest machine on, ``x`` for one lost early, ``.`` for
     another."""
     dead = [fate == "x" for fate in fates]
-    return create_window.after_early_losses(
-        known_window, create_window.Losses(dead, LOST, submitted, machines), NOW, LIMITS
+    return window_and_backoff.after_early_losses(
+        known_window, window_and_backoff.Losses(dead, LOST, submitted, machines), NOW, LIMITS
     )
 
 
@@ -318,16 +326,16 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
 
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since the window closed", "asked for before"])
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool) -> None:
-    after = create_window.after_outlived(TRIED, TRIED.blocked_at - (not ended))
+    after = window_and_backoff.after_outlived(TRIED, TRIED.blocked_at - (not ended))
     assert (after.level == 0, not after.is_probing, after.failure is None, after.early_loss is None) == (ended,) * 4
     assert after.window == TRIED.window
-    assert create_window.after_outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
+    assert window_and_backoff.after_outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
     known_window = lost(TRIED, "x" + 40 * ".")
     assert (known_window.level, known_window.blocked_at, known_window.early_loss) == (3, NOW, LOST)
-    assert create_window.is_blocked(known_window, NOW)
+    assert window_and_backoff.is_blocked(known_window, NOW)
 
 
 def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
@@ -341,34 +349,36 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
     assert (known_window.level, known_window.is_probing, known_window.failure) == (2, True, LOST), (
         "stock is there; what runs has to live"
     )
-    assert create_window.after_outlived(known_window, NOW - 10).level == 0
+    assert window_and_backoff.after_outlived(known_window, NOW - 10).level == 0
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    known_window = lost(create_window.back_off_for(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
+    known_window = lost(window_and_backoff.back_off_for(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
     assert (known_window.is_probing, known_window.early_loss) == (True, LOST)
-    known_window = create_window.after_create(known_window, NOW + 60)
+    known_window = window_and_backoff.after_create(known_window, NOW + 60)
     assert (known_window.is_probing, known_window.failure, known_window.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
-    losses = create_window.Losses([True, True], Failure(error, "text"), NOW - 10)
-    known_window = create_window.after_early_losses(Window(window=2), losses, NOW, LIMITS)
-    assert not create_window.is_pausing(known_window)
-    assert create_window.after_create(known_window, NOW) is known_window
+    losses = window_and_backoff.Losses([True, True], Failure(error, "text"), NOW - 10)
+    known_window = window_and_backoff.after_early_losses(Window(window=2), losses, NOW, LIMITS)
+    assert not window_and_backoff.is_pausing(known_window)
+    assert window_and_backoff.after_create(known_window, NOW) is known_window
 
 
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
-    known_window = create_window.back_off(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
-    known_window = create_window.after_create(known_window, NOW + 60)
+    known_window = window_and_backoff.back_off(
+        TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS
+    )
+    known_window = window_and_backoff.after_create(known_window, NOW + 60)
     assert (known_window.level, known_window.is_probing, known_window.failure, known_window.early_loss) == (
         3,
         True,
         LOST,
         LOST,
     )
-    assert create_window.after_create(known_window, NOW + 61) is known_window
+    assert window_and_backoff.after_create(known_window, NOW + 61) is known_window
 
 
 # --- a new spec -------------------------------------------------------------------------------------------------------
@@ -385,7 +395,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ],
 )
 def test_a_spec_and_what_was_learned(known_window: Window, spec: str, expected: Window) -> None:
-    assert create_window.update(known_window, POOL, spec) == expected
+    assert window_and_backoff.update(known_window, POOL, spec) == expected
 
 
 @given(
@@ -401,7 +411,7 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
 ) -> None:
     small, known_window, now = (
         pool(initial_window=4, max_pending=9),
-        create_window.update(None, pool(initial_window=4), "s"),
+        window_and_backoff.update(None, pool(initial_window=4), "s"),
         NOW,
     )
     for event, error in events:
@@ -409,21 +419,21 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
         failure = Failure(error, "text")
         match event:
             case "ran":
-                known_window = create_window.after_runs(known_window, small, now - 1, now, LIMITS)
+                known_window = window_and_backoff.after_runs(known_window, small, now - 1, now, LIMITS)
             case "failed":
-                known_window = create_window.after_failure(known_window, failure, now - 1, now, LIMITS)
+                known_window = window_and_backoff.after_failure(known_window, failure, now - 1, now, LIMITS)
             case "boot":
-                known_window = create_window.after_failure(known_window, failure, now - 1, now, LIMITS, boot=True)
+                known_window = window_and_backoff.after_failure(known_window, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
-                known_window = create_window.back_off(known_window, failure, now, LIMITS)
+                known_window = window_and_backoff.back_off(known_window, failure, now, LIMITS)
             case "lost":
-                known_window = create_window.after_early_losses(
-                    known_window, create_window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS
+                known_window = window_and_backoff.after_early_losses(
+                    known_window, window_and_backoff.Losses([True] * 9, failure, now - 1, 2), now, LIMITS
                 )
             case "outlived":
-                known_window = create_window.after_outlived(known_window, now - 1)
+                known_window = window_and_backoff.after_outlived(known_window, now - 1)
             case _:
-                known_window = create_window.after_create(known_window, now - 1)
+                known_window = window_and_backoff.after_create(known_window, now - 1)
         assert 1 <= known_window.window <= 9
         assert known_window.ran + known_window.failed < known_window.window or known_window.window == 1
         assert known_window.retry_at <= now + 1800.0

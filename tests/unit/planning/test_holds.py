@@ -31,7 +31,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.core.holds import DRAINED, GIVEN_UP, count_holds, in_force, is_done
+from provisioner.planning.core.holds import DRAINED, GIVEN_UP, count_holds, is_done, limits_under_holds
 from provisioner.planning.core.slots import CANCELLED_BY_OPERATOR
 from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild_memory
 from provisioner.planning.report.answers import AGED, STUCK, count_available, find_losses, request_answer, return_answer
@@ -325,4 +325,4 @@ def test_holds_are_counted_by_pool_and_cancels_together() -> None:
 
 
 def test_without_a_hold_limits_are_as_they_were() -> None:
-    assert in_force(TWO, NO_HOLDS) == TWO
+    assert limits_under_holds(TWO, NO_HOLDS) == TWO

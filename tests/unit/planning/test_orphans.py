@@ -23,7 +23,7 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_NUMBERS
 from provisioner.planning.allocate.machine_requests import NO_NUMBERS
-from provisioner.planning.collect.orphans import find_orphans, find_unlisted, open_unrecorded_slots
+from provisioner.planning.cleanup.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (

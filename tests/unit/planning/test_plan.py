@@ -35,9 +35,9 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.core import create_window
+from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
-from provisioner.planning.plan import World, make_plan
+from provisioner.planning.plan import PlanInputs, make_plan
 from tests.bench import bench_plan
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -186,7 +186,7 @@ def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitt
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
     known_window = made.memory.windows["a", TEMPLATE]
     assert (known_window.level, known_window.failure) == (1, NO_IMAGE)
-    assert create_window.after_create(known_window, NOW) is known_window
+    assert window_and_backoff.after_create(known_window, NOW) is known_window
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -195,7 +195,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert create_window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
+    assert window_and_backoff.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 
@@ -466,26 +466,26 @@ def steps(act: Callable[[], object]) -> int:
 def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     """Return each kind of plan with so many slots."""
     intent, limits, empty = bench_plan.scene(slots, per_request)
-    opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
+    opened = make_plan(PlanInputs(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
-    settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
+    settled = make_plan(PlanInputs(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
     reported = HfActivity(read_ids=frozenset(intent.requests))
     returning = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
-    def plan(world: World, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
+    def plan(world: PlanInputs, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
         return lambda: make_plan(world, memory, caps, now)
 
     return {
-        "open all": plan(World(intent, {"pool": empty}), Memory("demo"), 1000.0),
-        "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
-        "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
-        "all vanish": plan(World(intent, {"pool": replace(empty, began_at=1003.0)}), settled, 1004.0),
-        "all are returned": plan(World(returning, {"pool": full}, reported), settled, 1004.0),
-        "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
-        "all are overdue": plan(World(intent, {"pool": replace(empty, began_at=9999.0)}), opened.memory, 10_000.0),
+        "open all": plan(PlanInputs(intent, {"pool": empty}), Memory("demo"), 1000.0),
+        "all begin to run": plan(PlanInputs(intent, {"pool": full}), opened.memory, 1002.0),
+        "steady": plan(PlanInputs(intent, {"pool": full}), settled, 1003.0),
+        "all vanish": plan(PlanInputs(intent, {"pool": replace(empty, began_at=1003.0)}), settled, 1004.0),
+        "all are returned": plan(PlanInputs(returning, {"pool": full}, reported), settled, 1004.0),
+        "all are strange": plan(PlanInputs(intent, {"pool": strange}), settled, 1004.0),
+        "all are overdue": plan(PlanInputs(intent, {"pool": replace(empty, began_at=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(
-            World(intent, {"pool": full}, HfActivity(inventory=frozenset(full.machines))), settled, 1004.0
+            PlanInputs(intent, {"pool": full}, HfActivity(inventory=frozenset(full.machines))), settled, 1004.0
         ),
     }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import BrakeReason, Intent, Memory, Request, ReturnRequest
-from provisioner.planning.collect.records import ingest
+from provisioner.planning.cleanup.request_records import ingest_requests
 from provisioner.planning.core.draft import Draft
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, draft_of, intent_of, limits, memory, name, record, slot
 
@@ -17,7 +17,7 @@ RETURN_ID = "ret-bbbbbbbbbb"
 
 def taken(remembered: Memory, intent: Intent) -> Draft:
     draft = draft_of(remembered, limits=limits(request_deadline_seconds=60.0, return_deadline_seconds=30.0))
-    ingest(draft, intent)
+    ingest_requests(draft, intent)
     return draft
 
 

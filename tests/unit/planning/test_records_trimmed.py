@@ -15,7 +15,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.collect.records import trim
+from provisioner.planning.cleanup.request_records import trim_records
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
@@ -40,7 +40,7 @@ LEAVING = record(BYGONE, ended=DONE, reported_at=LONG_AGO, is_trimmed=True)
 
 def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivity | None = None) -> Draft:
     draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent or intent_of(remembered), activity or HfActivity())
+    trim_records(draft, intent or intent_of(remembered), activity or HfActivity())
     return draft
 
 

@@ -20,7 +20,7 @@ from provisioner.model import (
 )
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.trust import configured_places, find_distrusted, format_distrust
-from provisioner.planning.plan import World, make_plan
+from provisioner.planning.plan import PlanInputs, make_plan
 from tests.support.parts import alter
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
@@ -72,7 +72,7 @@ def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:
 
 
 def test_a_plan_remembers_where_pools_are_configured() -> None:
-    made = make_plan(World(Intent("demo", 0, {}, {}), {}), memory(HERE), limits(THERE), 1.0)
+    made = make_plan(PlanInputs(Intent("demo", 0, {}, {}), {}), memory(HERE), limits(THERE), 1.0)
     assert made.memory.places.configured == {"m": THERE}
 
 

@@ -25,7 +25,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.collect.orphans import release_brake
+from provisioner.planning.cleanup.orphans import release_brake
 from provisioner.planning.observe.trust import format_distrust
 from tests.support.cycle_bench import Bench
 from tests.unit.core import (

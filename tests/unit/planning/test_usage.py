@@ -77,7 +77,7 @@ def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allo
     for known_slot in list(draft.records()):
         for one in list(known_slot.slots.values()):
             if one.number in numbers:
-                draft.put(known_slot.id, alter(one, is_gone=True))
+                draft.put_slots(known_slot.id, alter(one, is_gone=True))
     count_usage(draft)
     return draft.memory()
 
@@ -183,7 +183,7 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
 def test_a_machine_that_is_known_to_be_gone_counts_no_more_whatever_is_noted_of_it() -> None:
     counted = gone(there_were([(0, 0, 60.0, 0.0)]), [0])
     draft = Draft(counted, {}, SHORT, NOW)
-    draft.put(REQUEST, alter(counted.requests[REQUEST].slots[0], retiring_at=NOW))
+    draft.put_slots(REQUEST, alter(counted.requests[REQUEST].slots[0], retiring_at=NOW))
     count_usage(draft)
     assert draft.memory().usage is counted.usage
 

@@ -207,7 +207,9 @@ def end() -> None:
 MACHINES = (name(0, THIRD), name(3))
 
 
-@pytest.mark.parametrize("step", ["terminal_answers.assume", "memory.set_aside", "intent.keep_aside", "intent._save"])
+@pytest.mark.parametrize(
+    "step", ["terminal_answers.assume_reported", "memory.set_aside", "intent.keep_aside", "intent._save"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_recovery_is_run_again(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
@@ -239,7 +241,7 @@ def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(st
     text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
     if settled:
         lose(state, "intent", "memory", "status")
-        state.terminal_answers.tell(THIRD, text)
+        state.terminal_answers.settle_reported(THIRD, text)
     else:
         lose(state, "intent", "memory")
         state.status.write({THIRD: Answer(text, True)}, {})
@@ -250,7 +252,9 @@ def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(st
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "terminal_answers.assume", "intent.restore"])
+@pytest.mark.parametrize(
+    "step", ["memory.set_aside", "memory.signature", "terminal_answers.assume_reported", "intent.restore"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_two_recoveries_at_once_write_what_one_writes(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str

@@ -57,9 +57,9 @@ def test_an_id_that_could_lead_elsewhere_is_refused(seen: Seen, tmp_path: Path, 
     reported = ReportedAnswers(seen.path)
     settles = (
         reported.settled,
-        reported.assume,
-        lambda id_: reported.tell(id_, "{}"),
-        lambda id_: reported.claim(id_, "{}"),
+        reported.assume_reported,
+        lambda id_: reported.settle_reported(id_, "{}"),
+        lambda id_: reported.settle_revised(id_, "{}"),
     )
     for note in (seen.touch, *settles):
         with pytest.raises(StateError, match="is no request id"):
@@ -131,43 +131,43 @@ def settled(reported: ReportedAnswers) -> str | None:
 
 def test_the_answer_that_was_reported_first_is_reported_by_every_later_call(reported: ReportedAnswers) -> None:
     assert (settled(reported), reported.ids(), reported.answers()) == (None, frozenset(), {})
-    assert reported.tell("a", ONE) == ONE
-    assert reported.tell("a", OTHER) == ONE
-    assert [reported.claim("a", text) for text in (OTHER, ONE)] == [False, False]
+    assert reported.settle_reported("a", ONE) == ONE
+    assert reported.settle_reported("a", OTHER) == ONE
+    assert [reported.settle_revised("a", text) for text in (OTHER, ONE)] == [False, False]
     assert (settled(reported), reported.ids(), reported.answers()) == (ONE, {"a"}, {"a": reported.settled("a")})
     assert files(reported) == ["a.answer-0"]
 
 
 @pytest.mark.parametrize("text", ["", "reported\nx", "ä\udcff", "x" * 100_000])
 def test_an_answer_is_kept_byte_for_byte(reported: ReportedAnswers, text: str) -> None:
-    reported.tell("a", text)
-    assert reported.tell("a", OTHER) == text
+    reported.settle_reported("a", text)
+    assert reported.settle_reported("a", OTHER) == text
 
 
 def test_an_answer_that_the_loop_claimed_is_superseded_until_a_script_reports_it(reported: ReportedAnswers) -> None:
-    assert reported.claim("a", ONE)
-    assert reported.claim("a", ONE)
+    assert reported.settle_revised("a", ONE)
+    assert reported.settle_revised("a", ONE)
     assert files(reported) == ["a.answer-0"], "the same claim again is no other"
-    assert reported.claim("a", OTHER)
+    assert reported.settle_revised("a", OTHER)
     assert (settled(reported), reported.ids()) == (OTHER, frozenset()), "HF has no answer yet"
-    assert reported.tell("a", ONE) == OTHER
+    assert reported.settle_reported("a", ONE) == OTHER
     assert reported.ids() == {"a"}
-    assert reported.claim("a", ONE) is False
+    assert reported.settle_revised("a", ONE) is False
 
 
 def test_an_id_that_is_assumed_to_be_answered_gets_the_answer_published_then(reported: ReportedAnswers) -> None:
-    reported.assume("a")
-    reported.assume("a")
+    reported.assume_reported("a")
+    reported.assume_reported("a")
     assert (reported.ids(), settled(reported), reported.answers()) == ({"a"}, None, {})
-    assert reported.claim("a", OTHER) is False
-    assert reported.tell("a", ONE) == ONE
-    assert reported.tell("a", OTHER) == ONE
+    assert reported.settle_revised("a", OTHER) is False
+    assert reported.settle_reported("a", ONE) == ONE
+    assert reported.settle_reported("a", OTHER) == ONE
 
 
 def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(reported: ReportedAnswers) -> None:
-    reported.claim("a", ONE)
-    reported.tell("a", ONE)
-    reported.tell("ab", ONE)
+    reported.settle_revised("a", ONE)
+    reported.settle_reported("a", ONE)
+    reported.settle_reported("ab", ONE)
     assert reported.ids() == {"a", "ab"}
     for name in ("a.answer-2.17-abcd.new", "a"):
         Path(reported.path, name).touch()
@@ -178,8 +178,8 @@ def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(reported: Re
 def test_an_interrupted_forgetting_leaves_what_once_stood_there(
     reported: ReportedAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported.claim("a", ONE)
-    reported.claim("a", OTHER)
+    reported.settle_revised("a", ONE)
+    reported.settle_revised("a", OTHER)
     real, doomed = os.unlink, itertools.count()
     monkeypatch.setattr(os, "unlink", lambda path: (failing(real, errno.EIO) if next(doomed) else real)(path))
     with pytest.raises(StateUnwritable):
@@ -198,9 +198,9 @@ def test_a_writer_that_dies_has_settled_nothing(
         patched.setattr(step, ends)
         patched.setattr(atomic, "discard", lambda path: True)
         with pytest.raises(Death):
-            reported.tell("a", ONE)
+            reported.settle_reported("a", ONE)
     assert (settled(reported), reported.ids()) == (None, frozenset())
-    assert reported.tell("a", OTHER) == OTHER
+    assert reported.settle_reported("a", OTHER) == OTHER
 
 
 def test_a_full_disk_settles_nothing_and_leaves_nothing(
@@ -208,24 +208,28 @@ def test_a_full_disk_settles_nothing_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(atomic, "write_all", failing(atomic.write_all, errno.ENOSPC))
     with pytest.raises(StateUnwritable, match="No space left"):
-        reported.tell("a", ONE)
+        reported.settle_reported("a", ONE)
     assert files(reported) == []
 
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("call", ["lstat", "open"])
 def test_an_entry_that_is_stale_once_is_read_again(reported: ReportedAnswers, monkeypatch, call: str) -> None:
-    reported.tell("a", ONE)
+    reported.settle_reported("a", ONE)
     monkeypatch.setattr(os, call, failing(getattr(os, call), errno.ESTALE))
     assert settled(reported) == ONE
-    assert reported.tell("a", OTHER) == ONE
+    assert reported.settle_reported("a", OTHER) == ONE
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
 def test_an_entry_that_is_none_is_named_and_nothing_is_said(reported: ReportedAnswers, content: bytes) -> None:
-    reported.tell("a", ONE)
+    reported.settle_reported("a", ONE)
     Path(reported.path, "a.answer-0").write_bytes(content)
-    for ask in (lambda: reported.settled("a"), lambda: reported.tell("a", OTHER), lambda: reported.claim("a", OTHER)):
+    for ask in (
+        lambda: reported.settled("a"),
+        lambda: reported.settle_reported("a", OTHER),
+        lambda: reported.settle_revised("a", OTHER),
+    ):
         with pytest.raises(StateUnreadable, match=r"a\.answer-0: begins with"):
             ask()
 
@@ -237,8 +241,8 @@ def test_of_many_at_once_one_decides_for_all(reported: ReportedAnswers) -> None:
     def act(id_: str, number: int) -> str:
         start.wait(60 * PATIENCE)
         if number:
-            return reported.tell(id_, ONE)
-        return OTHER if reported.claim(id_, OTHER) else ONE
+            return reported.settle_reported(id_, ONE)
+        return OTHER if reported.settle_revised(id_, OTHER) else ONE
 
     with ThreadPoolExecutor(5) as pool:
         for turn in range(10):
@@ -294,7 +298,7 @@ class Site:
     @contextmanager
     def before_the_claim(self, act: Callable[[], object]) -> Iterator[None]:
         """Act after the loop has planned another answer and before it has settled that answer."""
-        with _once(self.bench.state.terminal_answers, "claim", act):
+        with _once(self.bench.state.terminal_answers, "settle_revised", act):
             yield
 
 
@@ -438,7 +442,7 @@ def test_a_poll_while_a_return_is_ingested_gets_the_answer_of_every_later_poll(s
 def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = ReportedAnswers.tell
+    tell = ReportedAnswers.settle_reported
 
     def slow(reported: ReportedAnswers, id_: str, text: str) -> str:
         assert "succeed" in text, "that is what it has read"
@@ -447,7 +451,7 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
         return tell(reported, id_, text)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ReportedAnswers, "tell", slow)
+        patched.setattr(ReportedAnswers, "settle_reported", slow)
         assert site.results() == ["fail", "fail"]
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []
@@ -556,7 +560,7 @@ def test_an_end_that_hf_was_given_from_an_old_copy_is_an_end_for_the_running_loo
     machine = {"machineId": first, "name": first, "result": "succeed", "status": "running", "message": ""}
     machine |= {"privateIpAddress": "10.0.0.9", "publicIpAddress": "", "launchtime": 7}
     text = entry(late, "complete_with_error", machines=[machine])
-    site.bench.state.terminal_answers.tell(late, text)
+    site.bench.state.terminal_answers.settle_reported(late, text)
     site.bench.place.place.boot()
     assert {first, second} <= set(site.lives()), "a machine that no request wants waits for an operator"
     record = site.bench.state.memory.read().requests[late]

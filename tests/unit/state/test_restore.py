@@ -99,7 +99,7 @@ def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
 def test_a_present_state_is_replaced_only_if_requested_and_kept_aside(site: Site) -> None:
     site.dump()
     later = add_request(site.state, "T", 1, created_wall=0.0)
-    site.state.terminal_answers.tell(later, "{}")
+    site.state.terminal_answers.settle_reported(later, "{}")
     entry = site.work / "seen" / f"{UNHEARD}.answer-0"
     entry.write_bytes(b"reported\nlater")
     before = but_locks(site)

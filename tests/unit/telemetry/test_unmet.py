@@ -25,7 +25,7 @@ from provisioner.model import (
     Window,
     format_utc,
 )
-from provisioner.state.codec import encode
+from provisioner.state.record_format import encode
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line, pool_failures
 from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.unmet import unmet_lines

@@ -77,7 +77,7 @@ def counted_without(remembered: Memory, allowed: Limits) -> Memory:
     """Return the memory after its machine is gone and its usage is counted."""
     draft = Draft(remembered, {}, allowed, NOW)
     (record_,) = remembered.requests.values()
-    draft.put(REQUEST, alter(record_.slots[1], is_gone=True))
+    draft.put_slots(REQUEST, alter(record_.slots[1], is_gone=True))
     count_usage(draft)
     return draft.memory()
 

@@ -29,12 +29,12 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from provisioner.lab.cloud.compute import api_methods, group_methods, project_methods
+from provisioner.lab.cloud.compute.api_methods import PATH, Call, Method
 from provisioner.lab.cloud.compute.batch import BOUNDARY, Part, format_batch, parse_batch
-from provisioner.lab.cloud.compute.calls import PATH, Call, Method
 from provisioner.lab.cloud.compute.documents import error_document, with_unknown_words
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.mask import Mask, compile_fields, select
-from provisioner.lab.cloud.compute.methods import METHODS
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
 from provisioner.lab.cloud.world import Fault, World
 
@@ -44,6 +44,9 @@ WAIT_LIMIT = 120.0
 BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
 """The method that Google offers in its beta API alone."""
+
+METHODS = (*api_methods.METHODS, *group_methods.METHODS, *project_methods.METHODS)
+"""All methods of the Compute Engine API that the simulator has."""
 
 _TICK = 0.01
 """Real seconds between two readings of the world's clock."""

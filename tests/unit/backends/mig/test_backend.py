@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.mig import backend as migs
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend, request_key
-from provisioner.backends.mig.entries import Member
+from provisioner.backends.mig.compute_fields import Member
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason
 from tests.support.clouds.mig_bench import REGIONAL, classes, name, pool

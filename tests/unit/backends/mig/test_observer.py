@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.entries import Member
+from provisioner.backends.mig.compute_fields import Member
 from provisioner.backends.mig.observer import leaving_names
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec

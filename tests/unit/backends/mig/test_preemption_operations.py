@@ -10,8 +10,8 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.mig import preemption_operations
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.entries import Json, Member
-from provisioner.backends.mig.instances import Observed
+from provisioner.backends.mig.compute_fields import Json, Member
+from provisioner.backends.mig.instance_states import Observed
 from provisioner.backends.mig.preemption_operations import Preemptions, is_unexplained
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase

@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig import shared_lists
-from provisioner.backends.mig.entries import Json
+from provisioner.backends.mig.compute_fields import Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects, SharedList
 from provisioner.model import ErrorClass

@@ -44,9 +44,9 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import SLOT_BLOCK
-from provisioner.state.codec import ROWS, RecordError, decode
 from provisioner.state.directory import Loss, StateDir
 from provisioner.state.memory_file import MemoryCodec
+from provisioner.state.record_format import ROWS, RecordError, decode
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.parts import alter

@@ -21,7 +21,7 @@ from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
 from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.brake_release import get_loop_time
+from provisioner.telemetry.brake_release_forecast import get_loop_time
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.http_connections import Response
 from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot

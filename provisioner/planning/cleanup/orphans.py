@@ -55,14 +55,14 @@ def open_unrecorded_slots(draft: Draft) -> None:
             slot = record.slots.get(parts[1])
             if slot is not None and not slot.pool and slot.verdict not in DESIRED:
                 reason = slot.deletion.reason or DeleteReason.FAILED
-                draft.put(record.id, slot._replace(pool=pool).with_deletion(is_gone=False, reason=reason))
+                draft.put_slots(record.id, slot._replace(pool=pool).with_deletion(is_gone=False, reason=reason))
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue
             draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json lacks machine {name} of a known request.", pool)
-            draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
+            draft.update_record(record.id, next_slot=max(record.next_slot, parts[1] + 1))
             seen = Observed(is_accepted=True, was_seen=True)
-            draft.put(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
+            draft.put_slots(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
             names.remove(name)
 
 
@@ -199,7 +199,7 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
                 since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
-    if draft.limits.orphans.unlisted_after_seconds is not None and not draft.stopped:
+    if draft.limits.orphans.unlisted_after_seconds is not None and not draft.stopped_pools:
         _delete_unlisted(draft, activity, unlisted, pools)
     draft.hosts = replace(draft.hosts, unlisted=unlisted)
 
@@ -230,7 +230,7 @@ def _delete_unlisted(
         return
     _check_number(draft, {name: pools[name] for name in due}, "are in no list of HostFactory")
     for name in due:
-        slot = draft.named(name)
+        slot = draft.find_slot(name)
         if draft.brake is not None or slot is None or not _count_orphan_delete(draft):
             return
         draft.close(slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.backends.mig.api import INSTANCE_FIELDS, MEMBER_FIELDS
-from provisioner.backends.mig.entries import (
+from provisioner.backends.mig.compute_fields import (
     Instance,
     Member,
     count_members,
@@ -17,7 +17,7 @@ from provisioner.backends.mig.entries import (
     read_member,
     spec,
 )
-from provisioner.backends.mig.instances import machine
+from provisioner.backends.mig.instance_states import machine
 from provisioner.backends.mig.live_check import custom_size
 from provisioner.lab.cloud.compute.mask import compile_fields, select
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase

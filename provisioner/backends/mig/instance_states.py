@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provisioner.backends.mig.entries import Instance, Json, Member, epoch, read_instance
+from provisioner.backends.mig.compute_fields import Instance, Json, Member, epoch, read_instance
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 GRACE_SECONDS = 120.0

@@ -13,7 +13,7 @@ from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 
-def ingest(draft: Draft, intent: Intent) -> None:
+def ingest_requests(draft: Draft, intent: Intent) -> None:
     """Add new requests and returns to memory, and latch the brake if intent is older than before or lacks requests."""
     memory, now, limits = draft.before, draft.now, draft.limits
     if intent.generation < memory.generation:
@@ -34,7 +34,7 @@ def ingest(draft: Draft, intent: Intent) -> None:
                 deadline_at=now + limits.request_deadline_seconds,
                 rc_account=request.rc_account,
             )
-            draft.asked.append(record)
+            draft.newly_read.append(record)
     for return_request in intent.returns.values():
         if return_request.id not in draft.returns:
             return_record = draft.returns[return_request.id] = ReturnRecord(
@@ -43,13 +43,13 @@ def ingest(draft: Draft, intent: Intent) -> None:
                 read_at=now,
                 deadline_at=now + limits.return_deadline_seconds,
             )
-            draft.asked.append(return_record)
+            draft.newly_read.append(return_record)
     lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.is_trimmed]
     if lost:
         draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")
 
 
-def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
+def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     """Mark ended records that may leave, and forget marked records that intent lacks."""
     if intent.generation < draft.before.generation:
         return  # an old copy, which may lack records that are still to leave
@@ -57,10 +57,10 @@ def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     returned = frozenset[str]().union(*(return_record.names for return_record in draft.returns.values()))
     for record in draft.records():
         if record.is_trimmed and record.id not in intent.requests:
-            draft.drop(record.id)
+            draft.forget_request(record.id)
         elif record.is_trimmed or _may_leave(draft, record, (activity.inventory, returned)):
             if not record.is_trimmed:
-                draft.update(record.id, is_trimmed=True)
+                draft.update_record(record.id, is_trimmed=True)
             draft.forget.append(record.id)
     for return_record in list(draft.returns.values()):
         if return_record.is_trimmed and return_record.id not in intent.returns:

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model import Delete, HfActivity, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.telemetry.brake_release import (
+from provisioner.telemetry.brake_release_forecast import (
     ScriptCalls,
     Waiting,
     count_machines,

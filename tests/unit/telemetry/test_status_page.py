@@ -16,9 +16,9 @@ import pytest
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import format_time
-from provisioner.telemetry import page as pages
+from provisioner.telemetry import status_page as pages
 from provisioner.telemetry.machine_plots import Samples
-from provisioner.telemetry.page import StatusPage, clip
+from provisioner.telemetry.status_page import StatusPage, clip
 from tests.support.parts import alter
 from tests.support.status_page import HOSTILE, TIDY, grid, hours, leave, page
 from tests.unit.core import NOW, REQUEST, memory, name, record, running, slot

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner.model import DESIRED, NEVER, Limits, Memory, RequestRecord, format_utc
-from provisioner.planning.collect.orphans import delete_allowed_at
+from provisioner.planning.cleanup.orphans import delete_allowed_at
 from provisioner.planning.finish.cancellation import is_forgotten
 from provisioner.telemetry.pool_status import PoolStatus
 

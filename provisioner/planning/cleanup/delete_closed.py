@@ -51,7 +51,7 @@ def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machin
         stuck = draft.now >= due
     if stuck is not slot.deletion.is_stuck:
         slot = slot.with_deletion(is_stuck=stuck)
-        draft.put(record.id, slot)
+        draft.put_slots(record.id, slot)
     return slot
 
 
@@ -68,7 +68,7 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
         draft.wake_at(again)
         return
     first_sent = draft.now if slot.deletion.first_sent_at is None else slot.deletion.first_sent_at
-    draft.put(record.id, slot.with_deletion(sent_at=draft.now, first_sent_at=first_sent, is_forced=force))
+    draft.put_slots(record.id, slot.with_deletion(sent_at=draft.now, first_sent_at=first_sent, is_forced=force))
     draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, is_forced=force))
     draft.wake_at(draft.now + _repeat_seconds(slot, draft.now))
 

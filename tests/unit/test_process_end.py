@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.interrupts import Latch
+from provisioner.process_end import Latch
 
 
 def test_a_wait_ends_when_its_time_is_over() -> None:
