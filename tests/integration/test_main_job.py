@@ -6,6 +6,8 @@ Every judgement is by the cloud's own account of its machines.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -21,9 +23,20 @@ from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
-def grid() -> Iterator[Playground]:
-    with Playground() as playground:
-        yield playground
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
+    """Yield a playground whose pools keep slow machines.
+
+    With the demonstration's 8 s, the loop replaces a pod that boots slowly by a pod of the next pool.
+    """
+    config = tmp_path / "conf"
+    shutil.copytree(playground.CONFIG, config)
+    settings = config / "provisioner.yaml"
+    text, changed = re.subn(r"spill_after_seconds: \d+", "spill_after_seconds: 3600", settings.read_text())
+    assert changed == 4, "each pool has the setting"
+    settings.write_text(text)
+    monkeypatch.setattr(playground, "CONFIG", config)
+    with Playground() as made:
+        yield made
 
 
 def running(grid: Playground, id_: str = "") -> list[str]:
