@@ -9,7 +9,7 @@ from provisioner.optional_packages import MissingExtra, extra, require_packages
 
 
 def main() -> None:
-    """Run the command line; end the process with the exit code of ``cli``, or 130 after Ctrl-C."""
+    """Run the command line; end the process with the exit code of ``cli``, 130 after Ctrl-C, or 141."""
     process_end.follow()
     code: object = process_end.INTERRUPTED
     try:
@@ -26,7 +26,9 @@ def main() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # The disk is full, or the reader of a pipe has ended.
+    except BrokenPipeError:
+        code = code or process_end.CLOSED_PIPE
+    except OSError:  # The disk is full.
         code = code or 1
     # Python's own exit would wait for threads that wait for clouds, and interrupt other threads at work.
     process_end.end(code if isinstance(code, int) else 0)

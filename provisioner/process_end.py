@@ -16,6 +16,9 @@ from queue import Empty, SimpleQueue
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 
+CLOSED_PIPE = 141
+"""Exit code that shells report for a program ended by SIGPIPE, as ``head`` ends the program whose output it reads."""
+
 _cleanups: list[Callable[[], None]] = []
 """Calls of ``undo`` for the active ``interruptible`` blocks."""
 _kills: list[Callable[[], None]] = []

@@ -25,7 +25,7 @@ from provisioner.backends import (
 )
 from provisioner.backends.proxies_and_authorities import ending_authorities
 from provisioner.backends.registry import close, get_kind, usable_backends
-from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, observe
+from provisioner.commands.observe_pools import CHECK_SECONDS, all_at_once, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import Directories, DirectoryError
@@ -121,15 +121,22 @@ def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """Return a finding for each template that promises larger machines than these places make."""
-    sizes: dict[str, MachineSize] = {}
-    unknown = []
-    for name, backend in backends.items():
+
+    def size_of(backend: Sized) -> MachineSize | BackendError | None:
         try:
-            if isinstance(backend, Sized) and (size := backend.size(CHECK_SECONDS)):
-                sizes[name] = size
+            return backend.size(CHECK_SECONDS)
         except BackendError as error:
-            text = f"the size of its machines cannot be read, so it was not checked: {error.failure.text}"
-            unknown.append(Finding(name, Severity.WARNING, text))
+            return error
+
+    sized = {name: backend for name, backend in backends.items() if isinstance(backend, Sized)}
+    answers = all_at_once({name: partial(size_of, backend) for name, backend in sized.items()}, "pools")
+    text = "the size of its machines cannot be read, so it was not checked: {}"
+    unknown = [
+        Finding(name, Severity.WARNING, text.format(answer.failure.text))
+        for name, answer in answers.items()
+        if isinstance(answer, BackendError)
+    ]
+    sizes = {name: answer for name, answer in answers.items() if isinstance(answer, MachineSize)}
     return unknown + find_size_warnings(settings, templates, sizes)
 
 
@@ -152,7 +159,8 @@ def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding
     with require_packages(extra("events")):
         from provisioner.backends.pubsub_subscription import subscription_findings
 
-    return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
+    question = partial(subscription_findings, settings.events.project, settings.events.subscription, CHECK_SECONDS)
+    return ask_all({"events": question}, "the subscription")
 
 
 # --- documents and text -----------------------------------------------------------------------------------------------
@@ -187,25 +195,26 @@ def check_is_fine(document: Document) -> bool:
 
 
 def _verdict(document: Document) -> str:
-    """Return the first words of the text, with the number of warnings, which are easily missed below many pools."""
-    warnings = len(document["warnings"]) + len(document.get("findings", ()))
-    if not check_is_fine(document):
-        return "Wrong"
-    return f"Usable, with {warnings} warning{'s' * (warnings > 1)} below" if warnings else "Fine"
+    """Return the first words of the text: the numbers of errors and warnings, or that there are none."""
+    severities = [finding["severity"] for finding in document.get("findings", ())]
+    warnings = len(document["warnings"]) + severities.count(Severity.WARNING)
+    numbers = {"error": len(document["warnings"]) + len(severities) - warnings, "warning": warnings}
+    return ", ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in numbers.items() if number) or "Fine"
 
 
 def check_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal."""
+    """Yield the document as lines for a terminal: first errors and warnings, the errors before the warnings."""
     yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
     pools, findings = document["pools"], document.get("findings")
-    for name, pool in pools.items():
-        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
-    for id_, limits in document["templates"].items():
-        most = "any number" if limits["max_machines"] is None else limits["max_machines"]
-        yield f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}"
-    yield from (f"  WARNING {text}" for text in document["warnings"])
     for one in findings or ():
         subject = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
         yield f"  {one['severity'].upper()} {subject}: {one['text']}"
+    yield from (f"  WARNING {text}" for text in document["warnings"])
+    for name, pool in pools.items():
+        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
+    for id_, limits in document["templates"].items():
+        most = limits["max_machines"]
+        words = {None: "any number", 0: "none, because maxNumber is 0"}.get(most, f"at most {most}")
+        yield f"  template {id_}: {' → '.join(limits['pools'])}, {words}"
     if findings == []:
         yield "  every pool's place is as it should be"

@@ -1,6 +1,6 @@
 """The command line ``provisioner``: its commands, their errors and exit codes.
 
-Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-C.
+Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-C, 141 output closed by its reader.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, TextIO
 
 from provisioner import __version__
 from provisioner.backends import BackendError
-from provisioner.commands.shared_options import FINE, PROBLEM, WRONG, UsageError
+from provisioner.commands.shared_options import PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
 from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
+from provisioner.process_end import CLOSED_PIPE
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
@@ -33,7 +34,10 @@ STDOUT, STDERR = 1, 2
 WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
 """Errors of the call or the configuration. A BackendError also counts as such an error, if it reaches ``run``."""
 
-EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
+EXIT_CODES = (
+    "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C, 141 the reader "
+    "closed the output."
+)
 
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
@@ -159,6 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+        _discard_output()
     except Exception as error:  # an operator gets a message with a remedy, not a traceback
         code = PROBLEM
         if isinstance(error, OSError):
@@ -179,9 +186,6 @@ def run(arguments: Sequence[str]) -> int:
         with require_packages(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed our output
-        _discard_output()
-        return FINE
     except (*WRONG_ERRORS, BackendError, StateError) as error:
         lines = error.lines if isinstance(error, BackendError) else [error]
         print(*lines, sep="\n", file=sys.stderr)

@@ -40,8 +40,8 @@ from provisioner.state.errors import advice_message, is_denied
 SECONDS = 300.0
 """Most seconds of a part; a live check waits for the slowest cloud."""
 
-SHOWN = 25
-"""Most lines shown of a part; the bundle contains all lines."""
+SHOWN = 3
+"""Most lines shown of a part; its command shows all lines, and the bundle contains them."""
 
 LEAST_FREE = 200_000_000
 """Bytes that the state directory's disk should have free: three times the journal's largest size."""

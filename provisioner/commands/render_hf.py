@@ -45,13 +45,13 @@ def run(options: argparse.Namespace) -> int:
             files = (unregistered if options.uninstall else render)(options.settings, conf)
             messages = [] if options.uninstall else list(disabled_messages(options.settings, files))
             due = changes(files)
-            if options.dry_run:
-                lines = list(difference(due))
-                print("\n".join([*(lines or ["No file would change."]), *messages]))
-                return PROBLEM if lines else FINE
-            kept = put(due, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            lines = list(difference(due)) if options.dry_run else []
+            kept = None if options.dry_run else put(due, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     except OSError as error:
         raise UsageError(str(error)) from error
+    if options.dry_run:
+        print("\n".join([*(lines or ["No file would change."]), *messages]))
+        return PROBLEM if lines else FINE
     written = [str(change.path) for change in due] or ["No file had to be changed."]
     replaced = [f"The replaced files are kept in {kept}"] if kept else []
     print("\n".join([*written, *replaced, *messages]))

@@ -5,20 +5,29 @@ Reads the files that settings name; no network, no clock, no logger.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from provisioner.backends import Finding, MachineSize, Severity, registry
-from provisioner.hostfactory.templates import Template
+from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, Template
 from provisioner.settings.definitions import Settings
+
+SITE_ATTRIBUTES = frozenset({"ngpus", "rack"})
+"""Attributes of sites that are spelled almost as one of HF's, and are no mistakes."""
+
+MOST_OVERHEAD = 1.25
+"""A pod's request may exceed the template's promise by this factor, for the grid's own programs in the pod."""
 
 
 def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """Return a line for each doubtful setting. Raises OSError or ValueError for a file that has changed."""
     of_templates = [
-        line for template in templates for line in (*_slot_warnings(template), *_size_warnings(settings, template))
+        line
+        for template in templates
+        for line in (*_attribute_warnings(template), *_slot_warnings(template), *_size_warnings(settings, template))
     ]
     return [
         *_unused_pool_warnings(settings),
@@ -98,6 +107,15 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
             )
 
 
+def _attribute_warnings(template: Template) -> Iterator[str]:
+    """Warn of each attribute that is spelled almost as one of HF's, because HF reads it as one of the site's own."""
+    for name in template.attributes.keys() - NUMERIC_ATTRIBUTES - SITE_ATTRIBUTES:
+        if name != "type" and (
+            near := difflib.get_close_matches(name.lower(), NUMERIC_ATTRIBUTES | {"type"}, n=1, cutoff=0.75)
+        ):
+            yield f"template {template.id}: attribute {name!r} is unknown to HostFactory; did you mean {near[0]!r}?"
+
+
 def _slot_warnings(template: Template) -> Iterator[str]:
     """Warn if ncores and ncpus are both above 1: Symphony counts ncores x ncpus slots (docs/hostfactory.md, slots)."""
     ncores, ncpus = _attribute_number(template, "ncores"), _attribute_number(template, "ncpus")
@@ -116,20 +134,36 @@ def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
         size = registry.get_kind(pool.kind).size(pool, template.id) if pool else None
         if size is not None:
             yield from _promise_warnings(template, name, size)
+            yield from _idle_warnings(template, name, size)
 
 
 def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
     """Yield a line for each resource that a template promises and its machines in a pool lack."""
-    cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
-    for attribute, promised, actual, unit in (
-        ("ncores x ncpus", cores, size.cores, "cores"),
-        ("nram", _attribute_number(template, "nram"), size.megabytes, "MB"),
-    ):
+    for attribute, promised, actual, unit in _compared_resources(template, size):
         if promised > actual:
             yield (
                 f"template {template.id}: {attribute} promises {promised:g} {unit}, but {size.name} has {actual:g} "
                 f"{unit} (pool {pool})"
             )
+
+
+def _idle_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
+    """Yield a line for each resource that stays idle, because a pod requests much more than its template promises."""
+    for attribute, promised, actual, unit in _compared_resources(template, size):
+        if actual > MOST_OVERHEAD * promised:
+            yield (
+                f"template {template.id}: {attribute} promises only {promised:g} {unit}, but {size.name} is {actual:g} "
+                f"{unit} (pool {pool}): HostFactory's work leaves the rest idle"
+            )
+
+
+def _compared_resources(template: Template, size: MachineSize) -> Sequence[tuple[str, float, float, str]]:
+    """Return each resource as its attribute, the promised and the actual amount, and the unit."""
+    cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
+    return (
+        ("ncores x ncpus", cores, size.cores, "cores"),
+        ("nram", _attribute_number(template, "nram"), size.megabytes, "MB"),
+    )
 
 
 def _attribute_number(template: Template, attribute: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,17 +24,18 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return example_site(tmp_path, monkeypatch)
 
 
-def call(*arguments: str, shell: str = "") -> subprocess.CompletedProcess[str]:
+def call(*arguments: str, shell: str = "", stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     """Run a command, which must print no traceback; ``shell``: redirections."""
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "provisioner", *arguments],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60 * PATIENCE,
         check=False,
     )
-    for text in (done.stdout, done.stderr):
+    for text in (done.stdout or "", done.stderr):
         assert "Traceback" not in text
         assert "Exception ignored" not in text
     return done
@@ -47,6 +49,29 @@ def test_a_full_disk_behind_the_output_is_said(
     done = call(*command.split(), shell=">/dev/full")
     words = "The operating system refused a write to our output: No space left on device. Check disk space, rights and"
     assert (done.returncode, done.stderr.partition(" mounts ")[0], done.stderr.count("\n")) == (1, words, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "render-hf {root}/config/hf/settings.yaml --out {site}/top --dry-run",
+        "settings",
+        "--help",
+        "check --help",
+        "status --state-dir /nowhere",
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_ends_as_others_do_whose_reader_has_ended(
+    site: Path, command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = command.format(root=ROOT, site=site).split()
+    done = call(*words, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr.count("\n")) == ((2, 1) if "/nowhere" in command else (141, 0)), done.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])

@@ -171,8 +171,33 @@ def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytes
     assert json.loads(capsys.readouterr().out)["warnings"][0] == text
 
 
-@pytest.mark.parametrize(("most", "said"), [(0, "at most 0"), (None, "at most any number"), (7, "at most 7")])
+@pytest.mark.parametrize(
+    ("most", "said"), [(0, "a, none, because maxNumber is 0"), (None, "a, any number"), (7, "a, at most 7")]
+)
 def test_a_maximum_of_0_is_none(most: int | None, said: str) -> None:
     limits = {"pools": ["a"], "max_machines": most}
     document = {"id": "x", "name_prefix": "hf", "pools": {}, "templates": {"T": limits}, "warnings": []}
     assert said in "\n".join(check_lines(document))
+
+
+@pytest.mark.parametrize(
+    ("severities", "warnings", "words"),
+    [
+        (None, 0, "Fine"),
+        (None, 1, "1 warning"),
+        ([], 0, "Fine"),
+        (["refused", "error", "warning"], 2, "2 errors, 3 warnings"),
+        (["error"], 0, "1 error"),
+    ],
+)
+def test_errors_and_warnings_are_counted_and_come_first(
+    severities: list[str] | None, warnings: int, words: str
+) -> None:
+    document = {"id": "x", "name_prefix": "hf", "pools": {"a": {"kind": "gke", "place": []}}, "templates": {}}
+    document["warnings"] = ["doubtful"] * warnings
+    if severities is not None:
+        document["findings"] = [{"pool": "a", "severity": one, "text": "found"} for one in severities]
+    first, *lines = check_lines(document)
+    assert first == f"{words}: provisioner x, machines named hf-…"
+    listed = [f"  {one.upper()} pool a: found" for one in severities or ()] + ["  WARNING doubtful"] * warnings
+    assert lines[: len(listed) + 1] == [*listed, "  pool a: gke"]

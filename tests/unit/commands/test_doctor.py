@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.commands.doctor import clock
+from provisioner.commands.doctor import clock, doctor_lines
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,12 @@ def test_a_state_directory_with_another_time_is_reported(
     assert not answer.fine
     assert re.search(words, answer.text)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, 3), (4, 3), (40, 3)])
+def test_three_lines_of_a_part_are_shown_and_the_command_that_shows_all(count: int, shown: int) -> None:
+    texts = [f"line {number}" for number in range(count)]
+    part = {"part": "state files", "command": "provisioner recover", "fine": False, "text": "\n".join(texts)}
+    lines = list(doctor_lines({"parts": [part], "bundle": ""}))
+    more = [f"        and {count - shown} more lines: provisioner recover"] * (count > shown)
+    assert lines == ["PROBLEM  state files (provisioner recover):", *(f"        {one}" for one in texts[:shown]), *more]

@@ -30,13 +30,18 @@ def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
     ("attributes", "words"),
     [
         pytest.param({"ncpus": 4, "nram": 8192}, [], id="as big as the pod"),
-        pytest.param({"ncores": 4, "ncpus": 1, "nram": 1}, [], id="smaller than the pod"),
-        pytest.param({"ncpus": 5, "nram": 1}, ["ncores x ncpus promises 5 cores, but"], id="more cores"),
-        pytest.param({"ncpus": 1, "nram": 8193}, ["nram promises 8193 MB, but"], id="more memory"),
-        pytest.param({"ncores": 2, "ncpus": 2, "nram": 1}, ["Symphony counts 4 slots"], id="cores and cpus"),
+        pytest.param({"ncores": 3.2, "ncpus": 1, "nram": 6554}, [], id="smaller by the grid's own programs"),
+        pytest.param({"ncpus": 3, "nram": 8192}, ["ncores x ncpus promises only 3 cores, but"], id="fewer cores"),
+        pytest.param({"ncpus": 4, "nram": 6000}, ["nram promises only 6000 MB, but"], id="less memory"),
+        pytest.param({"ncpus": 5, "nram": 8192}, ["ncores x ncpus promises 5 cores, but"], id="more cores"),
+        pytest.param({"ncpus": 4, "nram": 8193}, ["nram promises 8193 MB, but"], id="more memory"),
+        pytest.param({"ncores": 2, "ncpus": 2, "nram": 8192}, ["Symphony counts 4 slots"], id="cores and cpus"),
+        pytest.param({"ncpus": 4, "nram": 8192, "ncoers": 1}, ["'ncoers' is unknown to H"], id="a misspelt attribute"),
+        pytest.param({"ncpus": 4, "nram": 8192, "nThreads": 1}, ["mean 'nthreads'?"], id="another case"),
+        pytest.param({"ncpus": 4, "nram": 8192, "ngpus": 1, "rack": "r", "site": "x"}, [], id="the site's own"),
     ],
 )
-def test_a_template_that_promises_more_than_its_pod_has_is_named(
+def test_a_template_that_differs_from_its_pod_or_has_an_unknown_attribute_is_named(
     tmp_path: Path, attributes: dict[str, object], words: list[str]
 ) -> None:
     lines = advised(tmp_path, **attributes)
