@@ -1,7 +1,8 @@
-"""Budget: the cost of machines, and how many more of them it allows. The module uses no I/O, clock or logger.
+"""Budget: the cost of machines, and the number of further machines that the budget pays for. The module uses no I/O,
+clock or logger.
 
-The budget limits creates as a cap does: by the hour, the cost of machines that exist or were requested; by the month,
-the cost of machines until now. It deletes no machine.
+The budget holds creates back and deletes no machine. The hourly limit applies to the cost of all machines that exist or
+were requested. The monthly limit applies to the cost of machines in this month so far.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def has_prices(limits: Limits) -> bool:
 
 
 def get_hourly_cost(limits: Limits, machines: Mapping[tuple[str, str], int]) -> float:
-    """Return the hourly cost of machines, which are counted by pool and template."""
+    """Return the hourly cost of ``machines``, the numbers of machines by pool and template."""
     return math.fsum(count * (limits.price(template, pool) or 0.0) for (pool, template), count in machines.items())
 
 
 def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
-    """Return the cost of milliseconds of machines at present prices. Machines without a price cost 0."""
+    """Return the cost of the machine time in ``cells`` at present prices. Machines without a price cost 0."""
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
         for (template, pool, _), milliseconds in cells.items()
@@ -50,11 +51,11 @@ def get_month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> 
 
 
 class BudgetLeft:
-    """The machines that the budget still pays for, while a plan requests more."""
+    """The number of machines that the budget still pays for while a plan requests more machines."""
 
     def __init__(self, draft: Draft, occupied: Mapping[tuple[str, str], int]) -> None:
-        """Follow ``occupied``, the machines that exist or were requested, by pool and template. The caller keeps it up
-        to date."""
+        """Count against the budget the machines in ``occupied``: those that exist or were requested, by pool and
+        template. The caller updates ``occupied`` whenever it requests a machine."""
         self._draft, self._occupied = draft, occupied
 
     def machines(self, pool: str, template: str) -> int:
@@ -83,7 +84,7 @@ class BudgetLeft:
 
 
 def format_used_up_budget(limits: Limits) -> str:
-    """Return the message for machines that the budget holds back."""
+    """Return the message for machines that the loop does not request because the budget is used up."""
     budget = limits.budget
     parts = ((budget.per_hour, "hour"), (budget.per_month, "month"))
     amounts = " or ".join(f"{most:g} {budget.currency} per {unit}" for most, unit in parts if most is not None)

@@ -1,4 +1,4 @@
-"""Capacity: how many more machines each pool takes for each template now, and why it takes no more."""
+"""Capacity: the number of further machines that each pool takes for each template now, and the reason for the limit."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from provisioner.planning.core.slots import lacks_room
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The number of machines that a pool takes now, and the reason why it takes no more."""
+    """The number of further machines that a pool takes now, and the reason for the limit."""
 
     machines: int
     reason: PendingReason
     is_waited_for: bool = False
-    """True if the next machine waits for this pool instead of going to the next pool."""
+    """True if the next machine waits for this pool; False if it goes to the template's next pool."""
 
 
 class Cap(NamedTuple):
-    """A limit on the machines of a pool, of one template or of all templates."""
+    """A limit on the number of machines of a pool: either of one template or of all templates together."""
 
     size: int
     left: int
     """Number of machines that the cap still allows; negative if the cap was lowered."""
     is_total: bool
-    """True for the cap over all templates."""
+    """True for the limit of all templates together."""
 
 
 class Capacity:
-    """The machines of every pool and the requests to it, kept up to date while a plan requests more."""
+    """The machines of each pool and the requests for them. A plan keeps both up to date while it requests machines."""
 
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
         self.busy = busy
         self._held_back: set[tuple[str, str]] = set()
-        """Pools and templates for which the window held a machine back in this plan."""
+        """Pools and templates whose window held a machine back in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
         """Observed and submitted machines, by pool and template."""
         self.in_pool: Counter[str] = Counter()
@@ -51,17 +51,17 @@ class Capacity:
         self.pending: Counter[tuple[str, str]] = Counter()
         """Machines of open slots that do not run yet, by pool and template."""
         self.starting: Counter[tuple[str, str]] = Counter()
-        """Machines of open and closed slots that do not run yet. ``max_pending`` limits them."""
+        """Machines of open and closed slots that do not run yet, by pool and template. ``max_pending`` limits them."""
         self.probes: Counter[tuple[str, str]] = Counter()
-        """Pending machines that were requested since the pool's back-off began; after early losses, running machines
-        too."""
+        """Pending machines that were requested since the pool's back-off began, by pool and template. After early
+        losses, running machines count too."""
         self.desired: Counter[str] = Counter()
-        """Machines that count against HF's maxNumber, by template."""
+        """Machines that count towards HF's maxNumber, by template."""
         self._budget_left = BudgetLeft(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
-        """Pools and templates with a wanted machine that waits for room. This machine is the probe; another one would
-        only wait with it."""
-        # After early losses a probe that runs has proved nothing yet.
+        """Pools and templates with a wanted machine for which the place has no room yet. This machine is the probe,
+        because a second machine would only wait too."""
+        # After early losses, a probe proves the pool only when it has outlived its first minutes.
         trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
@@ -73,7 +73,7 @@ class Capacity:
             self.in_pool.update(names)
 
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
-        """Count the slots of a request whose machines may exist."""
+        """Count the slots of one request whose machines may exist."""
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
             if slot.ran_at is None:
@@ -98,14 +98,15 @@ class Capacity:
         )
 
     def count_opened(self, slot: Slot, template: str, machines: int) -> None:
-        """Count new slots, ``machines`` in number and all like this one."""
+        """Count new slots. ``machines``: their number; all are like ``slot``."""
         self.occupied[slot.pool, template] += machines
         self.in_pool[slot.pool] += machines
         self.desired[template] += machines
         self._count_starting(slot, template, machines)
 
     def count_closed(self, slot: Slot, template: str) -> None:
-        """Count the close of an open slot that did not run. Its machine still takes room if a create was submitted."""
+        """Count the close of an open slot whose machine did not run. If its create was submitted, the machine still
+        takes room."""
         key = (slot.pool, template)
         self.pending[key] -= 1
         self.desired[template] -= 1
@@ -115,7 +116,7 @@ class Capacity:
             self.starting[key] -= 1
 
     def is_usable(self, pool: str, template: str) -> bool:
-        """Return whether the pool may be sent creates now."""
+        """Return whether creates may be sent to the pool now."""
         limits = self._draft.pool(pool)
         current = self._draft.window(pool, template)
         return (
@@ -126,10 +127,11 @@ class Capacity:
         )
 
     def claim_create(self, slot: Slot, template: str) -> bool:
-        """Return whether the pool may be sent the create of an open slot, and count the slot as a probe if it is one.
+        """Return whether the create of an open slot may be sent to its pool, and count the slot as a probe if the pool
+        is being probed.
 
-        A pool that is probed gets one create at a time. A probe with an unknown outcome counts already, and may be sent
-        again.
+        While a pool is probed, it gets one create at a time. A probe whose create has an unknown outcome is counted
+        already, and its create may be sent again.
         """
         key = (slot.pool, template)
         if not self.is_usable(*key):
@@ -143,8 +145,8 @@ class Capacity:
         return True
 
     def is_pausing(self, slot: Slot, template: str) -> bool:
-        """Return True if an unsent create waits for its pool, which takes no creates now and may for
-        ``spill_after_seconds``."""
+        """Return whether an unsent create keeps waiting for its pool. The pool takes no creates now, but may take
+        them before ``spill_after_seconds`` have passed."""
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
         if window_and_backoff.is_pausing(current) and self._draft.now < spill_at:
@@ -154,7 +156,7 @@ class Capacity:
         return slot.pool in self.busy
 
     def room(self, pool: str, template: str) -> Room:
-        """Return how many more machines of the template the pool takes now."""
+        """Return how many further machines of the template the pool takes now."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.is_paused:
@@ -179,14 +181,15 @@ class Capacity:
         return Room(max(0, free), PendingReason.WINDOW, is_waited_for=self._may_wait(key))
 
     def cap(self, pool: str, template: str) -> Cap | None:
-        """Return the cap that leaves the fewest machines of the template; None if the pool has no cap."""
+        """Return the cap that allows the fewest further machines of the template; None if the pool has no cap."""
         limits, unexplained = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
         # A machine of an unknown template may be of this template.
         of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + unexplained
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return True if machines wait for a closed window, up to ``spill_after_seconds``; False after early losses."""
+        """Return True if machines wait up to ``spill_after_seconds`` for a closed window to open; False after early
+        losses."""
         current = self._draft.window(*key)
         if current.early_loss is not None:
             return False
@@ -196,11 +199,11 @@ class Capacity:
         )
 
     def note_held_back(self, pool: str, template: str) -> None:
-        """Note that the window holds a machine back."""
+        """Note that the window of a template in a pool holds a machine back."""
         self._held_back.add((pool, template))
 
     def note_windows(self) -> None:
-        """Record the moment since which each window has held machines back."""
+        """Record since when each window has held machines back."""
         draft = self._draft
         for key in self._held_back | set(draft.windows):
             current, since = draft.window(*key), None
@@ -212,16 +215,18 @@ class Capacity:
 
 
 def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:
-    """Return the cap that leaves the fewest machines, given the present number of machines; None if the pool has no
-    cap."""
+    """Return the cap that allows the fewest further machines, or None if the pool has no cap.
+
+    ``of_template`` and ``in_pool``: the present numbers of machines.
+    """
     caps_with_counts = ((limits.max_machines, of_template, False), (limits.max_machines_total, in_pool, True))
     caps = [Cap(size, size - machines, total) for size, machines, total in caps_with_counts if size is not None]
     return min(caps, key=lambda cap: cap.left, default=None)
 
 
 def find_pool_failure(draft: Draft, pool: str, template: str) -> Failure | None:
-    """Return why a pool makes no machine of a template: it cannot be observed, or it backs off from a failure; else
-    None."""
+    """Return why a pool makes no machine of a template: the loop cannot observe the pool, or the pool backs off from
+    a failure. Return None if neither is the case."""
     if pool not in draft.snapshots:
         return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
     return draft.window(pool, template).failure

@@ -1,9 +1,9 @@
-"""Fair order: the order in which requests are served, and the order in which creates are sent.
+"""Fair order: the order in which the plan serves requests, and the order in which it sends creates.
 
-* Templates send their creates to a pool in turn, one each. They share no windows. The rest of the pool's cap over all
-  templates goes to the template whose request has waited longest.
-* The oldest and the smallest request of a template are served first alternately, so neither age nor size can starve a
-  request.
+* Templates take turns to send one create each to a pool. Each template has its own windows. If the pool has a cap over
+  all templates, the template whose request has waited longest gets what the cap still allows.
+* Within a template, the oldest and the smallest request are served first by turns, so that neither age nor size can
+  starve a request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioner.planning.core.slots import count_missing, pending_slots
 
 
 def order_requests(records: Iterable[RequestRecord]) -> list[str]:
-    """Return the ids of the open requests in the order in which they are served."""
+    """Return the ids of the open requests in the order in which the plan serves them."""
     by_template = defaultdict[str, list[RequestRecord]](list)
     for record in sorted(records, key=lambda record: record.read_at):
         by_template[record.template].append(record)
@@ -32,8 +32,8 @@ def _oldest_read_at(records: list[RequestRecord]) -> float:
 
 
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
-    """Return the open requests by age, or by size if the oldest request that still waits was the last to send a
-    create."""
+    """Return the open requests of a template by size if its oldest waiting request sent the last create, else by
+    age."""
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age
@@ -45,21 +45,21 @@ def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
 
 
 def _count_unasked(record: RequestRecord) -> int:
-    """Return the number of a request's machines for which no create was sent yet."""
+    """Return the number of machines of a request for which the loop has not sent a create yet."""
     return count_missing(record) + sum(slot.submitted_at is None for slot in pending_slots(record))
 
 
 def _last_asked_at(record: RequestRecord) -> float:
-    """Return the moment at which a create of the request was last sent."""
-    if record.ended is not None:  # it may have thousands of slots, and the newest one suffices
+    """Return the moment at which the loop last sent a create for the request."""
+    if record.ended is not None:  # a request may have thousands of slots; the newest suffices
         newest = record.slots.get(record.next_slot - 1)
         return LONG_AGO if newest is None else newest.asked_at
     return max((slot.submitted_at for slot in record.slots.values() if slot.submitted_at is not None), default=LONG_AGO)
 
 
 def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:
-    """Return the creates in turn, one of each template after the other. Creates without time in this cycle wait for the
-    next."""
+    """Return the creates so that templates take turns. A create that does not fit into this cycle waits for the next
+    one."""
     templates = dict.fromkeys([create.template for create in creates])
     if len(templates) < 2:
         return tuple(creates)

@@ -1,4 +1,5 @@
-"""Scheduling: the pools, number and names of the machines to request, and why no more are requested."""
+"""Machine requests: the pool, the number and the names of the machines to request, and the reason why machines stay
+missing."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from provisioner.planning.core.holds import find_hold_failure
 from provisioner.planning.core.slots import count_free_numbers, find_missing_tries, lacks_room, pending_slots
 
 MOST_LINES = 1000
-"""Most machines of a request that are given up at a time with a slot each. HF may request a hundred thousand."""
+"""Most slots that are opened at a time to report machines that cannot be made. HF may request a hundred thousand
+machines."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -39,9 +41,9 @@ NO_NUMBERS = Failure(
 
 
 def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
-    """Request the missing machines as far as pools, windows and caps allow, and fail machines that can never be made.
+    """Request the missing machines as far as pools, windows and caps allow. Fail the machines that can never be made.
 
-    ``over_message``: end of a sentence that names the request's time limit, if its time is over.
+    ``over_message``: the end of a sentence that names the time limit of the request; empty while the request has time.
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
@@ -65,8 +67,8 @@ def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, ov
 def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Request the missing machines, except machines without tries left and machines beyond the template's maxNumber."""
-    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # one is kept for the reason
+    """Request the missing machines. Fail machines that have no tries left or that exceed the template's maxNumber."""
+    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # keep one for the slot with the reason
         fail_missing(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
         return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
@@ -78,7 +80,8 @@ def _fill(
 
 
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
-    """Send the create of an open slot that does not run, repeat it, or withdraw the slot for another pool."""
+    """Handle an open slot whose machine does not run: send its create, send it again, or withdraw the slot for
+    another pool."""
     if slot.submitted_at is None:
         if capacity.claim_create(slot, template.id):
             _submit(draft, record, slot)
@@ -97,8 +100,8 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """Return the next pool that takes the machine, else None.
 
-    A machine without room moves at once. Any other machine moves once ``spill_after_seconds`` have passed since its
-    create or its ungating.
+    A machine for which its place has no room moves at once. Any other machine moves ``spill_after_seconds`` after its
+    create or, if it was gated, after its ungating.
     """
     if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
@@ -117,10 +120,10 @@ def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 
 
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
-    """Send a create with an unknown outcome again. A second create of the same name is harmless."""
+    """Send a create whose outcome is unknown again. A second create of the same name does no harm."""
     key = (slot.pool, record.template)
     if slot.name in draft.snapshots[slot.pool].causes:
-        return  # its machine existed and is gone
+        return  # the slot's machine existed and is gone
     if not capacity.is_usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted_at is not None and draft.snapshots[slot.pool].began_at <= slot.submitted_at:
@@ -135,7 +138,7 @@ def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = Fa
 
 
 def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """Return the first pool after the slot's own that takes a machine now; None if there is none."""
+    """Return the first pool after the slot's own pool that takes a machine now; None if no pool does."""
     if slot.pool not in template.pools:
         return None
     later = template.pools[template.pools.index(slot.pool) + 1 :]
@@ -145,8 +148,8 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Fill the pools in the template's order. Machines that no pool takes are deferred at the pool that would get them
-    first."""
+    """Request machines from the template's pools in their order. Defer the rest at the first pool that may take them
+    later."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -167,7 +170,7 @@ def _spread(
 
 
 def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], capacity: Capacity) -> None:
-    """Open slots and request their machines. Both are recorded before the first call."""
+    """Open slots in a pool and request their machines. The caller records slots and creates before the first call."""
     if not wanted:
         return
     slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
@@ -177,11 +180,11 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
 
 
 def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF gets a reason under a name.
+    """Open slots that fail without a create, so that HF can read a reason for each missing machine.
 
-    The reason is the machine's own, if it has one. Machines without tries come first, as in ``find_missing_tries``.
-    If there are more than ``MOST_LINES`` of them, one slot reports all of them. If there are too few slot numbers, one
-    slot reports all machines, or the request's message does if no number is left.
+    A machine with a failed try keeps the reason of that try; the other machines get ``failure``. ``wanted`` begins with
+    the machines without a try. If these are more than ``MOST_LINES``, one slot stands for all of them. If too few slot
+    numbers are left, one slot stands for all machines; if no number is left, the request's message gives the reason.
     """
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
@@ -203,9 +206,9 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
-    """Return a new slot for each missing machine, with the next numbers (law: a name is used once).
+    """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
 
-    The caller has asked ``count_free_numbers``, so no number has more digits than the field in a name.
+    The caller has checked ``count_free_numbers``, so each number fits into the field of a name.
     """
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update_record(record.id, next_slot=first + len(wanted))
@@ -218,8 +221,8 @@ def _new_slots(
 def _find_reason(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """Return why machines are missing: holds on all pools, else the last failure of a slot, the failure of a pool, the
-    budget, or the time limit."""
+    """Return the reason why machines are missing. The first of these that applies: holds on all pools, the last
+    failure of a slot, the failure of a pool, the budget, the time limit."""
     if hold_failure := find_hold_failure(draft.holds, template.pools):
         return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]

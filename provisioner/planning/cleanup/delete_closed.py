@@ -1,4 +1,5 @@
-"""Clean-up: deletes of the machines of closed slots, repeated while they exist, and forced only if configured."""
+"""Clean-up: deletes of the machines of closed slots. They are repeated while the machine exists, and forced only if
+configured."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.slots import find_machine
 
 DELETE_LATEST = 300.0
-"""Most seconds between two deletes of the same machine."""
+"""Longest time in seconds between two deletes of the same machine."""
 
 UNKNOWN_GRACE = 120.0
-"""Seconds after its first delete within which a machine has to be gone if its place does not report a grace period."""
+"""Seconds after its first delete in which a machine has to be gone, if its place does not report a grace period."""
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete the machines that still exist under the names of closed slots, and note those that are stuck."""
+    """Delete the machines of closed slots that still exist, and mark the slots whose machines are stuck."""
     for record in draft.records():
         left = [
             slot
@@ -43,7 +44,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """Return the slot, marked as stuck once ``stuck_after_seconds`` has passed since its machine had to be gone."""
+    """Return the slot, marked as stuck if its machine still exists ``stuck_after_seconds`` after it had to be gone."""
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
         due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds
@@ -56,8 +57,7 @@ def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machin
 
 
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
-    """Send a delete if one is due: the first, a repeated one if the machine still exists, or a forced one at its
-    time."""
+    """Send the delete that is due, if any: the first delete, a repeated delete, or a forced delete."""
     force = draft.now >= _forced_at(draft, slot, machine)
     again = (
         LONG_AGO
@@ -74,8 +74,8 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 
 
 def _gone_by_at(slot: Slot, machine: Machine) -> float:
-    """Return when the machine must be gone: after its grace period, or after ``UNKNOWN_GRACE`` if that period is
-    unknown."""
+    """Return the moment by which the machine must be gone: the end of its grace period, or ``UNKNOWN_GRACE`` after
+    its first delete if the period is unknown."""
     ends = _grace_ends_at(machine)
     return (
         slot.deletion.first_sent_at + UNKNOWN_GRACE
@@ -85,15 +85,14 @@ def _gone_by_at(slot: Slot, machine: Machine) -> float:
 
 
 def _repeat_seconds(slot: Slot, sent: float) -> float:
-    """Return the seconds until a delete is sent again. They grow, because a place that ignored some deletes may ignore
-    all."""
+    """Return the seconds until a delete is sent again. The interval grows, because a place that has ignored several
+    deletes may ignore all."""
     tried = 0.0 if slot.deletion.first_sent_at is None else sent - slot.deletion.first_sent_at
     return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 
 def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """Return the moment from which a machine is deleted by force, which is never before a delete with a grace period
-    was sent."""
+    """Return the moment from which a machine is deleted by force. A delete with a grace period always comes before."""
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):
         return NEVER

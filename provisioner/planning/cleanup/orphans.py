@@ -1,4 +1,5 @@
-"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. They are deleted slowly."""
+"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. The loop deletes both
+slowly."""
 
 from __future__ import annotations
 
@@ -30,21 +31,23 @@ from provisioner.planning.observe.absence import is_proven_absent
 from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
-"""Most orphans of a pool that do not latch the brake."""
+"""Most orphans in a pool that do not latch the brake."""
 
 ORPHAN_SHARE = 0.1
-"""Share of a pool's machines above which orphans show that our files are wrong."""
+"""Share of a pool's machines that orphans must exceed to show that our files are wrong."""
 
 LISTS_GATHER = 3600.0
-"""Seconds of HF's lists without a machine's name before memory notes it. Lists come in parts, and a note is a write."""
+"""Seconds for which HF's lists must lack a machine's name before memory notes this. HF lists its machines in parts,
+and each note costs a write of memory."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 
 def open_unrecorded_slots(draft: Draft) -> None:
-    """Open slots for machines of an open request that memory, an old copy, does not contain.
+    """Open slots for machines of an open request that are missing in memory because memory is an old copy.
 
-    A closed slot without a pool, whose machine a rebuilt memory took for gone, gets the machine's pool and is deleted.
+    A rebuilt memory may have a closed slot without a pool, because it assumed that the machine was gone. If the machine
+    exists, its slot gets the machine's pool, so that the machine is deleted.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -67,7 +70,7 @@ def open_unrecorded_slots(draft: Draft) -> None:
 
 
 def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
-    """Note machines of ours without a request, and delete them slowly unless the brake holds (law: orphans go
+    """Note machines of ours without a request, and delete them slowly unless the brake is latched (law: orphans go
     slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
     orphan_pools = _find_orphan_pools(draft, activity)
@@ -76,15 +79,15 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not _is_all_observed(draft)}
     since = kept | {name: draft.now for name in orphan_pools if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
-    # telemetry/brake_release.py shows the orphans in the same order.
+    # telemetry/brake_release_forecast.py shows the orphans in the same order.
     for name in sorted(orphan_pools, key=lambda name: (since[name], name)):
         _delete_orphan(draft, name, orphan_pools[name], busy)
     _note_lost_unknown_machines(draft, activity, returned)
 
 
 def _find_orphan_pools(draft: Draft, activity: HfActivity) -> dict[str, str]:
-    """Return the pool of each orphan: no slot explains it, and HF has neither returned nor listed it. A machine that HF
-    lists belongs to HF, even if our files have lost it."""
+    """Return the pool of each orphan. An orphan has no slot, HF has not returned it, and HF does not list it. A
+    machine that HF lists belongs to HF, even if our files have lost its request."""
     pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
     return {
         name: pool
@@ -106,7 +109,8 @@ def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
 
 
 def _check_number(draft: Draft, pools: Mapping[str, str], description: str) -> None:
-    """Latch the brake on too many machines at once, not counting those that an operator has accepted by name."""
+    """Latch the brake if too many machines have no request at once. Machines that an operator has accepted by name
+    do not count."""
     counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)
@@ -124,7 +128,7 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
         return
     if not _count_orphan_delete(draft):
         return
-    # A machine that still exists after a while is deleted again, and counts again.
+    # A machine that still exists after a while is deleted again; the second delete counts against the cap too.
     again = now - limits.orphans.grace_seconds + DELETE_AGAIN
     draft.orphans = replace(draft.orphans, since={**draft.orphans.since, name: again})
     draft.deletes.append(
@@ -144,9 +148,10 @@ def _count_orphan_delete(draft: Draft) -> bool:
 
 
 def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float) -> float:
-    """Return when the cap per hour allows one more delete, at ``at`` or later; ``NEVER`` if the cap is 0.
+    """Return the moment, not before ``at``, from which the cap per hour allows one more delete; ``NEVER`` if the cap is
+    0.
 
-    ``deletes``: the moments of earlier deletes, the latest last.
+    ``deletes``: the moments of earlier deletes, in order.
     """
     cap = limits.cap_per_hour
     if cap <= 0:
@@ -163,8 +168,8 @@ def _is_all_observed(draft: Draft) -> bool:
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
-    """Note hosts in HF's lists with names of our shape that have no slot and no pool, so that HF is asked to return
-    them."""
+    """Note the machines in HF's lists that have a name of our shape but neither a slot nor a place in any snapshot.
+    HF is then asked to return them."""
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
@@ -184,10 +189,10 @@ def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Se
 
 
 def find_unlisted(draft: Draft, activity: HfActivity) -> None:
-    """Note machines that were reported to HF and that its lists no longer name; delete them as orphans only if
+    """Note the machines that were reported to HF and that HF's lists no longer name. Delete them as orphans only if
     configured.
 
-    Time counts only while lists come. After HF was away, the time of each machine begins anew.
+    Time counts only while HF lists its machines. After a break, the time of each machine starts again.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
@@ -205,9 +210,10 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
 
 
 def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> float | None:
-    """Return the moment since which no list has named a slot's machine; None while that may be chance.
+    """Return the moment since which HF's lists have not named a slot's machine; None while so few lists have come that
+    this may be chance.
 
-    ``noted``: the moment in memory.
+    ``noted``: the moment that memory has.
     """
     named = activity.listed_at.get(slot.name, LONG_AGO)
     away_until = activity.since if activity.since > activity.started_at else LONG_AGO
@@ -220,9 +226,9 @@ def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> fl
 def _delete_unlisted(
     draft: Draft, activity: HfActivity, unlisted: Mapping[str, float], pools: Mapping[str, str]
 ) -> None:
-    """Close slots that have been unlisted for long enough, within the cap per hour of orphans and unless the brake
-    holds."""
-    # A restart loses the lists, so an hour of lists has to confirm the names.
+    """Close the slots of machines that HF's lists have not named for long enough. The cap per hour of orphans and
+    the brake apply."""
+    # A restart of the loop loses the lists, so an hour of new lists has to confirm that the names are missing.
     confirmed = activity.last_list_at - activity.since >= LISTS_GATHER
     limit = activity.last_list_at - (draft.limits.orphans.unlisted_after_seconds or 0.0)
     due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
@@ -237,7 +243,8 @@ def _delete_unlisted(
 
 
 def release_brake(memory: Memory) -> Memory:
-    """Return the memory after an operator released the brake and so accepted the reason for it."""
+    """Return the memory after an operator has released the brake. The release accepts the loss that the brake
+    reported."""
     brake, places = memory.brake, memory.places
     if brake is not None and brake.reason is BrakeReason.WRONG_ENDPOINT:
         # Only the machines of the brake's pool are confirmed to be gone.

@@ -1,6 +1,7 @@
-"""Records of requests and returns: their way from intent into memory, and out of the files.
+"""Records of requests and returns: how they enter memory from intent, and how they leave the files.
 
-A record leaves in three steps: memory marks it, intent drops it, memory forgets it.
+A record leaves in three steps: a plan marks it in memory, the loop removes it from intent, and a later plan removes it
+from memory.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 
 def ingest_requests(draft: Draft, intent: Intent) -> None:
-    """Add new requests and returns to memory, and latch the brake if intent is older than before or lacks requests."""
+    """Add new requests and returns to memory. Latch the brake if intent is older than a copy already seen, or lacks
+    requests."""
     memory, now, limits = draft.before, draft.now, draft.limits
     if intent.generation < memory.generation:
         draft.latch(
             BrakeReason.INTENT_OLDER,
             f"intent.json has generation {intent.generation}, but {memory.generation} was read before.",
         )
-        return  # its requests may have been served and forgotten long ago
+        return  # an old intent may contain requests that were served and forgotten long ago
     if intent.generation > memory.generation:
         draft.generation = intent.generation
     for request in intent.requests.values():
@@ -50,10 +52,10 @@ def ingest_requests(draft: Draft, intent: Intent) -> None:
 
 
 def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
-    """Mark ended records that may leave, and forget marked records that intent lacks."""
+    """Mark ended records that may leave the files, and forget marked records that intent no longer has."""
     if intent.generation < draft.before.generation:
-        return  # an old copy, which may lack records that are still to leave
-    # Answers to returns are rendered from slots, so the requests stay as long as the returns.
+        return  # an old intent may lack records that have not left yet
+    # An answer to a return is rendered from slots, so a request stays in memory as long as any return of its machines.
     returned = frozenset[str]().union(*(return_record.names for return_record in draft.returns.values()))
     for record in draft.records():
         if record.is_trimmed and record.id not in intent.requests:
@@ -65,7 +67,7 @@ def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     for return_record in list(draft.returns.values()):
         if return_record.is_trimmed and return_record.id not in intent.returns:
             del draft.returns[return_record.id]
-            draft.wake_at(draft.now + SOON)  # the requests of its machines may leave now
+            draft.wake_at(draft.now + SOON)  # the requests of the returned machines may leave now
         elif return_record.is_trimmed or _is_expired(draft, return_record):
             if not return_record.is_trimmed:
                 draft.returns[return_record.id] = replace(return_record, is_trimmed=True)
@@ -73,8 +75,8 @@ def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
 
 
 def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
-    """Return whether the retention time has passed since HF read the terminal answer, or since the record was cancelled
-    because HF had forgotten it."""
+    """Return whether the retention time of a record is over. It begins when HF has read the terminal answer. If the
+    record was cancelled because HF had forgotten it, it begins at the cancel."""
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
     since = record.ended_at if cancelled else record.reported_at
     if since is None:

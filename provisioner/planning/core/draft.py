@@ -1,6 +1,6 @@
-"""The draft of a plan: a memory while one plan changes it. Unchanged parts stay the same objects.
+"""The draft of a plan: a working copy of memory that one plan changes. Parts that do not change stay the same objects.
 
-Only this module changes verdicts, by the table in ``TRANSITIONS``.
+Only this module changes verdicts. ``TRANSITIONS`` lists the allowed changes.
 """
 
 from __future__ import annotations
@@ -41,36 +41,35 @@ from provisioner.planning.core.holds import limits_under_holds
 from provisioner.planning.core.slots import find_slot
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
-    # A slot stays open until its request gets its terminal answer, also while its machine runs.
-    # A machine that vanishes before then is failed and replaced, and is not reported to HF.
+    # A slot stays open until its request gets the terminal answer, even if its machine already runs.
+    # A machine that vanishes before then has failed and is replaced. HF never gets its name.
     Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
     # After the terminal answer HF owns the machine, so the slot ends only by a return or a loss.
     Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
-    # HF returns a lost machine by requestReturnMachines. The slot stays lost; the return only ends the report.
+    # HF returns a lost machine by requestReturnMachines. The slot stays lost; the loop only stops reporting the loss.
     Verdict.LOST: frozenset(),
     Verdict.RETURNED: frozenset(),
     Verdict.FAILED: frozenset(),
     Verdict.WITHDRAWN: frozenset(),
     Verdict.CANCELLED: frozenset(),
 }
-"""Allowed changes of verdicts (law: a terminal answer stays). Any other change is a bug: the slot is set aside and the
-cycle goes on."""
+"""Allowed changes of verdicts (law: a terminal answer stays). Any other change is a bug: the draft sets the slot
+aside, and the cycle goes on."""
 
 
 SOON = 0.001
-"""Seconds until the next cycle if a plan needs one even without other changes."""
+"""Seconds until the next cycle if a plan needs another cycle although the world does not change."""
 
 DELETE_AGAIN = 60.0
-"""Seconds after which a delete is sent again if the machine still exists. A lost call must not leave a machine for
-ever."""
+"""Seconds after which a delete is sent again if the machine still exists, because the first call may have been lost."""
 
 
 CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usage", "brake", "generation")
-"""Parts of a memory that a plan may change. A draft has attributes of the same names."""
+"""The parts of a memory that a plan may change. A draft has an attribute of the same name for each."""
 
 
 class Draft:
-    """Working copy of a memory, together with all other decisions of a plan."""
+    """A working copy of memory, with all other decisions of a plan."""
 
     def __init__(
         self,
@@ -81,14 +80,17 @@ class Draft:
         wall: float | None = None,
         holds: Holds = NO_HOLDS,
     ) -> None:
-        """Begin a draft. ``wall``: the wall clock at ``now``; None: as far ahead of loop time as when memory was
-        written."""
+        """Begin a draft.
+
+        ``wall``: the wall clock at ``now``. If None, the draft assumes the difference to loop time that memory
+        recorded.
+        """
         self.before = memory
         self.snapshots = snapshots
         """Snapshots that may be acted upon, by pool."""
         self.limits = limits_under_holds(limits, holds) if holds.current else limits
         self.holds = holds
-        """Current holds. The pools to which the holds apply are paused in ``self.limits``."""
+        """Holds in effect. In ``self.limits``, the pools to which they apply are paused."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
         """Seconds from loop time to the wall clock, which is used only to find the date."""
@@ -110,7 +112,8 @@ class Draft:
         self.distrusted: dict[str, Distrusted] = {}
         """Pools whose snapshot may not be acted upon."""
         self._slots: dict[str, dict[int, Slot]] = {}
-        """Slots of each request of which a slot was put; the same mappings as in the records of ``requests``."""
+        """Slots by number, for each request whose slots the draft has changed; the same mappings as in the records
+        of ``requests``."""
 
     @property
     def deferred(self) -> Mapping[tuple[str, str, PendingReason], int]:
@@ -121,17 +124,17 @@ class Draft:
         return totals
 
     def wake_at(self, when: float) -> None:
-        """Ask for a plan at ``when``, if it is in the future."""
+        """Ask for a plan at ``when``. A moment in the past has no effect."""
         if self.now < when < self.due_at:
             self.due_at = when
 
     def records(self) -> Iterator[RequestRecord]:
-        """Yield every request as changed so far. The caller may change requests meanwhile."""
+        """Yield every request, with the changes so far. The caller may change requests while it iterates."""
         for id_ in list(self.requests):
             yield self.requests[id_]
 
     def find_slot(self, name: str) -> Slot | None:
-        """Return the slot of a name as changed so far; None if it is unknown."""
+        """Return the slot with this name, with the changes so far; None if it is unknown."""
         return find_slot(self.requests, self.limits.prefix, name)
 
     def forget_request(self, id_: str) -> None:
@@ -140,11 +143,12 @@ class Draft:
         self._slots.pop(id_, None)
 
     def update_record(self, id_: str, **changes: Any) -> None:
-        """Change fields of a request, but not its slots."""
+        """Change fields of a request other than its slots."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
     def put_slots(self, id_: str, *changed: Slot) -> None:
-        """Replace or add slots of a request. The request's record changes in place from the second call on."""
+        """Replace or add slots of a request. The first call copies the slots of the request, and later calls change
+        the copy."""
         slots = self._slots.get(id_)
         if slots is None:
             record = self.requests[id_]
@@ -163,7 +167,7 @@ class Draft:
         cause: LossCause | None = None,
         gone: bool = False,
     ) -> Slot:
-        """Set the verdict of a slot that ends. If the table forbids the verdict, set the slot aside instead."""
+        """Close a slot with a verdict. If ``TRANSITIONS`` forbids the verdict, set the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
             changed = slot._replace(is_set_aside=True)
         else:
@@ -180,8 +184,8 @@ class Draft:
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
-        """Return the loop time of an end by the clock of a pool's place; None if it is unknown or the pool is not
-        observed."""
+        """Convert the end of a machine from its place's clock to loop time; None if the end is unknown or the pool
+        is not observed."""
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
@@ -193,11 +197,11 @@ class Draft:
         return self.limits.pools.keys() if self.holds.stop else frozenset()
 
     def pool(self, name: str) -> PoolLimits:
-        """Return the limits of a pool. A pool that left the configuration gets limits that allow no new machine."""
+        """Return the limits of a pool. If the configuration has no such pool, the limits allow no new machine."""
         return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, is_paused=True)
 
     def window(self, pool: str, template: str) -> Window:
-        """Return the window of a template in a pool; a new one if the pool's spec changed."""
+        """Return the window of a template in a pool; a new window if the pool's spec has changed."""
         snapshot = self.snapshots.get(pool)
         return window_and_backoff.update(
             self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
@@ -209,8 +213,8 @@ class Draft:
             self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
-        """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
-        have been applied."""
+        """Count a failed boot against the window: the machine did not run, although its create was accepted or may
+        have been carried out."""
         key = slot.pool, self.requests[slot.request].template
         changed = window_and_backoff.after_failure(
             self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True
@@ -218,8 +222,8 @@ class Draft:
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Latch the brake: no orphan is deleted until an operator releases it (law: the brake). The first reason
-        stays."""
+        """Latch the brake: orphans are not deleted until an operator releases it (law: the brake). If it is latched
+        already, the first reason stays."""
         if self.brake is None:
             self.brake = Brake(reason, self.now, detail, pool)
 
@@ -238,7 +242,7 @@ class Draft:
 
     @property
     def closes(self) -> list[Transition]:
-        """Return the changes so far that ended a slot."""
+        """Return those changes so far that closed a slot."""
         return [one for one in self._transitions() if one.is_closed]
 
     def _transitions(self) -> Iterator[Transition]:
@@ -250,7 +254,7 @@ class Draft:
                     yield Transition(record.template, record.read_at, before, slot)
 
     def memory(self) -> Memory:
-        """Return the memory to record; the memory before if it did not change."""
+        """Return the memory to record. If the plan changed no part, this is the same object as before."""
         new = {name: getattr(self, name) for name in CHANGING}
         changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before

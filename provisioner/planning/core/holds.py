@@ -1,8 +1,8 @@
-"""Holds: their effect on pools, requests, returns and machines.
+"""Holds: how they affect pools, requests, returns and machines.
 
-While everything is stopped, every pool counts as one whose last actions are still under way. Deadlines that pass are
-reported with the hold as the reason, and are carried out when the hold is released. The module uses no I/O, clock or
-logger.
+While an operator has stopped all, each pool is treated as busy, so it gets no actions. If a deadline passes meanwhile,
+the answer gives the hold as the reason, and the deadline takes effect when the operator releases the hold. The module
+uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from provisioner.names import get_prefix
 from provisioner.planning.core.slots import find_slot
 
 DRAINED = Loss(3600, "drained")
-"""The report to HF of a machine in a drained pool. The seconds never count down, because the machine runs until HF
-returns it."""
+"""The loss that is reported to HF for a machine in a drained pool. Its seconds never count down, because the machine
+runs until HF returns it."""
 
 GIVEN_UP = Loss(3600, "cancelled")
-"""The report to HF of a machine that an operator has cancelled. The seconds never count down."""
+"""The loss that is reported to HF for a machine that an operator has cancelled. Its seconds never count down."""
 
 
 def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
-    """Return the limits with all pools paused to which a hold applies."""
+    """Return the limits, with each pool paused to which a hold applies."""
     pools = {
         name: replace(pool, is_paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()
     }
@@ -44,7 +44,7 @@ def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
-    """Return the pools that take no machine, by the settings or a hold."""
+    """Return the pools that take no machine because the settings or a hold pause them."""
     return frozenset([name for name, pool in limits_under_holds(limits, holds).pools.items() if pool.is_paused])
 
 
@@ -55,13 +55,13 @@ def format_hold(hold: Hold) -> str:
 
 
 def format_stop_message(holds: Holds) -> str:
-    """Return the message of returns while everything is stopped; empty if machines are deleted."""
+    """Return the message of returns while an operator has stopped all; an empty text otherwise."""
     return f"No machine is deleted now ({format_hold(holds.stop)})." if holds.stop else ""
 
 
 def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
-    """Return the failure of machines if a hold applies to each of the pools, else None. It counts as a lack of
-    capacity, as a cap does."""
+    """Return the failure of machines if a hold applies to each of the pools, else None. It has the error class of
+    missing capacity, like a cap."""
     against = [holds.against(pool) for pool in pools]
     if not against or None in against:
         return None
@@ -70,7 +70,7 @@ def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
 
 
 def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
-    """Return a function that finds the report to HF of a slot's machine that HF is asked to return."""
+    """Return a function that returns the loss to report for a slot's machine if a hold wants HF to return it."""
     drained, cancelled = holds.of_kind(HoldKind.DRAIN), holds.of_kind(HoldKind.CANCEL)
 
     def find_loss(slot: Slot) -> Loss | None:
@@ -84,8 +84,8 @@ def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
 
 
 def is_done(hold: Hold, memory: Memory) -> bool:
-    """Return whether a cancel has no more effect: its request has ended, its machine is no longer HF's, or its target
-    is unknown."""
+    """Return whether a cancel has no effect any more: its request has ended, HF no longer has its machine, or its
+    target is unknown."""
     if hold.kind is not HoldKind.CANCEL:
         return False
     record = memory.requests.get(hold.target)
@@ -96,7 +96,7 @@ def is_done(hold: Hold, memory: Memory) -> bool:
 
 
 def count_holds(holds: Holds, memory: Memory | None) -> Counter[tuple[HoldKind, str]]:
-    """Return the number of holds in force by kind and pool. Cancels count until they are done, under an empty pool."""
+    """Return the number of holds in effect by kind and pool. A cancel counts under an empty pool, until it is done."""
     return Counter(
         (hold.kind, "" if hold.kind is HoldKind.CANCEL else hold.target)
         for hold in holds.current

@@ -1,4 +1,4 @@
-"""Slots of requests: finding them by name, missing machines and their tries, and boot deadlines."""
+"""Slots of requests: find a slot by its name, count missing machines and their tries, and compute boot deadlines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from provisioner.names import SLOT_NUMBERS, split_name
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
 CANCELLED_BY_OPERATOR = "Cancelled by an operator: "
-"""First words of the message of a request that an operator has cancelled; the hold follows."""
+"""First words of the message of a request that an operator has cancelled. The text of the hold follows."""
 
 
 def find_slot(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
-    """Return the slot of a name; None if the name has another shape, or its request or number is unknown."""
+    """Return the slot with this name; None if the name has another shape or the slot is unknown."""
     parts = split_name(prefix, name)
     record = requests.get(parts[0]) if parts else None
     return record.slots.get(parts[1]) if parts and record else None
@@ -45,7 +45,8 @@ def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
 
 
 def count_missing(record: RequestRecord) -> int:
-    """Return the number of machines of a request that do not exist, are not on their way and are not given up."""
+    """Return the number of missing machines of a request: wanted machines that do not run, are not on their way and
+    have not been given up."""
     slots = record.slots.values()
     ended = [slot for slot in slots if slot.verdict not in DESIRED]
     given_up = sum(
@@ -56,9 +57,10 @@ def count_missing(record: RequestRecord) -> int:
 
 
 def find_missing_tries(record: RequestRecord) -> list[Tries]:
-    """Return the earlier tries of each missing machine of a request, the fewest failed tries first.
+    """Return the earlier tries of each missing machine of a request, with the fewest failed tries first.
 
-    As many slots that failed as the n-th try are already replaced as there are slots with n tries before them.
+    A slot that failed in its n-th try is already replaced if another slot has n failed tries before it. Each such slot
+    replaces one.
     """
     wanted = count_missing(record)
     if wanted <= 0:
@@ -66,7 +68,7 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
     failed = defaultdict[int, list[Tries]](list)
     taken = Counter(
         {0: record.failed_without_slot - record.count}
-    )  # each machine may have one slot without earlier tries
+    )  # the first slot of each machine has no earlier tries
     for slot in record.slots.values():
         if slot.verdict is not Verdict.WITHDRAWN:
             taken[slot.tries.failed] += 1
@@ -74,12 +76,13 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
             left = _tries_after(slot)
             failed[left.failed].append(left)
     tried = [gap for tries in sorted(failed) for gap in failed[tries][max(0, taken[tries]) :]]
-    # Slots of a rebuilt memory have no earlier tries, so there may seem to be more failed tries than missing machines.
+    # A rebuilt memory does not know earlier tries, so it may count more failed tries than missing machines.
     return [UNTRIED] * (wanted - len(tried)) + tried[-wanted:]
 
 
 def _tries_after(slot: Slot) -> Tries:
-    """Return the tries including a slot that failed. Running out of time does not replace an earlier reason."""
+    """Return the tries of a machine after its slot failed. If the slot only ran out of time, the reason of an
+    earlier try stays."""
     failure, before = slot.failure, slot.tries.failure
     if failure is None:
         return slot.tries
@@ -88,7 +91,7 @@ def _tries_after(slot: Slot) -> Tries:
 
 
 def count_free_numbers(record: RequestRecord) -> int:
-    """Return how many further slots of a request can get a number (law: a name is used once)."""
+    """Return the number of slot numbers that a request has left (law: a name is used once)."""
     return SLOT_NUMBERS - record.next_slot
 
 
@@ -99,19 +102,18 @@ def pending_slots(record: RequestRecord) -> list[Slot]:
 
 
 def down_slots(record: RequestRecord) -> list[Slot]:
-    """Return the slots of an open request whose machines ran and do not run now."""
+    """Return the slots of an open request whose machines ran before and do not run now."""
     open_ = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and not slot.is_set_aside]
     return [slot for slot in open_ if slot.life.down_since is not None]
 
 
 def get_boot_deadline(slot: Slot, limits: PoolLimits) -> float:
-    """Return the moment by which a slot's machine has to run. The boot deadline of a gated machine begins at its
-    ungating."""
+    """Return the moment by which a slot's machine has to run. The time of a gated machine begins when it is ungated."""
     if slot.observed.is_gated:
         return slot.asked_at + limits.gated_deadline_seconds
     return slot.boots_from + limits.boot_deadline_seconds
 
 
 def is_cancel_message(message: str) -> bool:
-    """Return whether a message is that of a cancelled request or machine."""
+    """Return whether a message says that a request or machine was cancelled."""
     return message == CANCELLED_MESSAGE or message.startswith(CANCELLED_BY_OPERATOR)

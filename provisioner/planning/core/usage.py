@@ -1,8 +1,8 @@
-"""Usage: how long machines existed, in loop time, by UTC day, template, pool and account.
+"""Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
 
-A machine that was seen counts from its create, or from the end of its wait for room or at a gate, until the first
-observation that lacks it. The plan that finds the machine gone adds this time to the totals in memory. Both are
-recorded in the same write, so the machine counts once.
+A machine counts if an observation has shown it. Its time begins with its create; if it waited for room or at a gate,
+the time begins at the end of this wait. Its time ends with the first observation that lacks it. The plan that finds the
+machine gone adds its time to the totals. Memory records both in one write, so each machine counts once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Cell = tuple[str, str, str]
 """Template, pool and account."""
 
 Usage = Mapping[str, Mapping[Cell, int]]
-"""Milliseconds by day and cell. They are integers, so that the sum does not depend on the order of additions."""
+"""Milliseconds by day and cell. They are integers, so that their sum does not depend on the order of additions."""
 
 EARLIER = ""
-"""Key in place of a day, for all days that are kept no longer."""
+"""Key for the sum of all days that memory no longer keeps apart."""
 
 DAY_MILLISECONDS = round(DAY * 1000)
 
@@ -43,14 +43,13 @@ class Span(NamedTuple):
 
     @property
     def milliseconds(self) -> int:
-        """Return the length of the span; negative if the observation that ends the span began before the machine
-        existed."""
+        """Return the length of the span. It is negative if the last observation began before the machine existed."""
         return round((self.end - self.begin) * 1000)
 
 
 def find_span(slot: Slot, now: float) -> Span | None:
-    """Return the span of a slot's machine until ``now`` or until an observation lacked it; None if the machine does not
-    count."""
+    """Return the span of a slot's machine until ``now``, or until an observation lacked the machine. Return None if
+    the machine does not count."""
     if not slot.observed.was_seen or (slot.life.used_from is None and _is_waiting(slot)):
         return None
     return Span(
@@ -60,14 +59,15 @@ def find_span(slot: Slot, now: float) -> Span | None:
 
 
 def _is_waiting(slot: Slot) -> bool:
-    """Return whether the slot's machine does not exist yet, because its place has no room for it or a gate holds it."""
+    """Return whether the slot's machine does not exist yet because its place has no room for it or a gate holds it."""
     if slot.ran_at is not None:
         return False
     return slot.observed.is_gated or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
 def split_by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
-    """Yield the days of a span and its milliseconds on each. ``ahead``: seconds from loop time to the wall clock."""
+    """Yield each day of a span with the span's milliseconds on this day. ``ahead``: seconds from loop time to the
+    wall clock."""
     end = round((usage_span.end + ahead) * 1000)
     begin = end - min(usage_span.milliseconds, LONGEST)
     while begin < end:
@@ -78,8 +78,8 @@ def split_by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=400)
 def day_of(number: int) -> str:
-    """Return the date of a day since 1970, or the nearest date of the calendar if a damaged file has a day beyond
-    it."""
+    """Return the date of a day, given as days since 1970. For a day outside the calendar, which only a damaged file
+    has, return the nearest date."""
     return date.fromordinal(max(1, min(FIRST + number, LAST))).isoformat()
 
 
@@ -89,7 +89,8 @@ def wall_day(wall: float) -> str:
 
 
 def count_usage(draft: Draft) -> None:
-    """Add up the machines that this plan has found gone, and note the moment from which other machines count."""
+    """Add the time of the machines that this plan has found gone, and note from when a machine that has stopped
+    waiting counts."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
         if before is None or not slot.observed.was_seen:
@@ -113,7 +114,7 @@ def _has_stopped_waiting(before: Slot, slot: Slot) -> bool:
 
 
 def _add_usage(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
-    """Return the sum of both. Days without an addition stay the same objects."""
+    """Return the sum of two usages. A day without an addition stays the same object."""
     return {**usage, **{day: Counter(usage.get(day, {})) + Counter(cells) for day, cells in added.items()}}
 
 
@@ -147,8 +148,7 @@ def get_usage(memory: Memory, now: float, ahead: float) -> Usage:
 
 
 def restore_usage(old: Memory, remembered: Memory) -> Memory:
-    """Return a rebuilt memory with the usage that an old copy had counted when it was written. Its machines count from
-    now on."""
+    """Return a rebuilt memory with the usage totals of an old copy. The machines that exist count from now on."""
     days = get_usage(old, old.written.time, old.written.ahead)
     since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
     return replace(remembered, usage=UsageTotals(days, since))
@@ -164,8 +164,8 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def get_month(wall: float) -> tuple[str, float, float]:
-    """Return the UTC month of a time: the first characters of its days (``2026-11-``), and its begin and end by the
-    wall clock."""
+    """Return the month of a wall clock time in UTC: the first characters of its dates (``2026-11-``), its begin and
+    its end."""
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)

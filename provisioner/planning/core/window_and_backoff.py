@@ -1,11 +1,11 @@
-"""Windows: the limit on pending machines of one template in one pool, with back-off and probes.
+"""Windows: each limits the pending machines of one template in one pool. Back-off and probes are part of a window.
 
-The window grows with each machine that runs and is halved if most of a round fails.
+The window grows with each machine that runs. It is halved if most machines of a round fail.
 
-* A round has as many results as the window had machines at its begin, at most ``ROUND``. Machines that failed in the
-  round count as pending until the round is over, so that an unproven pool never gets more requests than the window.
-* A machine that is lost in its first minutes takes its growth back. If most machines are, only one at a time is
-  requested until one outlives these minutes.
+* A round ends after as many results as the window had machines when the round began, at most ``ROUND``. Machines that
+  failed in the round count as pending until it ends, so that an unproven pool never gets more requests than the window.
+* If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
+  lost so early, only one machine is requested at a time until one outlives its first minutes.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import dataclass, replace
 from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
 
 ROUND = 100
-"""Most results of a round. It is bounded so that a wide window also closes if most of these fail."""
+"""Most results of a round. The bound lets a wide window close after this many results if most of them are failures."""
 
 GROWTH = 2
-"""Machines by which the window grows with each machine that runs, so that the window of an unproven pool triples with
-each boot time."""
+"""Number by which the window grows for each machine that runs: the window of an unproven pool triples in each boot
+time."""
 
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
-    """Return the window; a new one if there was none, or if the pod spec or instance template changed."""
+    """Return the window; a new one if the pool had none, or if its pod spec or instance template has changed."""
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
     return replace(window, spec=spec) if spec and not window.spec else window
 
 
 def is_blocked(window: Window, now: float) -> bool:
-    """Return whether the window backs off: no create is sent before ``retry_at``."""
+    """Return whether the window backs off, so that no create may be sent before ``retry_at``."""
     return now < window.retry_at
 
 
 def get_pending_limit(window: Window) -> int:
-    """Return how many machines may be pending at once: one while the window is probing."""
+    """Return how many machines may be pending at once. It is one while the window is probing."""
     return 1 if window.is_probing else window.window
 
 
 def room(window: Window, pending: int, probes: int) -> int:
     """Return how many more machines may be requested.
 
-    ``pending`` is the number of requested machines that do not run yet, and ``probes`` the number of these that were
-    requested since the back-off began.
+    ``pending``: the number of requested machines that do not run yet. ``probes``: how many of these were requested
+    after the back-off began.
     """
     if window.is_probing:
         return max(0, 1 - probes)
@@ -62,8 +62,8 @@ def after_create(window: Window, submitted: float) -> Window:
 def after_runs(
     window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
 ) -> Window:
-    """Return the window after machines began to run. It grows with each machine, and its back-off ends if a machine was
-    requested after the back-off began."""
+    """Return the window after machines began to run. It grows with each machine. Its back-off ends if one of the
+    machines was requested after the back-off began."""
     if window.level and submitted >= window.blocked_at:
         window = _end_back_off(window)
     grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
@@ -75,7 +75,7 @@ class Losses:
     """Early losses: machines that ran in one pool for one template and were lost in their first minutes."""
 
     fates: Sequence[bool]
-    """True for each machine that was lost early, over all machines that ran there, from the newest on."""
+    """One flag for each machine that ran in the pool, from the newest to the oldest: True if it was lost early."""
     failure: Failure
     """Failure of the latest early loss."""
     submitted: float
@@ -85,8 +85,8 @@ class Losses:
 
 
 def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """Return the window after early losses: it loses their growth, and closes if one was a probe or if most of its
-    newest machines were lost.
+    """Return the window after early losses. It shrinks by the growth from the lost machines. It closes if a probe was
+    lost, or if most of the newest machines were lost.
 
     Until a machine has outlived its first minutes, a running machine proves nothing about the pool.
     """
@@ -104,8 +104,8 @@ def after_early_losses(window: Window, losses: Losses, now: float, limits: Limit
 
 
 def after_outlived(window: Window, submitted: float) -> Window:
-    """Return the window after a machine has outlived its first minutes. It opens if the machine was requested after
-    early losses had closed it."""
+    """Return the window after a machine has outlived its first minutes. If early losses had closed the window, it
+    opens, provided that the machine was requested later."""
     if window.early_loss is None or submitted < window.blocked_at:
         return window
     return _end_back_off(replace(window, early_loss=None))
@@ -114,10 +114,10 @@ def after_outlived(window: Window, submitted: float) -> Window:
 def after_failure(
     window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
 ) -> Window:
-    """Return the window after a create failed, or (``boot``) after a machine with an accepted create failed.
+    """Return the window after a create failed. With ``boot``, the create was accepted and the machine failed later.
 
-    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create from
-    before the back-off gives no new information about the pool.
+    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create
+    that was sent before the back-off began does not start another back-off.
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     is_older = window.level > 0 and submitted < window.blocked_at
@@ -129,8 +129,8 @@ def after_failure(
 
 
 def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
-    """Return the window with a back-off, because the pool takes no creates now. Failures of one instant back off
-    once."""
+    """Return the window with a back-off, because the pool takes no creates now. Several failures at the same moment
+    count as one."""
     if is_blocked(window, now):
         return window
     level = window.level + 1
@@ -148,7 +148,7 @@ def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, bo
 def back_off_for(window: Window, failure: Failure, wait: float, now: float) -> Window:
     """Honour the pool's Retry-After: back off for ``wait`` seconds.
 
-    A back-off for any other reason goes on, with its own probes.
+    If the window already backs off for another reason, this back-off and its probes stay.
     """
     later = replace(window, retry_at=max(window.retry_at, now + wait))
     backing_off = window.backs_off_from
@@ -158,30 +158,31 @@ def back_off_for(window: Window, failure: Failure, wait: float, now: float) -> W
 
 
 def is_pausing(window: Window) -> bool:
-    """Return whether the back-off is only for throttled or unanswered calls, so that the pool may soon take creates
-    again."""
+    """Return whether the window backs off only because calls were throttled or got no response. The pool may then
+    soon take creates again."""
     if window.failure is None or window.level == 0 or window.is_boot_failure:
         return False
     return window.failure.error is ErrorClass.THROTTLED or window.failure.error.is_ambiguous
 
 
 def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
-    """Return the length of a back-off, exponential in ``level`` (1, 2, …). A random part of up to a fifth keeps pools
-    from retrying at the same time."""
+    """Return the seconds of a back-off, which grow exponentially with ``level`` (1, 2, …). Up to a fifth is random,
+    so that pools do not retry at the same moment."""
     last = limits.backoff.no_room_seconds if error.has_no_room else limits.backoff.last_seconds
     step = min(last, limits.backoff.first_seconds * 2.0 ** min(level - 1, 32))
     return step * random.Random(seed).uniform(0.8, 1.0)
 
 
 def _end_back_off(window: Window) -> Window:
-    """End the back-off, except one for early losses, which neither an accepted create nor a running machine ends."""
+    """End the back-off, unless early losses caused it: neither an accepted create nor a running machine ends such a
+    back-off."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
     return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
-    """End a round that has all its results: halve the window and back off if most of the round failed.
+    """End a round that has all its results. If most of the round failed, halve the window and back off.
 
     While the window is probing, only the probe decides about the back-off.
     """
