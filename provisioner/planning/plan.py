@@ -1,7 +1,7 @@
-"""Decisions of one cycle: slots to open, machines to create and delete, the reasons, and deferred machines.
+"""The decisions of one cycle: which slots to open, which machines to create, delete and defer, and the reasons.
 
-The caller records ``Plan.memory`` before it executes any action of the plan. Every prefix of a plan leaves a state from
-which the next plan recovers.
+The caller records ``Plan.memory`` before it executes any action of the plan. If the loop dies after any number of these
+actions, the next plan recovers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlanInputs:
     busy: Set[str] = frozenset()
     """Pools whose last actions are still under way. They get no new actions."""
     wall: float | None = None
-    """Wall clock now, in the form that ``Draft`` takes."""
+    """Wall clock now. None: see ``Draft``."""
     holds: Holds = NO_HOLDS
     """Current holds."""
 
@@ -49,9 +49,11 @@ def make_plan(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> 
 
 
 def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Draft:
-    """Return a draft after observations, HF's activity, returns and cancels. It requests no machine.
+    """Return a draft that has taken in observations, HF's activity, returns and cancels. It does not request machines
+    yet.
 
-    Terminal answers that the draft revises have to be settled before ``decide``, which revises no other answer.
+    The caller settles the terminal answers that the draft revises before it calls ``decide``. ``decide`` revises no
+    answer.
     """
     snapshots = {
         name: observation
@@ -63,7 +65,7 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     judge_snapshots(draft)
     reconcile(draft)
     open_unrecorded_slots(draft)
-    # Reported answers come before returns, because HF may know a machine only from the terminal answer.
+    # Before returns, because a machine whose terminal answer HF has not read would count as returned too early.
     note_reported(draft, world.activity)
     settle_returns(draft, world.busy | draft.stopped_pools)
     cancel_unpolled(draft, world.activity)
@@ -72,7 +74,7 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
 
 
 def decide(draft: Draft, world: PlanInputs) -> Plan:
-    """Return the plan: machines to request, deadlines, orphans, leftovers, usage and retention."""
+    """Return the plan: machines to request, expired deadlines, orphans, leftovers, usage, and records to remove."""
     busy = world.busy | draft.stopped_pools
     capacity = Capacity(draft, busy)
     order = order_requests(draft.records())
@@ -84,7 +86,7 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
     capacity.note_windows()
     unmet = find_unmet(draft, capacity, order)
     retire_machines(draft)
-    if draft.deferrals and draft.closes:  # a request that was served earlier may use what a later one released
+    if draft.deferrals and draft.closes:  # an earlier request may use what a later one released
         draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.activity, busy)
     find_unlisted(draft, world.activity)
@@ -108,7 +110,7 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
 
 
 def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limits, now: float) -> Plan:
-    """Return a plan that only removes records from the files. It uses no snapshot and has no actions."""
+    """Return a plan that only removes records from the files. It uses no snapshots and contains no actions."""
     draft = Draft(memory, {}, limits, now)
     note_reported(draft, activity)
     trim_records(draft, intent, activity)
@@ -116,6 +118,6 @@ def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limi
 
 
 def is_fresh(observation: Observation, limits: Limits, now: float) -> bool:
-    """Return whether an observation is of a configured pool and young enough to act upon."""
+    """Return whether an observation belongs to a configured pool and is recent enough to act upon."""
     pool = limits.pools.get(observation.pool)
     return pool is not None and now - observation.began_at <= pool.stale_after_seconds

@@ -183,8 +183,10 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
     """Open slots that fail without a create, so that HF can read a reason for each missing machine.
 
     A machine with a failed try keeps the reason of that try; the other machines get ``failure``. ``wanted`` begins with
-    the machines without a try. If these are more than ``MOST_LINES``, one slot stands for all of them. If too few slot
-    numbers are left, one slot stands for all machines; if no number is left, the request's message gives the reason.
+    the machines without a try. If these are more than ``MOST_LINES``, one slot stands for all of them.
+
+    If too few slot numbers are left, one slot stands for all machines; if no number is left, the request's message
+    gives the reason.
     """
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)

@@ -1,8 +1,10 @@
 """Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
 
 A machine counts if an observation has shown it. Its time begins with its create; if it waited for room or at a gate,
-the time begins at the end of this wait. Its time ends with the first observation that lacks it. The plan that finds the
-machine gone adds its time to the totals. Memory records both in one write, so each machine counts once.
+the time begins at the end of this wait. Its time ends with the first observation that lacks it.
+
+The plan that finds the machine gone adds its time to the totals. Memory records both in one write, so each machine
+counts once.
 """
 
 from __future__ import annotations

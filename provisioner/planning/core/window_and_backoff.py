@@ -75,7 +75,7 @@ class Losses:
     """Early losses: machines that ran in one pool for one template and were lost in their first minutes."""
 
     fates: Sequence[bool]
-    """One flag for each machine that ran in the pool, from the newest to the oldest: True if it was lost early."""
+    """Flags, for each machine that ran in the pool, from the newest to the oldest: True if it was lost early."""
     failure: Failure
     """Failure of the latest early loss."""
     submitted: float

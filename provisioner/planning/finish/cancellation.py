@@ -1,6 +1,7 @@
-"""Cancellation: the end of requests that an operator cancels, or that HF does not poll while it makes other calls.
+"""Cancellation: the end of requests that an operator cancels, and of requests that HF has forgotten.
 
-The module also notes which terminal answers HF knows.
+HF has forgotten a request if it makes other calls but no longer polls this request. The module also notes which
+terminal answers HF knows.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from provisioner.planning.finish.returns import report_unread_as_failed
 
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
-    """Note the terminal answers that HF knows: a script has read the answer, or HF lists a machine of the request.
+    """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
+    the request.
 
-    An answer to a return also counts as known if HF will never ask for it: a script that was killed before it printed
-    the return's id leaves a return with an unknown id.
+    The answer to a return also counts as known if HF never asks for it. This happens if HF killed the script before the
+    script printed the return's id, because then HF does not know the id.
     """
     for record in list(draft.requests.values()):
         if (
@@ -64,15 +66,16 @@ def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecor
 
 
 def _silent_seconds(activity: HfActivity, id_: str, since: float) -> float:
-    """Return the seconds for which HF has made other calls without asking for this id."""
+    """Return the seconds in which HF has made other calls but has not asked for this id."""
     return activity.last_call_at - max(activity.polled_at.get(id_, 0.0), activity.since, since)
 
 
 def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
-    """Cancel requests that HF does not poll while it makes other calls: announce the cancel first, then check again."""
+    """Cancel the requests that HF has forgotten. The first plan only announces the cancel; the next plan checks
+    again and cancels."""
     for record in draft.records():
         silent_seconds = _silent_seconds(activity, record.id, record.read_at)
-        # Under the brake our files, not HF, may have lost the request.
+        # If the brake is latched, the request may be missing in our files, and HF may still know it.
         if draft.brake is not None or not is_forgotten(record, draft.limits, silent_seconds):
             if record.is_cancelling:
                 draft.update_record(record.id, is_cancelling=False)
@@ -84,14 +87,14 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
-    """Return whether HF does not know the end of a request and has not asked for it during ``silence`` seconds of other
-    calls."""
+    """Return whether HF has forgotten a request: HF does not know its end, and has not asked for the request during
+    ``silence`` seconds of other calls."""
     ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.is_trimmed
     return not ours and silence >= limits.cancel_after_seconds
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:
-    """End a request, and close all its slots that were not finally reported to HF."""
+    """End a request. Close each slot of which HF has not read a final result."""
     for slot in tuple(record.slots.values()):
         if slot.verdict is Verdict.OPEN:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
@@ -107,7 +110,8 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
 
 
 def cancel_asked(draft: Draft) -> None:
-    """End the open requests that an operator has cancelled: each keeps the machines that run, and gives up the rest."""
+    """End the open requests that an operator has cancelled. Each request keeps its running machines and gives up the
+    rest."""
     for id_, hold in draft.holds.of_kind(HoldKind.CANCEL).items():
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:

@@ -1,6 +1,7 @@
-"""Deadlines: machines that did not run in time fail, and a request ends once no machine is missing or on its way.
+"""Deadlines: a machine that does not run in time fails. A request ends when all its machines run or have failed.
 
-The time of a request is over at its deadline, or earlier if its last few machines hold up the many that run.
+The time of a request is over at its deadline. It is over earlier if most of its machines run and the last few have not
+changed for a while.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from provisioner.planning.core.slots import count_missing, down_slots, find_mach
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
 SHORT_OUTAGE = 30.0
-"""Seconds for which a machine may be down at its request's deadline without being given up, because most recover."""
+"""Seconds for which a machine may be down at its request's deadline before the request gives it up. Most machines
+recover in this time."""
 
 
 def format_time_over(draft: Draft, record: RequestRecord) -> str:
-    """Return the end of a sentence that names the time limit that has passed; empty while the request has time."""
+    """Return the end of a sentence that names the time limit that has passed. The text is empty while the request
+    has time."""
     draft.wake_at(record.deadline_at)
     if draft.now >= record.deadline_at:
         return "before the request's deadline"
@@ -39,7 +42,7 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
     ):
         return ""
     if any(slot.pool not in draft.snapshots for slot in (*pending_slots(record), *down_slots(record))):
-        return ""  # a machine may run in a pool that is not observed
+        return ""  # a machine may run unseen in a pool that is not observed
     ends = _last_change_at(record) + template.straggler_after_seconds
     draft.wake_at(ends)
     if draft.now < ends:
@@ -48,12 +51,13 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
 
 
 def _has_enough_running(record: RequestRecord, share: float) -> bool:
-    """Return whether at least this share of the request's machines runs."""
+    """Return whether at least ``share`` of the request's machines runs."""
     return bool(record.count) and (len(_running(record)) - len(down_slots(record))) / record.count >= share
 
 
 def _last_change_at(record: RequestRecord) -> float:
-    """Return the moment at which a machine of the request last changed, was requested or was given up."""
+    """Return the last moment at which a machine of the request was requested, began to run, was ungated or was given
+    up."""
     return max(
         when
         for slot in record.slots.values()
@@ -67,10 +71,11 @@ def _running(record: RequestRecord) -> list[Slot]:
 
 
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
-    """Fail the machines that did not run in time: by their own boot deadline, or all once the request's time is
-    ``over_message``.
+    """Fail the machines that did not run in time.
 
-    At the request's deadline, also fail machines that ran and have been down for a while, because HF must not get them.
+    A machine that never ran fails at its boot deadline, or when the request's time is over; ``over_message`` is then
+    not empty. A machine that ran and has been down for a while fails at the request's deadline, because HF must not get
+    it.
     """
     now = draft.now
     for slot in down_slots(record):
@@ -86,7 +91,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
             failure = slot.failure or find_pool_failure(draft, slot.pool, record.template) or late
             _time_out(draft, record, slot, failure, capacity)
         elif slot.submitted_at is not None and slot.pool in draft.snapshots:
-            denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # no time would change that
+            denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # waiting would not help
             due = now if denied else get_boot_deadline(slot, draft.pool(slot.pool))
             if now >= due:
                 failure = slot.failure or _boot_failure(draft, slot)
@@ -108,7 +113,7 @@ def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure,
 
 
 def end_request(draft: Draft, record: RequestRecord) -> None:
-    """Give the request its terminal answer once no machine of it is missing or on its way.
+    """Give the request its terminal answer if none of its machines is missing or on its way.
 
     Laws: a request always ends, a terminal answer stays.
     """

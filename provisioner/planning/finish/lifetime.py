@@ -1,6 +1,6 @@
-"""Lifetimes: HF is asked to return old machines and machines with a known end, a few at a time.
+"""Lifetimes: the loop asks HF to return old machines, and machines whose end is known, a few at a time.
 
-A machine is old if it has outlived its template's ``max_lifetime_seconds``. HF returns the machine when it is idle, so
+A machine is old if it has run for its template's ``max_lifetime_seconds``. HF returns the machine when it is idle, so
 new images are rolled out and no job is killed. Until then the machine runs (law: no machine is deleted by count).
 """
 
@@ -22,27 +22,28 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import count_missing, pending_slots
 
 RETIRING_SHARE = 0.1
-"""Share of a template's machines that may retire at a time. The grid has so much less capacity while replacements
-boot."""
+"""Share of a template's machines that may retire at a time. The grid lacks their capacity until their replacements
+have booted."""
 
 LAST_CALL = 600.0
-"""Seconds before its end from which a machine retires regardless of the number of others."""
+"""Seconds before its known end from which a machine retires, however many others are retiring."""
 
 
 class Retirement(NamedTuple):
     """A machine that may retire."""
 
     due_at: float
-    """Moment at which the machine retires if few enough others do."""
+    """Moment at which the machine retires unless too many others are retiring."""
     latest_at: float
-    """Moment at which the machine retires in any case."""
+    """Moment at which the machine retires, however many others are retiring."""
     slot: Slot
     ends_at: float
-    """Moment at which its place ends the machine; ``NEVER`` if it is unknown."""
+    """Moment at which the place ends the machine; ``NEVER`` if this is unknown."""
 
 
 def retire_machines(draft: Draft) -> None:
-    """Retire the machines that have run for their template's ``max_lifetime_seconds``, and those whose end is near."""
+    """Retire the machines that have run for their template's ``max_lifetime_seconds``, and the machines whose end is
+    near."""
     expiring = {one.template for one in draft.records() if any(slot.observed.expires_at for slot in one.slots.values())}
     for template in draft.limits.templates.values():
         if template.max_lifetime_seconds is not None or template.id in expiring:
@@ -51,7 +52,8 @@ def retire_machines(draft: Draft) -> None:
 
 
 def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
-    """Retire the machines that are due first, as long as at most ``most`` are retiring and not returned."""
+    """Retire the machines that are due, the earliest first, until ``most`` machines are retiring and not yet
+    returned."""
     reported = [record for record in records if record.reported_at is not None]
     succeeded = [slot for record in reported for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.life.retiring_at is not None for slot in succeeded)
@@ -69,8 +71,8 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
 
 
 def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Retirement]:
-    """Yield the retirements of machines without a notice in observed pools. An aged machine has another one for its
-    end."""
+    """Yield a retirement for each machine that may retire, if its pool is observed and the machine has no notice. A
+    machine that has retired for its age is yielded again for its known end."""
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue
@@ -88,8 +90,8 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
 def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
     """Return how many machines of a template may retire at a time.
 
-    If no pool of the template can replace a machine, only one may retire, and none before returned machines are
-    replaced.
+    If no pool of the template can replace a machine, only one machine may retire, and only while every open request of
+    the template has its machines.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
         waiting = any(
@@ -101,5 +103,5 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
 
 
 def _is_replaceable(draft: Draft, pool: str, template: str) -> bool:
-    """Return whether the pool can replace a returned machine, as far as is known."""
+    """Return whether, as far as is known, the pool can make a machine in place of a returned one."""
     return pool in draft.snapshots and not draft.pool(pool).is_paused and draft.window(pool, template).level == 0

@@ -1,4 +1,4 @@
-"""Returns: close the slots of the machines that HF returns, and follow each name until the machine has no leftovers."""
+"""Returns: close the slots of the machines that HF returns, and follow each machine until it has left no leftovers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return the names to ask each pool for, with the expected uid of each, which is empty if unknown.
+    """Return for each pool the names to query, with the expected uid of each; the uid is empty if unknown.
 
-    They are the names in open returns that have no slot, and the names of the pool's own slots whose machines are
-    absent or strayed. Slots of other pools are left out, because pools may share a place.
+    The names are those in open returns that have no slot, and those of the pool's own slots whose machines are absent
+    or strayed. Slots of other pools are left out, because several pools may share a place.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}
@@ -44,7 +44,7 @@ def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, s
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:
-    """Advance each open return request, and end it when every name has a result."""
+    """Advance each open return request. A return request ends when every name in it has a result."""
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
@@ -99,7 +99,7 @@ def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
 
 
 def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
-    """Report a succeeded machine as failed from now on, because HF has not read that it succeeded."""
+    """Report a succeeded machine as failed from now on. HF has not yet read that the machine succeeded."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = slot.with_deletion(reason=DeleteReason.CANCELLED)
@@ -110,8 +110,8 @@ def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
 def _unknown_machine_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
 ) -> ReturnResult | None:
-    """Return the result for a name without a slot, and delete its machine if it is ours or adopted; None while it is
-    unknown."""
+    """Return the result for a returned name without a slot; None while the result is unknown. Delete the machine if
+    it is ours or adopted."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
         if machine is None and name not in snapshot.foreign:

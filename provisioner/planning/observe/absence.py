@@ -1,4 +1,4 @@
-"""Absence: when a machine counts as gone because snapshots lack it, or because it has stayed down."""
+"""Absence: when a machine counts as gone because snapshots lack it, or because it has been down for too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_exp
 from provisioner.planning.observe.trust import SHARE, needs_later_list
 
 LATE_CREATE = 60.0
-"""Seconds for which a create without a successful response may still be under way; longer than any call."""
+"""Seconds for which a create without a successful response may still take effect. No call lasts longer."""
 
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 
@@ -37,7 +37,7 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
         draft.wake_at(draft.now + max(since + lag - snapshot.began_at, SOON))
     elif needs_later_list(draft, slot):
         return
-    elif not is_explained and slot.name not in snapshot.asked:  # it may have strayed, so the place is asked by its name
+    elif not is_explained and slot.name not in snapshot.asked:  # it may have strayed, so ask the place for this name
         draft.wake_at(draft.now + SOON)
     elif slot.verdict in DESIRED:
         unknown = LossCause.EXPIRES if is_expiry(draft, slot, since) else LossCause.UNKNOWN
@@ -47,19 +47,21 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
 
 
 def _may_appear(slot: Slot, shown_cause: LossCause | None) -> bool:
-    """Return whether the machine may still appear: no snapshot has shown it, and the place does not report its end."""
+    """Return whether the machine may still appear. This holds if no snapshot has shown it and its place does not
+    report its end."""
     return slot.verdict is Verdict.OPEN and not slot.observed.was_seen and shown_cause is None
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation can prove an absence. Until then the create may have been under way,
-    or the slot was open."""
+    """Return the moment after which an observation can prove that the machine is gone. Before this moment, its
+    create may have been under way, or its slot was open."""
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)
 
 
 def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: EarlyLosses) -> None:
-    """Give up the machines that have been down for too long, except in pools where many are down at once."""
+    """Give up the machines that have been down for too long. In a pool where many machines are down at once, keep
+    them."""
     if not slots:
         return
     down = Counter(slot.pool for _, slot in slots)
@@ -78,9 +80,10 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
 
 
 def is_proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
-    """Return whether two sets of complete snapshots of all pools, begun the longest lag apart, lack a machine.
+    """Return whether a machine is missing in all pools in two sets of complete snapshots that began the longest lag
+    apart.
 
-    ``absent`` records the begin of the first set by name.
+    ``absent`` records by name when the first set began.
     """
     if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
         return False

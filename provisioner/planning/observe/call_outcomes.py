@@ -1,4 +1,4 @@
-"""Outcomes of creates and deletes: their effects on slots and windows."""
+"""Outcomes of creates and deletes: how they change slots and windows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
-"""Seconds until a delete that failed is sent again."""
+"""Seconds after which a failed delete is sent again."""
 
 
 def apply_outcomes(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
 ) -> Plan:
-    """Return the memory after a batch and the changes in it, as a plan without actions."""
+    """Return a plan without actions: the memory after a batch, and what has changed in it."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.find_slot(outcome.action.name)
@@ -74,8 +74,8 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
 
 
 def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
-    """Undo the submission of a slot, because no call of the create reached its place. An earlier create of the same
-    name may have, and then the slot stays submitted."""
+    """Undo the submission of a slot because its create never reached the place. If an earlier create of the same
+    name may have reached the place, the slot stays submitted."""
     if create.is_repeated or slot.observed.was_seen or slot.observed.is_accepted:
         return
     if slot.verdict is Verdict.OPEN:
@@ -85,7 +85,7 @@ def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
 
 
 def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
-    """Record the failure of a delete and send the delete again soon. The failure is reported to HF until a delete is
+    """Record that a delete failed, and send it again soon. HF gets the failure until a delete of the machine is
     accepted."""
     if slot is not None:
         changed = slot.with_deletion(hindrance=failure)

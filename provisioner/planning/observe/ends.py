@@ -1,7 +1,8 @@
-"""Ends: machines that end by themselves. In their first minutes they count against their pool as failed boots.
+"""Ends: machines that end although the loop did not delete them. In their first minutes they count as failed boots of
+their pool.
 
-The life of a machine is measured in loop time, from the plan that first saw it run to the observation that first showed
-its end, also if no observation was made in between.
+The life of a machine is measured in loop time. It begins with the plan that first saw the machine run, and ends with
+the observation that first showed its end, even if no observation was made in between.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
 EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
-"""Causes, announced or observed, that say nothing about the software on a machine: a deletion is decided elsewhere. An
+"""Causes of an end that do not blame the software on a machine, because something outside the machine deleted it. An
 unknown cause counts against the pool."""
 
 EXPIRY_TOLERANCE = 60.0
-"""Seconds before its known end from which a machine that ends counts as ended by its place."""
+"""Seconds before its known end from which the end of a machine counts as the work of its place."""
 
 Key = tuple[str, str]
 """Pool and template."""
@@ -27,12 +28,12 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a machine by itself."""
+    """The end of a machine that the loop did not delete."""
 
     failure: Failure
     cause: LossCause
     seen: float
-    """Begin of the observation that first showed the end."""
+    """Moment at which the observation that first showed the end began."""
     gone: bool = False
     """True if the machine has no leftovers."""
 
@@ -43,14 +44,14 @@ class EarlyLosses:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._news: dict[Key, list[tuple[float, Failure]]] = {}
-        """Request times and failures of the lost machines, by pool and template."""
+        """Request time and failure of each machine that was newly lost, by pool and template."""
 
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """Mark the slot of a machine that ends by itself if the loss is early; return the slot and its failure.
+        """Return the slot and failure of a machine that ended. If the machine was lost early, mark both.
 
-        ``ended``: begin of the observation that shows the end.
+        ``ended``: moment at which the observation that shows the end began.
         """
         limit = self._draft.pool(slot.pool).early_loss_seconds
         if not (slot.life.is_early_loss or _is_early(slot, cause, ended, limit)):
@@ -61,8 +62,8 @@ class EarlyLosses:
         return slot.with_life(is_early_loss=True), failure
 
     def judge(self) -> None:
-        """Close the windows in which most machines are lost early, and open those in which one has outlived its first
-        minutes."""
+        """Close the windows that lost most machines early, and open the closed windows in which a later machine has
+        outlived its first minutes."""
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
@@ -82,8 +83,8 @@ def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
 
 
 def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
-    """Return for each machine that ran in a pool for a template, from the newest on, whether it was lost in its first
-    minutes."""
+    """Return a flag for each machine that ran in a pool for a template, from the newest to the oldest: True if it
+    was lost early."""
     ran = [
         (-slot.ran_at, slot.life.is_early_loss)
         for record in draft.records()
@@ -95,7 +96,7 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Open each window that early losses closed if a machine that was requested later has outlived its first
+    """Open each window that early losses have closed if a machine that was requested later has outlived its first
     minutes."""
     for record in draft.records():
         for slot in record.slots.values():
@@ -119,8 +120,9 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Return whether a machine came to its known end: an observation has said so, or else the first observation that
-    showed its end began at ``seen``, close to the known end or later."""
+    """Return whether a machine came to its known end. If an observation has shown a cause, the cause decides.
+    Otherwise ``seen``, the begin of the first observation without the machine, has to be near or after the known
+    end."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires_at)
@@ -128,8 +130,8 @@ def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
 
 
 def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: EarlyLosses) -> None:
-    """Close the slot of a machine that ended by itself: lost if HF has its terminal answer, else failed and
-    replaced."""
+    """Close the slot of a machine that the loop did not delete. If HF has the terminal answer, the machine is lost;
+    otherwise it has failed and is replaced."""
     slot, failure = early.mark(record, slot, end.failure, end.cause, end.seen)
     lost = slot.verdict is Verdict.SUCCEEDED
     verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)

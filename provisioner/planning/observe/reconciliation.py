@@ -1,4 +1,4 @@
-"""Reconciliation of slots with snapshots: the part of a plan that only takes in and requests no action."""
+"""Reconciliation of slots with snapshots. This part of a plan updates slots and requests no action."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
 
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
-"""Phases, read once. Reading a phase from its class takes a fifth of the time of comparing a slot with its machine, and
-each plan compares all slots."""
+"""Phases as module constants. Each plan compares all slots with machines, and reading a phase from its class would
+take a fifth of that time."""
 
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
@@ -38,21 +38,20 @@ STRAYED = Failure(ErrorClass.INVALID, "The place made the machine without our id
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """News from the snapshots about pools and templates, besides the changes of single slots."""
+    """Findings of the snapshots about pools and templates, besides the changes of single slots."""
 
     early: EarlyLosses
     began: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    """Request times of machines that are now first seen running, by pool and template."""
+    """Request times of the machines that this plan first sees running, by pool and template."""
     down: list[tuple[RequestRecord, Slot]] = field(default_factory=list)
     """Machines that were reported to HF as running and are down now."""
 
 
 def reconcile(draft: Draft) -> None:
-    """Bring every slot in line with the newest complete snapshot of its pool, and list machines that no slot
-    explains."""
+    """Update every slot from the newest complete snapshot of its pool, and list the machines without a slot."""
     explained: list[str] = []
     news = News(EarlyLosses(draft))
-    # Another endpoint may answer for these pools, with machines of the same names.
+    # For these pools another endpoint may have answered, whose machines may have the same names.
     elsewhere = {pool for pool, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
@@ -84,7 +83,7 @@ def reconcile(draft: Draft) -> None:
 
 
 def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
-    """List the machines that no slot explains. ``explained``: the number of machines with a slot, by pool."""
+    """List the machines that have no slot. ``explained``: the number of machines with a slot, by pool."""
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > explained[name]:
             slots = {slot.name for record in draft.records() for slot in record.slots.values() if slot.pool == name}
@@ -92,7 +91,8 @@ def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
 
 
 def _is_unchanged(slot: Slot, machine: Machine) -> bool:
-    """Return whether the machine runs or waits as before, which is the usual case, or its slot is set aside."""
+    """Return whether the machine has not changed since the last plan, which is the usual case, or its slot is set
+    aside."""
     known = slot.observed
     return (
         slot.verdict in DESIRED
@@ -134,7 +134,7 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
         end_slot(draft, record, _mark_applied(slot), unfit, news.early)
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         end_slot(draft, record, _mark_applied(slot), _get_end(machine, seen), news.early)
-    elif machine.phase is STOPPING:  # it is reported to HF now, which may return it before it is gone
+    elif machine.phase is STOPPING:  # HF learns of it now, and may return it before it is gone
         end = _get_end(machine, seen)
         marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
         if marked != slot:
@@ -145,8 +145,8 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
 
 
 def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
-    """Return the end of a machine that must not begin to run, because it lacks our identity or has too little life
-    left; else None."""
+    """Return the end of a machine that must not begin to run because it has lost our identity or will end too soon.
+    Return None for any other machine."""
     if slot.ran_at is not None:
         return None
     if machine.is_strayed:
@@ -160,7 +160,8 @@ def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> 
 
 
 def _is_expiry_notice(notice: Notice | None) -> bool:
-    """Return whether a notice is of an end known beforehand. No observation shows such an end as a notice."""
+    """Return whether a notice announces an end that was known from the start. Observations do not contain such
+    notices."""
     return notice is not None and notice.cause is LossCause.EXPIRES
 
 
@@ -171,12 +172,12 @@ def _get_end(machine: Machine, seen: float) -> End:
 
 
 def _mark_applied(slot: Slot) -> Slot:
-    """Return the slot with its create marked as applied, because its machine exists."""
+    """Return the slot of an existing machine, with its create marked as carried out."""
     return slot._replace(submitted_at=slot.asked_at).with_observed(was_seen=True, is_accepted=True)
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
-    """Record what HF and later comparisons need of a machine that may stay."""
+    """Record the data of a machine that may stay: the data that HF needs, and the data that later plans compare."""
     has_run, known = slot.ran_at is not None, slot.observed
     is_put_off = known.expires_at != machine.expires_at and _is_expiry_notice(known.notice)
     is_first_run = not has_run and machine.phase is RUNNING
@@ -185,7 +186,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     observed = Observed(
         is_accepted=True,
         was_seen=True,
-        # Before one runs there may be several, because each attempt of a group is another instance.
+        # Until an instance runs there may be several, because a group makes a new instance for each attempt.
         fingerprint=known.fingerprint.with_appeared(machine.fingerprint) if has_run else machine.fingerprint,
         ip=shown.ip,
         public_ip=shown.public_ip,
@@ -212,7 +213,8 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
 
 
 def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> Life:
-    """Return the life of a machine: ungated, down, and no longer retiring if its place has put its end off."""
+    """Return the life of a slot after an observation: when it was ungated, since when it is down, and whether it
+    still retires. A machine whose place has postponed its end does not retire."""
     life = slot.life
     if is_put_off:
         life = life._replace(retiring_at=None)
@@ -225,14 +227,15 @@ def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> 
 
 
 def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
-    """Return the notice in force. An announced end does not become later if a restarted loop computes it again."""
+    """Return the notice in force. If a restarted loop computes a later end for the same cause, the earlier end
+    stays."""
     if seen is None:
         return known if _is_expiry_notice(known) else None
     return known if known is not None and known.cause is seen.cause and known.ends_at < seen.ends_at else seen
 
 
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
-    """Mark the machine of a closed slot for deletion, however late it appeared."""
+    """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close."""
     changed = slot.with_observed(
         was_seen=True, absent_since=None, fingerprint=machine.fingerprint, is_strayed=machine.is_strayed
     ).with_deletion(

@@ -1,8 +1,9 @@
-"""Trust: the decision whether a snapshot may be acted upon, made once, before the rest of a plan uses it.
+"""Trust: the decision whether the plan may act upon a snapshot. It is made once, before the rest of the plan uses the
+snapshot.
 
 A snapshot that lacks many machines at once is distrusted until a later list confirms the loss, because HF gives up
-every machine that is reported as lost. A snapshot of another endpoint, or of a pool that was moved away from its
-machines, is distrusted until an operator decides.
+every machine that is reported as lost. A snapshot of a wrong endpoint is distrusted until an operator decides. So is a
+snapshot of a pool that the configuration has moved away from its machines.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from provisioner.names import split_name
 from provisioner.planning.core.draft import SOON, Draft
 
 FEW = 5
-"""Machines that may be missing at once without distrust. HF copes with the loss of so few, and one node may run as
-many."""
+"""Number of machines that may be missing at once without distrust. HF copes with the loss of so few, and they may
+all have run on one node."""
 
 SHARE = 0.2
-"""Share of a pool's machines that may be missing at once without distrust, because some always end together in a large
-pool."""
+"""Share of a pool's machines that may be missing at once without distrust. In a large pool some machines always end
+together."""
 
 FIRST_SECONDS = 60.0
-"""Seconds after the loop began from which an orphan counts as new. The first snapshots show older orphans."""
+"""Seconds after the loop's start in which an orphan counts as old, because it existed before the start."""
 
 APPEARED_SECONDS = HOUR
-"""Seconds for which the appearance of an orphan is remembered. Another provisioner makes more of them within an
-hour."""
+"""Seconds for which memory keeps the appearance of an orphan. If another provisioner has our identity, it makes more
+orphans in this time."""
 
 SNAPSHOTS = 2
-"""Number of snapshots in which new orphans must appear. A single snapshot may show the late result of one call."""
+"""Number of snapshots that must show new orphans. A single snapshot may show the late effect of one call."""
 
 
 def judge_snapshots(draft: Draft) -> None:
-    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and record the places of
-    pools."""
+    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and record the place of each
+    pool."""
     places = configured_places(draft.before, draft.limits)
     draft.distrusted = find_distrusted(draft, places)
     wrong, endpoints = dict(draft.places.wrong_since), dict(draft.places.endpoints)
@@ -67,7 +68,7 @@ def judge_snapshots(draft: Draft) -> None:
                 new = dict.fromkeys(_find_unknown(draft, snapshot) - known.keys(), draft.now)
                 draft.orphans = replace(draft.orphans, since={**known, **new})
         elif reason is DistrustReason.POOL_MOVED:
-            del draft.snapshots[pool]  # it shows another place than that of the pool's machines
+            del draft.snapshots[pool]  # it shows a place where the pool's machines are not
         else:
             wrong.pop(pool, None)
             if snapshot.endpoint_identity:
@@ -76,9 +77,9 @@ def judge_snapshots(draft: Draft) -> None:
 
 
 def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
-    """Return the reasons of all distrusted snapshots by pool. Change nothing.
+    """Return, by pool, why snapshots are distrusted. Change nothing.
 
-    ``places``: where the machines of each pool are.
+    ``places``: the place of each pool's machines.
     """
     distrusted = {}
     for name, limits in draft.limits.pools.items():
@@ -95,7 +96,7 @@ def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distru
             machine = snapshot.machines.get(slot.name)
             if machine is None:
                 absent[slot.pool].append(slot)
-            elif machine.phase is Phase.GONE:  # its end was seen, so it allows no more missing machines
+            elif machine.phase is Phase.GONE:  # its end was seen, so it does not count as running
                 continue
             running[slot.pool] += 1
     for pool in draft.snapshots.keys() - distrusted.keys():
@@ -105,7 +106,7 @@ def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distru
 
 
 def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrusted | None:
-    """Judge one snapshot by its endpoint, and by how many machines it lacks of those that HF has."""
+    """Judge one snapshot by its endpoint and by the number of HF's machines that it lacks."""
     missing = [slot for slot in absent if _is_unconfirmed(draft, slot)]
     if detail := _find_wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
         since = draft.places.wrong_since.get(pool, draft.now)
@@ -123,18 +124,19 @@ def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrus
 
 
 def is_mass_loss(missing: int, running: int) -> bool:
-    """Return whether so many machines are missing that their loss has to be confirmed."""
+    """Return whether so many machines are missing that a later list has to confirm their loss."""
     return missing > FEW and missing > SHARE * running
 
 
 def confirm_seconds(limits: PoolLimits) -> float:
-    """Return the least seconds between the lists that prove a mass loss; 0 if it counts as any other loss."""
+    """Return the least seconds between the two lists that prove a mass loss; 0 if a mass loss needs no special
+    proof."""
     return max(limits.lag_seconds, limits.mass_loss_seconds) if limits.mass_loss_seconds else 0.0
 
 
 def needs_later_list(draft: Draft, slot: Slot) -> bool:
-    """Return whether an absent machine of a distrusted pool needs a later list than any other, and ask for a plan
-    then."""
+    """Return whether the loss of a machine in a distrusted pool needs a later list as proof. If so, ask for a plan
+    at that time."""
     distrusted = draft.distrusted.get(slot.pool)
     if distrusted is None:
         return False
@@ -145,7 +147,8 @@ def needs_later_list(draft: Draft, slot: Slot) -> bool:
 
 
 def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
-    """Return whether no cause explains the absence of a machine, and no list that begins late enough confirms it."""
+    """Return whether the absence of a machine has no known cause, and no list that began late enough has confirmed
+    it."""
     snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
     is_confirmed = (
         slot.observed.absent_since is not None and snapshot.confirmed_at - slot.observed.absent_since >= wait_seconds
@@ -162,11 +165,11 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
 
 
 def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
-    """Return the text that shows another endpoint, else an empty text.
+    """Return a text that describes a wrong endpoint; an empty text if the endpoint seems right.
 
-    The endpoint has another identity; or, if identities are unknown, the snapshot shows none of the pool's machines but
-    new ones of ours. ``absent``: the number of running machines that it lacks, and of these the number without an
-    explanation.
+    The endpoint is wrong if its identity has changed. If identities are unknown, it is wrong if the snapshot shows none
+    of the pool's machines but shows new machines with our identity. ``absent``: the number of running machines that the
+    snapshot lacks, and how many of these have no known cause.
     """
     snapshot, memory = draft.snapshots[pool], draft.before
     if snapshot.endpoint_identity:
@@ -202,7 +205,8 @@ def _pools_with_machines(memory: Memory) -> frozenset[str]:
 
 
 def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
-    """Return the place of each pool's machines: as configured, unless the pool has machines elsewhere."""
+    """Return the place of each pool's machines. This is the configured place, unless the pool still has machines
+    elsewhere."""
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
     others = {name for name, where in configured.items() if memory.places.configured.get(name, where) != where}
     if others:
@@ -214,10 +218,11 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 
 def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> None:
-    """Note the new orphans, and latch the brake if more of them keep appearing. ``unknown``: the pool of each orphan.
+    """Note the new orphans, and latch the brake if further orphans keep appearing. ``unknown``: the pool of each
+    orphan.
 
-    Lost files may explain one snapshot with machines that no request explains, but not that more machines keep
-    appearing.
+    If our files were lost, one snapshot may show many machines without a request. More such machines in later snapshots
+    mean that another provisioner makes them.
     """
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
@@ -238,7 +243,8 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
 
 
 def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
-    """Return a sentence for operators; ``ahead``: seconds from loop time to the wall clock."""
+    """Return a sentence for operators about a distrusted snapshot. ``ahead``: seconds from loop time to the wall
+    clock."""
     since = format_utc(distrusted.since + ahead)
     match distrusted.reason:
         case DistrustReason.MASS_LOSS:

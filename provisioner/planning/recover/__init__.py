@@ -1,1 +1,1 @@
-"""Recovery: memory rebuilt from what is left."""
+"""Recovery: make a lost memory again from the inputs that are left."""

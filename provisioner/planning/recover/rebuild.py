@@ -1,7 +1,7 @@
-"""Rebuilding a lost memory from intent, the last answers to HF, and complete snapshots of all pools.
+"""Rebuild a lost memory from intent, from the last answers to HF, and from complete snapshots of all pools.
 
-A request whose time is over by intent's clock gets no creates, no slot number is used again, and the brake is latched
-(law: the brake).
+If a request's time is over by intent's clock, it gets no creates. New slots get numbers that were never used. The brake
+is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
 from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
 MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
-"""Number of successive memories with slot numbers of their own. Fewer memories are lost while one request is open."""
+"""Number of successive memories that have slot numbers of their own. While one request is open, fewer memories than
+this are lost."""
 
 
 def make_first_memory(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
-    """Return the first memory of a state directory that never had one."""
+    """Return the first memory of a new state directory."""
     return Memory(
         provisioner=intent.provisioner,
         written=Moment(now, wall),
@@ -67,26 +68,26 @@ class RecoveryInputs:
 
     intent: Intent
     answers: Mapping[str, Answer]
-    """Settled answers, and for the other ids the answers in the last status.json. They are binding (law: a terminal
-    answer stays)."""
+    """Settled answers. For every other id, the answer in the last status.json. These answers are binding (law: a
+    terminal answer stays)."""
     read: Mapping[str, bool]
     """For each id that HF polled, True if HF has read the terminal answer.
 
-    An id without an entry counts as read if its request ended, or if one of its machines runs or was returned. So
-    machines that HF may have are kept.
+    An id without an entry counts as read if its request ended, or if one of its machines runs or was returned. So the
+    loop keeps each machine that HF may have.
     """
     snapshots: Mapping[str, Snapshot]
-    """Snapshots of all pools from after the last action of the earlier loop."""
+    """Snapshots of all pools that began after the last action of the earlier loop."""
     intent_now: float
-    """Present time by the clock of intent's times, which may differ from this host's clock (law: time is an
+    """Present time by the clock that wrote intent, which may differ from this host's clock (law: time is an
     argument)."""
     life: int = 1
-    """Number of memories that were rebuilt, including this one. Each has slot numbers of its own."""
+    """Number of memories that were rebuilt so far, including this one. Each memory has slot numbers of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SlotInputs:
-    """Machines that are left, names that HF returned, and the time for new slots."""
+    """Existing machines, names that HF returned, and the time at which slots are made."""
 
     seen: Mapping[str, tuple[str, Machine]]
     """The pool and the machine of each name in the snapshots."""
@@ -99,8 +100,8 @@ class _SlotInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return the pools whose snapshots are not trusted yet, because they have lacked too many of HF's machines from
-    ``since`` on."""
+    """Return the pools whose snapshots are not trusted yet, because since ``since`` they have lacked too many of
+    HF's machines."""
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):
@@ -160,7 +161,7 @@ def rebuild_memory(
 def _rebuild_request(
     request: Request, answer: Mapping[str, Any] | None, is_read: bool, slot_inputs: _SlotInputs
 ) -> RequestRecord:
-    """Return the record of a request from its answer, if any, and its machines. The caller sets its deadline."""
+    """Return the record of a request from its machines and its answer, if any. The caller sets the deadline."""
     now = slot_inputs.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
     slots = _rebuild_slots(request, answer, ended, is_read, slot_inputs)
@@ -188,7 +189,7 @@ def _rebuild_slots(
     is_read: bool,
     slot_inputs: _SlotInputs,
 ) -> dict[int, Slot]:
-    # HF knows only the listed machines of an ended request. The orphan rule decides about the others.
+    # HF knows only those machines of an ended request that its answer lists. The orphan rule decides about the rest.
     unlisted = () if ended else slot_inputs.names.get(request.id, ())
     entries = {name: _entry(slot_inputs.seen[name][1]) for name in unlisted}
     entries |= {entry["name"]: entry for entry in answer["machines"]} if answer else {}
@@ -196,7 +197,7 @@ def _rebuild_slots(
     for name, entry in sorted(entries.items(), key=lambda one: one[0]):
         parts = split_name(slot_inputs.prefix, name)
         if parts is not None:
-            # If HF returned a machine before it read the terminal answer, the next plan changes the answer.
+            # If HF returned the machine before HF read the terminal answer, the next plan changes this answer.
             is_returned = name in slot_inputs.returned and (is_read or not ended)
             slots[parts[1]] = _set_verdict(
                 _open_slot(entry, slot_inputs), entry, ended is not None, is_returned, slot_inputs
@@ -205,8 +206,8 @@ def _rebuild_slots(
 
 
 def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any]:
-    """Return a substitute for a lost terminal answer that HF has read: HF may have every machine of the request that
-    runs."""
+    """Return a substitute for a terminal answer that HF has read and that is lost. It lists every running machine of
+    the request, because HF may have each of them."""
     there = [slot_inputs.seen[name][1] for name in slot_inputs.names.get(request.id, ())]
     running = [machine for machine in there if machine.phase is Phase.RUNNING]
     is_complete = len(running) >= request.count
@@ -218,7 +219,7 @@ def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any
 
 
 def _entry(machine: Machine) -> Mapping[str, Any]:
-    """Return the entry of a machine in an answer, as its pool shows the machine."""
+    """Return the entry of a machine in an answer, with the data from the snapshot."""
     return {
         "name": machine.name,
         "result": "succeed" if machine.phase is Phase.RUNNING else "executing",
@@ -230,7 +231,8 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
 
 
 def _get_returned(inputs: RecoveryInputs) -> Set[str]:
-    """Return the machines of all returns in intent, and of the returns in reported answers that intent has lost."""
+    """Return the machines of all returns: those in intent, and those in reported answers whose return intent has
+    lost."""
     answers = (json.loads(answer.text) for id_, answer in inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX))
     reported = {entry["name"] for answer in answers for entry in answer["machines"]}
     return reported | {name for request in inputs.intent.returns.values() for name in request.names}
@@ -259,7 +261,7 @@ def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
 def _set_verdict(
     slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
 ) -> Slot:
-    """Return the slot with the verdict it must have had, from its entry, from HF's returns and from the existing
+    """Return the slot with its former verdict, concluded from its entry, from HF's returns and from the existing
     machines."""
     is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
     if entry["result"] == "fail":
@@ -279,7 +281,7 @@ def _set_verdict(
 
 
 def _get_hindrances(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
-    """Return the reasons of deletes without effect, by machine, from the messages of an answer."""
+    """Return for each machine the reason why its delete had no effect, from the messages of an answer."""
     failures = {entry["name"]: parse_failure(entry["message"].partition(HINDERED)[2]) for entry in entries}
     return {name: failure for name, failure in failures.items() if failure is not None}
 
@@ -309,7 +311,7 @@ def _rebuild_return(
 
 
 def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limits, now: float) -> Memory:
-    """Return the memory with settled answers of ended requests that it lacks; the same memory if they agree."""
+    """Return the memory, corrected by the settled answers that differ from it. If all agree, return the same memory."""
     draft = Draft(memory, {}, limits, now)
     for id_, answer in settled.items():
         record = draft.requests[id_]

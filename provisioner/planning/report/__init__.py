@@ -1,1 +1,1 @@
-"""Reports: answers to HostFactory, reasons why requests miss machines, refusals."""
+"""Reports: answers to HostFactory, reasons for missing machines, and refusals."""

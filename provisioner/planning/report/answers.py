@@ -36,7 +36,7 @@ SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Verdicts of slots that are reported as succeeded for ever (law: a terminal answer stays)."""
 
 CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
-"""Verdicts of slots that may have been closed before HF read the terminal answer: those whose delete reason is
+"""Verdicts of slots that may have been closed before HF read the terminal answer. These slots have the delete reason
 cancelled."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
@@ -44,26 +44,28 @@ RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STRAYED = "The machine had lost our identity, so its end was seen only by its name and uid."
 STUCK = "The machine still existed at the deadline; its deletion is tried further."
 STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at the deadline; return the machine again."
-"""Message for a name without a slot. Only a slot's machine is deleted again after its return has ended."""
+"""Message for a returned name without a slot. After a return has ended, the loop deletes only machines with a slot
+again."""
 
 HINDERED = " What its place says: "
-"""First words before the place's reason in ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
+"""Words before the reason that the place gives, in the messages of ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
 
 CODE = " Error Code: "
 
 AGED = Loss(3600, "aged")
-"""The report to HF of a machine that is older than its template allows. The machine does not end by itself: an hour
-leaves time to finish its work. The hour does not count down, because 0 would mean that the machine is gone."""
+"""The loss that is reported to HF for a machine that is older than its template allows. The machine runs on, so HF
+gets an hour in which the machine's work can finish. The hour does not count down, because 0 would mean that the
+machine is gone."""
 
 UNLISTED_AFTER = DAY
-"""Seconds without being named by any list of HF after which a machine is shown to operators."""
+"""Seconds after which a machine that HF's lists do not name is shown to operators."""
 
 Rendered = dict[str, tuple[RequestRecord | ReturnRecord, Answer]]
-"""Answers by id, each with its record. An unchanged record is not rendered again."""
+"""Answers by id, each with the record from which it was rendered. An unchanged record is not rendered again."""
 
 
 def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
-    """Return the answer of each request and return request; the same objects if they did not change."""
+    """Return the answer to each request and return request. An answer that did not change is the same object."""
     answers: Rendered = {}
     for record in memory.requests.values():
         kept = before.get(record.id)
@@ -78,20 +80,20 @@ def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
 
 
 def request_answer(record: RequestRecord) -> Answer:
-    """Return the answer to a request: machines that succeeded, are on their way or failed, but not those that were
-    replaced."""
+    """Return the answer to a request. It lists the machines that succeeded, are on their way or failed; it omits
+    failed machines that were replaced."""
     machines = [
         entry for number in sorted(record.slots) if (entry := _machine_entry(record.slots[number], record)) is not None
     ]
-    # While a cancel is announced the answer is not terminal, because HF, which has read none, must poll again.
+    # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
     status = RequestStatus.RUNNING if record.is_cancelling else record.ended or RequestStatus.RUNNING
     message = "cancelling: HostFactory has not asked for a long time." if record.is_cancelling else record.message
     return _answer(record.id, status, message, machines)
 
 
 def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
-    """Return the terminal answers that replace others that scripts may be about to print (law: a terminal answer
-    stays)."""
+    """Return the terminal answers that this plan has changed and that scripts may be about to print in their old
+    form (law: a terminal answer stays)."""
     news = {}
     for record in after.requests.values():
         old = before.requests.get(record.id)
@@ -104,14 +106,14 @@ def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """Return the answer to a return request: each named machine, also while its leftovers exist."""
+    """Return the answer to a return request. It lists each named machine, even while its leftovers exist."""
     machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return the machines that HF has to return, by name: gone, about to end by a notice, wanted back by a hold, or too
-    old."""
+    """Return, by name, the machines that HF has to return: machines that are gone, have a notice of their end, have
+    to come back because of a hold, or are too old."""
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
@@ -121,7 +123,7 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
             ):
                 lost[slot.name] = _gone_loss(slot)
             elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that it is gone
+                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that the machine is gone
                 lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends_at - now)), slot.observed.notice.cause)
             elif (hold_loss := find_loss(slot)) is not None:
                 lost[slot.name] = hold_loss
@@ -137,9 +139,9 @@ def _gone_loss(slot: Slot) -> Loss:
 
 
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
-    """Return how many more machines each template may have by its caps. Templates without a cap are left out.
+    """Return how many further machines each template may have by its caps. Templates without a cap are left out.
 
-    Only caps and machines count. HF asks when it starts and keeps the number, so a back-off must not lower it.
+    Only caps and machines count, and not the back-off: HF asks once, when it starts, and keeps the number.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -163,7 +165,7 @@ def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
 
 
 def find_unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
-    """Return the machines that were reported to HF and that no list of HF has named for a day."""
+    """Return the machines that were reported to HF and that HF's lists have not named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := find_slot(memory.requests, prefix, name)) is not None]
 
@@ -191,7 +193,7 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
 
 
 def is_reported_running(slot: Slot) -> bool:
-    """Return whether the slot's machine is or was reported to HF as running."""
+    """Return whether an answer reports, or has reported, the slot's machine as running."""
     runs = slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran_at is not None)
     return runs and not _is_cancelled(slot)
 
@@ -239,7 +241,7 @@ def _format_failure(failure: Failure | None) -> str:
 
 
 def parse_failure(message: str) -> Failure | None:
-    """Return the failure from which a machine's message was made; None if it was made from none."""
+    """Return the failure from which a machine's message was made; None if the message does not come from a failure."""
     word, _, text = message.partition(": ")
     if word not in set(ErrorClass):
         return None

@@ -1,4 +1,5 @@
-"""Refusals: machines that their place does not take or has no room for, whatever becomes of their slots.
+"""Refusals: machines that their place rejects or has no room for. They count even if their slots are withdrawn or
+succeed later.
 
 The module uses no I/O, clock or logger.
 """
@@ -12,7 +13,7 @@ from provisioner.model import ErrorClass, Memory, PendingReason, Slot, Snapshot,
 from provisioner.planning.core.slots import lacks_room
 
 HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
-"""Reasons for which machines are deferred while a pool backs off, also while one machine at a time probes it."""
+"""Pending reasons of machines that are deferred while a pool backs off, or while one machine at a time probes it."""
 
 
 class Refusal(NamedTuple):
@@ -22,14 +23,14 @@ class Refusal(NamedTuple):
     template: str
     error: ErrorClass
     text: str
-    """The reason in the place's own words."""
+    """The reason in the words of the place."""
     machines: int = 1
 
 
 def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
     """Return the refused machines that are still requested, by name.
 
-    A pod that no node takes is refused only once its place has said that it has no node to add.
+    A pod that fits on no node counts as refused only after its place has reported that it cannot add a node.
     """
     return {
         slot.name: refusal
@@ -47,8 +48,8 @@ def find_new_refusals(
 ) -> Iterator[Refusal]:
     """Yield the machines that were refused since the last cycle.
 
-    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. A slot whose
-    machine was refused may be open, failed or withdrawn. It counts once for each error class.
+    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. The slot of a
+    refused machine may be open, failed or withdrawn. A slot counts once for each error class.
     """
     for name, refusal in waiting_now.items():
         if not _is_same(waited_before.get(name), refusal):
@@ -63,7 +64,7 @@ def find_new_refusals(
 
 
 def find_deferred_refusals(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
-    """Yield the machines that are deferred because the pool backs off from a refusal."""
+    """Yield the machines that are deferred because their pool backs off after a refusal."""
     for (pool, template, reason), machines in deferred.items():
         window = memory.windows.get((pool, template))
         failure = window.backs_off_from if window else None
@@ -72,7 +73,8 @@ def find_deferred_refusals(memory: Memory, deferred: Mapping[tuple[str, str, Pen
 
 
 def _refusal(template: str, slot: Slot) -> Refusal | None:
-    """Return the refusal of a slot's machine; None if it ran, was never requested, or failed for another reason."""
+    """Return the refusal of a slot's machine. Return None if the machine ran, was never requested, or failed for
+    another reason."""
     failure = slot.failure
     if failure is None or not failure.error.is_refusal or slot.ran_at is not None or slot.submitted_at is None:
         return None

@@ -1,4 +1,4 @@
-"""Unmet machines: machines that open requests want and that do not run, by pool and reason, as the plan found them.
+"""Unmet machines: machines of open requests that do not run, by pool and by the pending reason that the plan found.
 
 The module uses no I/O, clock or logger.
 """
@@ -26,7 +26,7 @@ from provisioner.planning.core.slots import get_boot_deadline
 from provisioner.planning.core.window_and_backoff import get_pending_limit, is_blocked
 
 TOTAL = "max_machines_total, over all templates"
-"""Text of the reason if the cap over all templates is used up."""
+"""Text of the pending reason if the cap over all templates is used up."""
 
 SPILLS = frozenset(
     {
@@ -37,11 +37,11 @@ SPILLS = frozenset(
         PendingReason.TROUBLED,
     }
 )
-"""Reasons of slots that are withdrawn for the next pool after some time."""
+"""Pending reasons of slots that the plan withdraws after some time, so that the next pool makes the machine."""
 
 
 def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mapping[str, tuple[Unmet, ...]]:
-    """Return the unmet machines of each request that has some. ``order``: the order in which requests are served."""
+    """Return the unmet machines by request. ``order``: the order in which the plan serves the requests."""
     found: dict[str, tuple[Unmet, ...]] = {}
     first: dict[tuple[str, str], str] = {}
     for id_ in order:
@@ -73,7 +73,8 @@ def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
 
 
 def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
-    """Return the most specific reason why a slot's machine does not run; None if another machine is wanted instead."""
+    """Return the most specific reason why a slot's machine does not run. Return None if another slot replaces this
+    one."""
     if slot.verdict not in DESIRED:
         given_up = slot.verdict is Verdict.FAILED and slot.submitted_at is None
         return PendingReason.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
@@ -93,7 +94,7 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
 
 
 def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the failure behind the reason, the moment since which it holds, and the moment of the next request."""
+    """Return the failure behind the reason, since when the reason holds, and when the next try begins."""
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
@@ -111,7 +112,7 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
 
 
 def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the pool to which the machines move, and the moment at which they do."""
+    """Return the pool to which the machines move, and the moment at which they move."""
     pool = slots[0].pool
     after = _pools_after(draft, template, pool)
     if not after or reason not in SPILLS:
@@ -123,7 +124,7 @@ def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[
 
 
 def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
-    """Return the pools of a template after one of them."""
+    """Return the pools of a template that follow ``pool`` in the template's order."""
     known = draft.limits.templates.get(template)
     pools = known.pools if known else ()
     return pools[pools.index(pool) + 1 :] if pool in pools else ()
@@ -133,7 +134,8 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return the machines that no pool takes, at the pool that they wait for or else at the first pool."""
+    """Return the machines of a request that no pool takes now. They count at the pool for which they wait, or else
+    at the first pool."""
     reasons = {
         pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
         for pool, reason in deferral.reasons.items()
@@ -158,8 +160,8 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
-    """Return the width of the window unless earlier calls are under way, and the moment at which the next pool is
-    used."""
+    """Return the width of the window and the moment at which the next pool is used. The width is left out while
+    calls to the pool are under way."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
     after = _pools_after(draft, template, pool)
