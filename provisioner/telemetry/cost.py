@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.model import HOUR, Limits, Memory, PendingReason
 from provisioner.planning.allocate.budget import get_hourly_cost, get_month_cost, has_prices
 from provisioner.planning.core.usage import get_month
-from provisioner.telemetry.pool_windows import Document, format_duration, format_local_time, past_fields
+from provisioner.telemetry.pool_windows import Document, format_count, format_duration, format_local_time, past_fields
 
 
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
@@ -22,7 +22,11 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     if not has_prices(limits):
         return None
     budget, ahead = limits.budget, memory.written.ahead
-    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.is_gone)
+    machines = Counter(
+        (slot.pool, record.template)
+        for record, slot in memory.slots
+        if slot.submitted_at is not None and not slot.deletion.is_gone
+    )
     hour_used = get_hourly_cost(limits, machines)
     month_used = get_month_cost(memory, limits, now, ahead)
     hours_left = max(0.0, get_month(now + ahead)[2] - (now + ahead)) / HOUR
@@ -51,7 +55,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
 
 
 def spending_lines(costs: Document | None) -> Iterator[str]:
-    """Yield the costs with their budgets, and the machines held back; no line if no pool has a price."""
+    """Yield the line of the costs with their budgets; no line if no pool has a price."""
     if costs is None:
         return
     hour, month, currency = costs["per_hour"], costs["per_month"], costs["currency"]
@@ -60,12 +64,21 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
         f"this month {month['used']:.2f}{format_limit(month['limit'])} {currency}, "
         f"{month['forecast']:.2f} at its end if these machines stay"
     )
-    if costs["held"]:
-        budget_name = "month" if month["reached"] else "hour"
-        since = f"since {format_local_time(costs['since'])} ({format_duration(costs['since_seconds'])})"
-        yield f"BUDGET of the {budget_name} holds back {costs['held']} machines {since}"
+
+
+def budget_alarm(costs: Document | None) -> str:
+    """Return a sentence on the budget that is used up, with the machines that it holds back; empty if none is."""
+    if costs is None or not (costs["held"] or costs["per_month"]["reached"]):
+        return ""
+    name = "month" if costs["per_month"]["reached"] else "hour"
+    part, setting = costs[f"per_{name}"], f"budget.per_{name}"
+    used = f"BUDGET of the {name} is used up ({part['used']:.2f}{format_limit(part['limit'])} {costs['currency']})"
+    if not costs["held"]:
+        return f"{used}: no machine is made until the next month, or until {setting} is raised"
+    since = f"since {format_local_time(costs['since'])} ({format_duration(costs['since_seconds'])})"
+    return f"{used}: it holds back {format_count(costs['held'], 'machine')} {since}, until {setting} is raised"
 
 
 def format_limit(limit: float | None) -> str:
     """Return the text for a budget, which follows the amount used; empty if the amount is unlimited."""
-    return "" if limit is None else f" of {limit:g}"
+    return "" if limit is None else f" of {limit:.2f}"

@@ -72,6 +72,8 @@ class PoolStatus:
     """The machines without a request, by pool."""
     limits: Limits | None = None
     """The limits that the loop has in force; None if no loop has published them."""
+    unseen_since: Mapping[str, float] = field(default_factory=dict)
+    """The beginning of the time for which each unseen pool is unseen, as in ``LastingFailure``."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
     """Machines of each open request that do not run: their pools, reasons, beginnings and next tries."""
 
@@ -114,6 +116,7 @@ class PoolStatusWriter:
         self._refused = refused
         self._problem: LastingFailure | None = None
         self._configuration: LastingFailure | None = None
+        self._unseen_since: dict[str, float] = {}
         self._creates: dict[tuple[str, str], StandingRefusal] = {}
         """Refused creates, by pool and template."""
         self._deletes: dict[tuple[str, str], StandingRefusal] = {}
@@ -130,6 +133,7 @@ class PoolStatusWriter:
         self._configuration = _update_failure(self._configuration, self._refused(), wall)
         self._update_refused_creates(report.memory or Memory(""), limits, wall)
         self._update_refused_deletes(report, wall)
+        self._unseen_since = {name: self._unseen_since.get(name, wall) for name in report.unseen}
         pool_status = PoolStatus(
             pools={
                 **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
@@ -141,6 +145,7 @@ class PoolStatusWriter:
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.is_paused)),
             orphans=self._locate_orphans(report.memory, report.own_snapshots),
             limits=limits,
+            unseen_since=self._unseen_since,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
         if pool_status == self._written:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from provisioner.model import DAY, HOUR, Failure, Memory, Verdict, format_utc
+from provisioner.model import DAY, HOUR, Failure, LossCause, Memory, Verdict, format_utc
 from provisioner.names import format_printable
 
 Document = Mapping[str, Any]
@@ -28,11 +28,20 @@ class PoolFailure(NamedTuple):
     """Beginning of the failures of this class in the pool, after the last machine that ran."""
     is_over: bool = False
     """True if a machine has begun to run there since, and the pool does not back off."""
+    failed_in_a_row: int = 0
+    """Number of machines that failed with this class after the last machine that ran, without one that was taken."""
+
+
+TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
+"""Causes of the end of a machine that was taken away before it ran."""
+
+_Failed = tuple[float, Failure, bool]
+"""The time of a failure, the failure, and True if it ended a machine that was not taken away."""
 
 
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
     """Return the last failure in each pool for each template, by the slots and the windows that back off."""
-    failures = defaultdict[Key, list[tuple[float, Failure]]](list)
+    failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
     for record in memory.requests.values():
         for slot in record.slots.values():
@@ -41,20 +50,22 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
                 ran[key] = max(ran[key], slot.ran_at)
             elif slot.failure is not None and slot.submitted_at is not None:
                 at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
-                failures[key].append((at, slot.failure))
+                ended = slot.verdict is Verdict.FAILED and slot.observed.cause not in TAKEN
+                failures[key].append((at, slot.failure, ended))
     backing_off = set()
     for key, window in memory.windows.items():
         if window.level:
             backing_off.add(key)
         if window.backs_off_from is not None:
-            failures[key].append((window.blocked_at, window.backs_off_from))
+            failures[key].append((window.blocked_at, window.backs_off_from, False))
     return {key: _last_failure(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
 
 
-def _last_failure(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
-    at, failure = max(failed, key=lambda one: one[0])
-    series = [failed_at for failed_at, one in failed if one.error is failure.error and failed_at > ran]
-    return PoolFailure(failure, at, min(series, default=at), is_over and ran > at)
+def _last_failure(failed: list[_Failed], ran: float, *, is_over: bool) -> PoolFailure:
+    at, failure, _ = max(failed, key=lambda one: one[0])
+    series = [(failed_at, ended) for failed_at, one, ended in failed if one.error is failure.error and failed_at > ran]
+    began = min([failed_at for failed_at, _ in series], default=at)
+    return PoolFailure(failure, at, began, is_over and ran > at, sum(ended for _, ended in series))
 
 
 def window_documents(
@@ -142,6 +153,11 @@ def format_local_time(utc_time: str) -> str:
     except (ValueError, OverflowError, OSError):
         return utc_time
     return then.strftime("%H:%M:%S" if abs(time.time() - then.timestamp()) < DAY else "%Y-%m-%d %H:%M:%S")
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a number with its noun, in the singular for 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def format_duration(seconds: float) -> str:

@@ -24,14 +24,21 @@ from provisioner.model import (
 )
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
-from provisioner.state.marker_files import UNSEEN
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.config_drift import format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
+from provisioner.telemetry.pool_alarms import failing_documents, over_cap_documents, pool_alarms, unseen_documents
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
-from provisioner.telemetry.pool_windows import Document, format_local_time, last_error, pool_failures, window_documents
+from provisioner.telemetry.pool_windows import (
+    Document,
+    format_count,
+    format_local_time,
+    last_error,
+    pool_failures,
+    window_documents,
+)
 from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
 from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
 
@@ -65,6 +72,12 @@ class StatusModel:
     """The holds that operators set: ``held`` and ``problem``, as returned by ``current_holds``."""
     refused: Sequence[Document]
     """Pools that accept no create or delete until an operator fixes something."""
+    unseen: Sequence[Document]
+    """The unseen pools, as returned by ``unseen_documents``."""
+    failing: Sequence[Document]
+    """Pools and templates whose machines fail until an operator fixes the cause: see ``failing_documents``."""
+    over_cap: Sequence[Document]
+    """The caps below what runs, as returned by ``over_cap_documents``."""
     brake: Document | None
     """``reason``, ``detail``, ``pool`` and ``since``."""
     release_asked: bool
@@ -111,9 +124,7 @@ class StatusModel:
     @property
     def is_fine(self) -> bool:
         """Return True if no part of this status needs an operator."""
-        unseen = any(note.startswith(UNSEEN) for pool_status in self.problems.values() for note in pool_status)
-        aside = any(request["set_aside"] for request in self.requests)
-        return not (unseen or aside or self.alarms or self.brake)
+        return not (self.alarms or self.brake)
 
     @property
     def unmet_machines(self) -> int:
@@ -157,7 +168,10 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         holds=inputs.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
         release_asked=inputs.release_asked,
-        problems={pool: list(sentences) for pool, sentences in pool_status.pools.items()},
+        unseen=unseen_documents(pool_status),
+        problems={
+            pool: list(sentences) for pool, sentences in pool_status.pools.items() if pool not in pool_status.unseen
+        },
         unread=sorted(read - remembered),
         **release_fields(memory, pool_status, inputs.calls, inputs.wall),
         **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
@@ -177,7 +191,10 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # A machine that was given up is not wanted any more, because no other machine replaces it.
     wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
-    return tables(memory, limits, slots, wanted, errors) | {
+    rows = tables(memory, limits, slots, wanted, errors)
+    return rows | {
+        "failing": failing_documents(memory, pool_status, failures, waiting, now),
+        "over_cap": over_cap_documents(limits, rows),
         "requests": [
             _request_entry(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
             for record in memory.requests.values()
@@ -251,16 +268,21 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
+    yield from pool_alarms(status.unseen, status.failing, status.over_cap, status.budget)
     yield from _machine_alarms(status)
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield the machines that do not run, and the machines that should be gone and still exist."""
+    """Yield the machines that do not run, that should be gone and still exist, and that are set aside."""
     for pool, count in Counter(one["pool"] for one in status.down).items():
         one = next(one for one in status.down if one["pool"] == pool)
-        machines = "1 machine" if count == 1 else f"{count} machines"
+        machines = format_count(count, "machine")
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}"
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
     for one in status.stuck:
         why = one["text"] or "its place gives no reason; see its node, or its group"
         yield f"STUCK {one['machine']} in pool {one['pool']}, which should be gone by now: {why}"
+    for request in status.requests:
+        if names := request["set_aside"]:
+            machines = f"{format_count(len(names), 'machine')} of request {request['id']}, e.g. {names[0]}"
+            yield f"SET ASIDE {machines}: an operator has to check them (docs/alerts.md: SlotsSetAside)"

@@ -22,7 +22,6 @@ from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printab
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time
-from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.http_connections import Response
 from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
@@ -262,7 +261,7 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line, "spending_lines": spending_lines}
+    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line}
     environment.globals |= {**lines, "state_of": _state, "style": style}
     return environment
 

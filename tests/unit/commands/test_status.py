@@ -119,7 +119,9 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
     "deletes that are refused": (
         1, {"refused": [replace(REFUSED, operation="delete")]}, f"REFUSED by pool a: deletes since {EPOCH}: pods is f"
     ),
-    "a pool that cannot be seen": (1, {"pools": {"a": [f"{UNSEEN}no such group"]}}, "pool a: cannot be seen: no such"),
+    "a pool that cannot be seen": (
+        1, {"pools": {"a": [f"{UNSEEN}no such group"]}}, "UNSEEN pool a, no machine is made or deleted there: no such"
+    ),
     "what is wrong with a pool": (0, {"pools": {"a": ["others shrink it"]}}, "  pool a: others shrink it"),
 }  # fmt: skip
 HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")

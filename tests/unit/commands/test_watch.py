@@ -100,6 +100,6 @@ def test_a_picture_has_bars_alarms_and_no_markup(wide: bool) -> None:
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(picture(status_model(make_status_inputs(held, allowed, ended=True)), wide=wide))
     text = console.export_text()
-    for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", "[red]T?", "2.00 of 7 EUR per hour"):
+    for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", "[red]T?", "2.00 of 7.00 EUR per hour"):
         assert words in text
     assert ("T? in a" in text) is wide

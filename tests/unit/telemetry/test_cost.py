@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import Budget, Limits, Memory
-from provisioner.telemetry.cost import spending, spending_lines
+from provisioner.telemetry.cost import budget_alarm, spending, spending_lines
 from provisioner.telemetry.pool_windows import Document
 from tests.support.parts import alter
-from tests.unit.core import limits, memory, pool, record, running, slot
+from tests.unit.core import limits, memory, pool, record, running, slot, unsent
 
 MARCH_30 = 1_774_828_800.0
 """30 March 2026, 00:00 UTC: two days before the month ends."""
@@ -42,7 +42,7 @@ def test_costs_per_hour_of_the_month_and_the_forecast() -> None:
     assert seen["per_month"] == {"used": 8.0, "limit": 1000.0, "reached": False, "forecast": 8.0 + 48 * 10.0}
     assert (seen["currency"], seen["held"], seen["since"]) == ("EUR", 0, None)
     assert list(spending_lines(seen)) == [
-        "costs 10.00 of 20 EUR per hour; this month 8.00 of 1000 EUR, 488.00 at its end if these machines stay"
+        "costs 10.00 of 20.00 EUR per hour; this month 8.00 of 1000.00 EUR, 488.00 at its end if these machines stay"
     ]
 
 
@@ -59,8 +59,24 @@ def test_the_budget_that_holds_machines_back_has_their_number_and_time(budget: d
     )
     assert (seen["held"], seen["since"], seen["since_seconds"]) == (6, "2026-03-29T23:58:30Z", 90.0)
     assert [part for part in ("hour", "month") if seen[f"per_{part}"]["reached"]] == [which]
-    _, line = spending_lines(seen)
-    assert line.startswith(f"BUDGET of the {which} holds back 6 machines since ")
+    used = "10.00 of 10.00" if which == "hour" else "8.00 of 8.00"
+    line = budget_alarm(seen)
+    assert line.startswith(f"BUDGET of the {which} is used up ({used} EUR): it holds back 6 machines since ")
+    assert line.endswith(f", until budget.per_{which} is raised")
+
+
+def test_a_budget_of_the_month_that_is_used_up_is_an_alarm_before_a_machine_waits_for_it() -> None:
+    assert not budget_alarm(get_spending(priced(per_month=9.0)))
+    line = budget_alarm(get_spending(priced(per_month=8.0)))
+    assert line.endswith(
+        "(8.00 of 8.00 EUR): no machine is made until the next month, or until budget.per_month is raised"
+    )
+
+
+def test_a_create_that_was_refused_costs_nothing() -> None:
+    seen = spending(alter(memory(record(running(0), unsent(1), count=2)), time=0.0), priced(), [], 0.0)
+    assert seen is not None
+    assert seen["per_hour"]["used"] == 2.0
 
 
 def test_without_a_price_there_are_no_costs() -> None:

@@ -239,3 +239,10 @@ def test_limits_are_written(desk: Desk) -> None:
 def test_unseen_pools_have_the_reason_without_the_prefix(desk: Desk) -> None:
     pool_status = desk.cycle(replace(SEEN, problems=("another program shrinks the group",)), failed_observation("b"))
     assert pool_status.unseen == {"b": failed_observation("b").failure.text}
+
+
+def test_an_unseen_pool_is_unseen_since_its_first_failed_observation(desk: Desk) -> None:
+    blind = failed_observation("b")
+    assert [desk.cycle(SEEN, blind).unseen_since for _ in range(2)] == [{"b": 101.0}, {"b": 101.0}]
+    assert desk.cycle(SEEN).unseen_since == {}
+    assert desk.cycle(blind).unseen_since == {"b": 104.0}

@@ -100,7 +100,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
 
 def everything() -> StatusModel:
     """Return the status of two requests of two templates in a pool each, with entries of every kind."""
-    first, second = limits(pool("a"), pool("b")), "U"
+    first, second = limits(pool("a", max_machines=0), pool("b", max_machines_total=0)), "U"
     allowed = replace(
         first,
         templates={
@@ -110,7 +110,7 @@ def everything() -> StatusModel:
     )
     remembered = memory(
         record(running(0, is_stuck=True), count=2),
-        record(slot(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
+        record(running(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
         giving_back("hf-bbbbbbbbbb-000000"),
         windows={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
     )
@@ -123,6 +123,7 @@ def everything() -> StatusModel:
             paused=["a", "b"],
             pools={"a": ["odd"], "b": ["odd"]},
             problem=LastingFailure(0, "x"),
+            unseen_since={"a": 5.0},
         )
     )
 
@@ -136,6 +137,7 @@ def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None
     assert [one["pool"] for one in part.pressure] == ["a"]
     assert [one["pool"] for one in part.refused] == ["a"]
     assert (part.paused, list(part.problems), part.returns) == (["a"], ["a"], [])
+    assert [one["pool"] for one in part.over_cap] == ["a"]
     assert ([one["pool"] for one in whole.stuck], [one["pool"] for one in part.stuck]) == (["a"], ["a"])
     assert "NOTHING IS PLANNED" in part.alarms[0]
 

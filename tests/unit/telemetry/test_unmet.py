@@ -335,7 +335,7 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
         )
     )
     last = pool_failures(remembered)["a", TEMPLATE]
-    assert last == (STOCKOUT, NOW - 50, NOW - 70, False)
+    assert last == (STOCKOUT, NOW - 50, NOW - 70, False, 2)
     assert pool_failures(memory(record(running()))) == {}
 
 
