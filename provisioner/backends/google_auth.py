@@ -151,6 +151,13 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         self.source: Any = None
         """Credentials that were read last."""
 
+    @property
+    def login(self) -> str:
+        """The account, if it is known, and the file of these credentials, for operators."""
+        account = getattr(self.source, "service_account_email", None)
+        source = str(self._files[0]) if self._is_read_always else "Google's application-default credentials"
+        return f"account {account}, {source}" if account else source
+
     def before_request(self, request: object, method: str, url: str, headers: object) -> None:
         """Add the token to the headers of a request."""
         self.keep_valid(request)
@@ -212,6 +219,10 @@ class GoogleToken:
 
     def __init__(self, key_file: Path | None) -> None:
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request()
+
+    def login(self) -> str:
+        """Return the account, if it is known, and the file of the credentials."""
+        return self._credentials.login
 
     def header(self) -> str:
         """Return the value of the Authorization header. Raise BackendError if no token is available."""

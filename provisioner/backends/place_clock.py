@@ -30,10 +30,11 @@ class PlaceClock:
         self._last: tuple[float, float] | None = None
         """Seconds by which the place's clock was ahead of this host's wall clock and of its monotonic clock."""
 
-    def hear(self, date: str | None, seconds: float) -> None:
-        """Note the ``Date`` header of a response that arrived just now, and the seconds that its call took."""
+    def hear(self, date: str | None, seconds: float | None = None) -> None:
+        """Note the ``Date`` header of a response that arrived just now, and the seconds that a call of a place took."""
         now = time.monotonic()
-        self._calls.append((now, seconds))
+        if seconds is not None:
+            self._calls.append((now, seconds))
         if date:
             place_time = epoch_of(date)
             self._last = None if place_time is None else (place_time - time.time(), place_time - now)
@@ -57,10 +58,16 @@ class PlaceClock:
 
 def clock_findings(pool: str, ahead: float | None) -> list[Finding]:
     """Return the problem of this host's clock, compared with the clock of a pool's place."""
+    text = clock_message(ahead)
+    return [Finding(pool, Severity.ERROR, text)] if text else []
+
+
+def clock_message(ahead: float | None) -> str:
+    """Return the difference of the clocks, with its remedy; empty if it is unknown or small."""
     if ahead is None or abs(ahead) <= MOST_SECONDS:
-        return []
-    text = (
-        f"this host's clock is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the place's: logins will be "
-        "refused, and displayed times are wrong; correct the clock, and keep it synchronized (chronyc tracking)"
+        return ""
+    much = f"{abs(ahead) / 60:.0f} min" if abs(ahead) >= 300 else f"{abs(ahead):.0f} s"
+    return (
+        f"this host's clock is {much} {'behind' if ahead > 0 else 'ahead of'} the place's, so logins are refused and "
+        "displayed times are wrong: correct the clock, and keep it synchronized (chronyc tracking)"
     )
-    return [Finding(pool, Severity.ERROR, text)]

@@ -89,16 +89,18 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
     """Ask whether each pool's place can now make machines of the promised size; change nothing.
 
-    After an error in a pool, its place is asked no further questions; the others are.
+    After an error in a pool, its place is asked no further questions; the others are. Findings on the clock come
+    first, because a wrong clock also makes other calls fail.
     """
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
         findings += live_findings(backends, "pools")
         sizes = partial(size_findings, templates)
-        for question in (rehearsal_findings, clock_findings, sizes, event_findings, unseen_findings):
+        for question in (rehearsal_findings, sizes, event_findings, unseen_findings):
             faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
             findings += question(settings, {name: one for name, one in backends.items() if name not in faulty})
+        findings[:0] = clock_findings(settings, backends)
     finally:
         close(backends)
     return findings

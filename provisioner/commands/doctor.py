@@ -151,7 +151,7 @@ def disk(environment: Mapping[str, str]) -> Answer:
 
 def clock(environment: Mapping[str, str]) -> Answer:
     """Compare the clocks of this host and the state directory's file system; ``check --live`` asks the clouds."""
-    answer = partial(Answer, "clock", "date")
+    answer = partial(Answer, "clock of the state directory's disk against this host's", "date")
     try:
         path = Directories(environment).state
         ahead = StateDir(path).now() - time.time()

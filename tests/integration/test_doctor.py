@@ -48,7 +48,7 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
         "HostFactory, memory and clouds",
         "next cycle",
         "disk",
-        "clock",
+        "clock of the state directory's disk against this host's",
     )
     assert {name: parts[name]["fine"] for name in part_names} == dict.fromkeys(part_names, True), parts
 

@@ -116,7 +116,8 @@ def test_a_namespace_that_is_missing(site: Site, capsys: pytest.CaptureFixture[s
         pytest.param(
             Fault("invalid", params={"message": 'admission webhook "x" denied the request: no'}),
             "error",
-            "denied the request: no: correct spec.yaml, or ask the administrator of namespace grid",
+            "denied the request: no: a policy of the cluster refuses this pod, no right is missing: "
+            "correct spec.yaml, or ask the administrator of namespace grid",
             id="a webhook",
         ),
         pytest.param(

@@ -631,3 +631,10 @@ def test_application_default_credentials_are_followed_in_their_usual_place(
     assert token_of(api) == "Bearer google-1"
     usual.write_text(key_file.read_text().replace("hf@", "hg@"))
     assert [token_of(api), token_of(api)] == ["Bearer google-2"] * 2
+
+
+def test_a_refusal_names_the_kubeconfig_of_the_login(guard: Guard, tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "old"})
+    api = connect(pool(tmp_path, kubeconfig=path))
+    text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert f": the login (kubeconfig {path}, context x) is refused since " in text

@@ -6,7 +6,6 @@ The official client's typed models would cost three times the processor time of 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import MOST_PAGES, PAGE, read_body
 from provisioner.backends.concurrency import MOST, Flow
+from provisioner.backends.login_refusals import POLICY_WORDS, UNKNOWN_USER, LoginRefusals
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import failed_call, seconds_until
 from provisioner.backends.responses import class_of_status, json_object, smaller_page
@@ -26,8 +26,6 @@ from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
 """Seconds for all pages of a list. Afterwards a server has forgotten the version of the list."""
-UNKNOWN_USER = 401
-"""HTTP status of a server that does not accept our credentials."""
 NOT_FOR_US = frozenset({403, 404, 405})
 """HTTP statuses of a server that accepts other calls: we lack a right, or a proxy passes only pods."""
 MAX_CHARACTERS = 400
@@ -70,8 +68,6 @@ class KubeTimes:
 
 USUAL_TIMES = KubeTimes()
 
-_POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
-"""Words of an admission webhook and of a ValidatingAdmissionPolicy."""
 _QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: exceeded quota: ": ErrorClass.QUOTA,
     " is forbidden: failed quota: ": ErrorClass.INVALID,
@@ -118,6 +114,9 @@ class Access(Protocol):
     def host(self) -> str:
         """Return the address of the server now."""
 
+    def login(self) -> str:
+        """Return the files and the account of the credentials, for operators."""
+
     def rejected(self, way: Way) -> None:
         """Note that the server rejected our credentials. Raise BackendError if its own message would not help."""
 
@@ -138,6 +137,10 @@ class KubeApi:
     streams_lists: bool = True
     """False once the server refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
+    refusals: LoginRefusals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refusals = LoginRefusals(self.clock)
 
     def get(self, path: str, query: Query | None = None, *, accept: str = JSON) -> Document:
         """Return the JSON object at ``path``. Raise as ``send`` does."""
@@ -216,8 +219,12 @@ class KubeApi:
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
+        else:
+            self.refusals.accept()
         if reply.status >= 300:
-            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+            refused = refusal(reply.status, content, reply.headers.get("Retry-After"))
+            refused.failure = self.refusals.explain(refused.failure, reply.status, self.access.login())
+            raise refused
         return reply, content
 
 
@@ -242,7 +249,7 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:
-    if _POLICY_WORDS.search(message):
+    if POLICY_WORDS.search(message):
         return ErrorClass.DENIED
     if status == 403 and (
         quota := next((quota_class for words, quota_class in _QUOTA_WORDS.items() if words in message), None)

@@ -66,17 +66,17 @@ class TokenFile:
     """A token in a file that is replaced before the token expires, for example by a kubelet."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._token = path, ""
+        self.path, self._token = path, ""
 
     def header(self) -> str:
         """Return the header with the token that the file contains now."""
         try:
             # An empty file is being rewritten just now.
-            self._token = self._path.read_text(encoding="utf-8").strip() or self._token
+            self._token = self.path.read_text(encoding="utf-8").strip() or self._token
         except (OSError, UnicodeDecodeError) as error:
-            raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path}: {error}") from error
+            raise BackendError(ErrorClass.DENIED, f"no credentials: {self.path}: {error}") from error
         if not self._token:
-            raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path} is empty")
+            raise BackendError(ErrorClass.DENIED, f"no credentials: {self.path} is empty")
         return f"Bearer {self._token}"
 
 

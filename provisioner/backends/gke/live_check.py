@@ -13,6 +13,7 @@ from pathlib import Path
 from provisioner.backends import Finding, Severity
 from provisioner.backends.gke.api import KubeApi, KubeError
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.login_refusals import find_right
 from provisioner.model import ErrorClass
 
 TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -44,6 +45,8 @@ def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Fi
             for resource, verbs in (RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}).items()
         }
     except KubeError as error:
+        if find_right(error.status, error.failure.text) == "":
+            return [Finding(pool.name, Severity.ERROR, f"nothing can be checked: {error.failure.text}")]
         text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
         return [Finding(pool.name, Severity.WARNING, text), *_try_pod(pool, attempt)]
     findings = [_missing_right(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
@@ -75,6 +78,8 @@ def _try_pod(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
         words = error.failure.text
         if NO_DRY_RUN in words:
             yield Finding(pool.name, Severity.WARNING, f"a pod of {pool.pod_spec} cannot be tried: {words}")
+        elif find_right(error.status, words) is not None:
+            yield Finding(pool.name, Severity.ERROR, f"no pod can be tried: {words}")
         else:
             text = f"a pod of {pool.pod_spec} is refused: {words}: {_advice(pool, error)}"
             yield Finding(pool.name, Severity.ERROR, text)
@@ -89,7 +94,8 @@ def _advice(pool: GkePool, error: KubeError) -> str:
         case ErrorClass.QUOTA:
             return f"raise the namespace's quota, or lower {setting}.max_machines"
         case ErrorClass.DENIED:
-            return f"correct {spec}, or ask the administrator of namespace {pool.namespace}"
+            policy = "a policy of the cluster refuses this pod, no right is missing"
+            return f"{policy}: correct {spec}, or ask the administrator of namespace {pool.namespace}"
         case ErrorClass.INVALID:
             return f"correct {spec}"
     return "check again later"

@@ -29,6 +29,7 @@ from provisioner.backends.gke.credentials import (
     read_credentials,
 )
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.google_auth import GoogleToken
 from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
 from provisioner.model import ErrorClass
 
@@ -53,6 +54,8 @@ class Reading:
     """Files that the reading was made from. If one of them changes, all are read again."""
     signature: object = ()
     """Signature of the files before they were read."""
+    login: str = ""
+    """The files with the credentials; empty if the credentials describe themselves."""
     is_usable: bool = True
     """False if certificate, key or authorities cannot be used (yet)."""
 
@@ -91,6 +94,11 @@ class Login:
         with self._lock:
             self._follow()
             return self._reading.way.host
+
+    def login(self) -> str:
+        """Return the files and the account of the credentials."""
+        credentials = self._reading.credentials
+        return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 
     def rejected(self, way: Way) -> None:
         """Read all files again. For plain HTTP raise BackendError."""
@@ -154,7 +162,9 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
         else:  # Otherwise each new connection would read the files, also between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
-    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, is_usable)
+    token_file = f"token file {credentials.path}" if isinstance(credentials, TokenFile) else ""
+    login = f"kubeconfig {pool.kubeconfig}, context {context}" if pool.kubeconfig and context else token_file
+    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, login, is_usable)
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:

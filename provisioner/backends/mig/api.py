@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import google.auth.credentials
+import requests
+from google.auth.exceptions import RefreshError
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import MOST_PAGES, PAGE
-from provisioner.backends.google_auth import bounded_session
+from provisioner.backends.google_auth import FollowedCredentials, bounded_session
+from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.compute_fields import Json
 from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text
-from provisioner.model import ErrorClass
+from provisioner.model import ErrorClass, Failure
 
 MOST_SAME_PAGES = 3
 """Times that a page may be empty and name itself as the next page before the observation fails."""
@@ -102,6 +105,9 @@ class ComputeApi:
         self._budget = budget
         self._session = bounded_session(AuthorizedSession(credentials))
         self.clock = PlaceClock()
+        self._session._auth_request_session.hooks["response"].append(self._hear_token_server)
+        self._refusals = LoginRefusals(self.clock)
+        self._credentials = credentials
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
         """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and
@@ -209,6 +215,16 @@ class ComputeApi:
         self._budget.count_change()
         return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
+    def _explain(self, failure: Failure, status: int) -> Failure:
+        """Return the failure with advice on the login, if the login is its reason."""
+        credentials = self._credentials
+        login = credentials.login if isinstance(credentials, FollowedCredentials) else "none, over plain HTTP"
+        return self._refusals.explain(failure, status, login)
+
+    def _hear_token_server(self, response: requests.Response, **_: Any) -> None:
+        """Note the clock of the token server, which refuses a login from a host with a wrong clock."""
+        self.clock.hear(response.headers.get("Date"))
+
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
         path = url.removeprefix(self._url)
         left = min(deadline - time.monotonic(), self.times.call)
@@ -219,9 +235,14 @@ class ComputeApi:
             response = self._session.request(method, url, timeout=left, **options)
         except CALL_ERRORS as error:
             self.clock.hear(None, time.monotonic() - began)
-            raise failed_call_error(error) from error
+            failed = failed_call_error(error)
+            if isinstance(error, RefreshError):
+                failed.failure = self._explain(failed.failure, UNKNOWN_USER)
+            raise failed from error
         # A wait for an operation may be long without a slow server.
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
+        if response.status_code != UNKNOWN_USER:
+            self._refusals.accept()
         content = response.content
         try:
             body, odd = json_object(content), ""
@@ -231,6 +252,7 @@ class ComputeApi:
             reported = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
             refusal = raised(reported, response.headers.get("Retry-After"))
             self._budget.follow(refusal)
+            refusal.failure = self._explain(refusal.failure, response.status_code)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}{odd}: {content[:80]!r}")

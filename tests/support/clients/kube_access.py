@@ -22,6 +22,9 @@ class Plain:
     def host(self) -> str:
         return self._way.host
 
+    def login(self) -> str:
+        return "no login"
+
     def rejected(self, way: Way) -> None:
         """Keep the way: there are no other credentials."""
 

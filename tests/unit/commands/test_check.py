@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends import Finding, Severity
+from provisioner.backends import BackendError, Finding, Severity
 from provisioner.backends.gke.pod_fields import unknown_fields
 from provisioner.commands import check
 from provisioner.commands.check import check_lines
 from provisioner.commands.cli import run
+from provisioner.model import ErrorClass
 from tests.support.hostfactory.sites import Site, example_site, small_site
 
 MAIN = "containers: [{name: main, image: busybox%s}]\n"
@@ -131,7 +132,31 @@ def test_findings_on_the_subscription_come_before_those_on_unseen_pools(
     for question in ("unseen", "event", "size", "clock", "rehearsal"):
         monkeypatch.setattr(check, f"{question}_findings", lambda *_, name=question: finding(name))
     findings = check.findings_document(check.check_live(site.load(), ()))
-    assert [one["pool"] for one in findings] == ["rehearsal", "clock", "size", "event", "unseen"]
+    assert [one["pool"] for one in findings] == ["clock", "rehearsal", "size", "event", "unseen"]
+
+
+class Refusing:
+    """A backend whose calls all fail, with responses of another time."""
+
+    pool = "pods"
+
+    def ahead(self) -> float:
+        return 1500.0
+
+    def check(self, _: float) -> list[Finding]:
+        raise BackendError(ErrorClass.DENIED, "Unauthorized")
+
+    def close(self) -> None:
+        """Do nothing, because there is no connection."""
+
+
+def test_a_wrong_clock_is_the_first_finding_also_if_every_call_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "usable_backends", lambda *_: ({"pods": Refusing()}, {}))
+    first, second = check.findings_document(check.check_live(site.load(), ()))
+    assert "this host's clock is 25 min behind" in first["text"]
+    assert "Unauthorized" in second["text"]
 
 
 # --- the example ------------------------------------------------------------------------------------------------------

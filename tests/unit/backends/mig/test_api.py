@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from google.auth.credentials import AnonymousCredentials
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import RefreshError
 from requests.adapters import BaseAdapter
 
 from provisioner.backends import BackendError
+from provisioner.backends.google_auth import FollowedCredentials
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
@@ -39,13 +43,13 @@ class Busy(BaseAdapter):
         """Do nothing, because there is no connection."""
 
 
-def reading(server: Busy) -> ComputeApi:
+def reading(server: Busy, credentials: Credentials | None = None) -> ComputeApi:
     api = ComputeApi(
         GROUP.address,
         "p",
-        AnonymousCredentials(),
+        credentials or AnonymousCredentials(),  # type: ignore[no-untyped-call]
         prefix="hf",
-        budget=CallBudget(100, 60.0),  # type: ignore[no-untyped-call]
+        budget=CallBudget(100, 60.0),
     )
     api._session.mount("https://", server)
     return api
@@ -79,3 +83,32 @@ def test_the_token_servers_connections_are_kept_as_shortly_as_those_to_compute()
     assert type(tokens.get_adapter("https://oauth2.example")) is type(session.get_adapter("http://any.example"))
     pool = tokens.get_adapter("https://oauth2.example").poolmanager.connection_from_url("https://oauth2.example")
     assert pool.ConnectionCls.__module__ == "provisioner.backends.client_connections"
+
+
+class Refused(FollowedCredentials):
+    """Credentials that the token server refuses, with the response's ``Date`` seen before."""
+
+    def before_request(self, *_: object) -> None:
+        raise RefreshError("invalid_grant: Invalid JWT")
+
+
+def test_a_refused_token_leads_to_its_file_and_a_refused_host_to_its_clock() -> None:
+    server = Busy(200, Date=formatdate(time.time() + 1500.0, usegmt=True))
+    api = reading(server, Refused(Path("/etc/key.json")))
+    assert "the login (/etc/key.json) is refused since " in failed(api).failure.text
+    api._session._auth_request_session.mount("https://", server)
+    api._session._auth_request_session.get("https://oauth2.example")
+    assert "this host's clock is 25 min behind the place's" in failed(api).failure.text
+
+
+class Renewable(AnonymousCredentials):  # type: ignore[misc]
+    """Credentials whose renewal changes nothing."""
+
+    def refresh(self, _: object) -> None:
+        """Keep the token."""
+
+
+def test_a_login_that_compute_refuses_is_the_clocks_fault_if_the_clock_is_wrong() -> None:
+    date = formatdate(time.time() - 1500.0, usegmt=True)
+    assert "this host's clock is 25 min ahead of" in failed(reading(Busy(401, Date=date), Renewable())).failure.text
+    assert "is refused since" in failed(reading(Busy(401), Renewable())).failure.text

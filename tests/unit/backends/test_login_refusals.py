@@ -1,0 +1,72 @@
+"""Advice on refused logins and missing rights."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends import login_refusals
+from provisioner.backends.login_refusals import FORGET_SECONDS, LoginRefusals, find_right
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.model import ErrorClass, Failure
+
+ROLE = 'pods is forbidden: User "grid" cannot create resource "pods" in API group "" in the namespace "symphony"'
+LOGIN = "kubeconfig /etc/k, context c"
+
+
+def explained(text: str, status: int, date: float | None = None) -> str:
+    clock = PlaceClock()
+    clock.hear(None if date is None else formatdate(time.time() + date, usegmt=True))
+    return LoginRefusals(clock).explain(Failure(ErrorClass.DENIED, text), status, LOGIN).text
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "right"),
+    [
+        pytest.param(401, "Unauthorized", "", id="the login"),
+        pytest.param(403, ROLE, 'cannot create resource "pods"', id="a right in a cluster"),
+        pytest.param(
+            403,
+            "Required 'compute.instances.list' permission for 'projects/p'",
+            "Required 'compute.instances.list' permission",
+            id="a right in a project",
+        ),
+        pytest.param(403, 'admission webhook "w" denied the request: cannot create resource "x"', None, id="a webhook"),
+        pytest.param(403, 'pods "a" is forbidden: violates PodSecurity "restricted:latest"', None, id="an admission"),
+        pytest.param(500, ROLE, None, id="another status"),
+    ],
+)
+def test_only_the_login_and_its_rights_concern_the_login(status: int, text: str, right: str | None) -> None:
+    assert find_right(status, text) == right
+    assert (LOGIN in explained(text, status)) is (right is not None)
+
+
+def test_a_refused_login_is_to_be_renewed_and_a_missing_right_to_be_granted() -> None:
+    assert "; renew it, or name another login" in explained("Unauthorized", 401)
+    assert "; grant the right to its account, or name another login" in explained(ROLE, 403)
+
+
+@pytest.mark.parametrize(("ahead", "side"), [(1500.0, "25 min behind"), (-1500.0, "25 min ahead of")])
+def test_a_login_refused_by_a_place_with_another_time_is_the_clocks_fault(ahead: float, side: str) -> None:
+    text = explained("Unauthorized", 401, ahead)
+    assert text.startswith(f"Unauthorized: this host's clock is {side} the place's")
+    assert "renew" not in text
+    assert "grant the right" in explained(ROLE, 403, ahead), "the place knows the login, so the clock is no reason"
+
+
+def test_a_refusal_has_the_time_of_its_first_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(login_refusals, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    refusals, failure = LoginRefusals(PlaceClock()), Failure(ErrorClass.DENIED, "Unauthorized")
+    first = refusals.explain(failure, 401, LOGIN).text
+    assert "since 1970-01-01T00:16:40Z" in first
+    now[0] += 60.0
+    assert refusals.explain(failure, 401, LOGIN).text == first
+    refusals.accept()
+    again = refusals.explain(failure, 401, LOGIN).text
+    assert "since 1970-01-01T00:17:40Z" in again, "the server accepted the login in between"
+    now[0] += FORGET_SECONDS
+    assert "since 1970-01-01T00:32:40Z" in refusals.explain(failure, 401, LOGIN).text
