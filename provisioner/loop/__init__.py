@@ -1,1 +1,2 @@
-"""The loop: cycles that observe, plan, record and act, and the threads beside them that observe, act and wake it."""
+"""The loop: cycles that observe, plan, record and act, and the threads that observe pools, carry out batches and
+wake the loop."""

@@ -1,7 +1,8 @@
-"""Announced ends: events report that a machine will end, before an observation can show the end.
+"""Announced ends: an event may report that a machine will end before an observation can show the end.
 
-An announcement (a notice) is added to an observed machine and is never state. An observation that begins after the
-announced end shows the machine's fate without the notice. No I/O, no clock, no logger.
+Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
+the announced end shows what became of the machine, so the notice no longer matters. The module uses no I/O, clock or
+logger.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from dataclasses import replace
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 RETENTION_SECONDS = 600.0
-"""Seconds for which a notice is kept after the announced end, even if no observation was possible: longer than the lag
-of any list."""
+"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. It is longer
+than the lag of any list."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
-"""Phases to which a notice applies. A machine that does not run yet fails if it ends, and a gone machine has ended."""
+"""Phases to which a notice applies. A machine that does not run yet simply fails when it ends, and a machine that is
+gone has ended."""
 
 
 class Notices:
-    """Announced ends, by machine. Any thread may add a notice; one thread reads them."""
+    """Announced ends, by machine. Any thread may add a notice. One thread reads the notices."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._notices: dict[str, Notice] = {}
         """Notices in the order of their arrival, which is roughly the order of their ends."""
         self._merged: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
-        """By pool: the machines of a snapshot, the machines with a notice, and both merged."""
+        """By pool: the machines of a snapshot, the same machines with their notices, and the merged mapping of both."""
 
     def add(self, name: str, notice: Notice, now: float) -> None:
         """Add the notice that a machine will end. A second notice for the same machine is ignored."""
@@ -40,10 +42,11 @@ class Notices:
             self._notices.setdefault(name, notice)
 
     def add_to(self, observation: Observation, lag: float) -> Observation:
-        """Return the observation with the notices added; the same mapping object as last time if it is unchanged.
+        """Return the observation with the notices added. If machines and notices are the same as last time, return the
+        same mapping object.
 
-        ``lag`` is the greatest age of a list in seconds. A notice no longer applies to an observation that begins more
-        than ``lag`` after the announced end.
+        ``lag``: the greatest age of a list in seconds. A notice does not apply to an observation that begins more than
+        ``lag`` after the announced end.
         """
         with self._lock:
             notices = self._notices.copy()

@@ -1,4 +1,5 @@
-"""Carry out plans: one batch per pool at a time, each in its own thread, so that a slow pool delays no other."""
+"""Carry out plans. Each batch runs in a thread of its own, one per pool at a time, so that a slow pool does not
+delay the others."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The result of a batch."""
+    """The outcomes of a batch."""
 
     pool: str
     outcomes: tuple[Outcome, ...]
@@ -37,7 +38,7 @@ class Results:
 
     @classmethod
     def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
-        """Return the result of a batch from the outcomes of the actions that were tried."""
+        """Return the results of a batch: the given outcomes, and as unsent the actions without an outcome."""
         tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
         every: list[Action] = [*batch.deletes, *batch.creates]
         unsent = [action for action in every if (type(action), action.name) not in tried]
@@ -55,7 +56,8 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Do a batch now. Never raises: if a backend fails, the outcomes are unknown until the next observations."""
+    """Carry out a batch in this thread. Raise no exception: if the backend fails, the outcomes are unknown until the
+    next observations."""
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),
@@ -91,7 +93,7 @@ class Actors(Protocol):
 
 
 class ThreadedActors:
-    """Actors that run each batch in a thread of its own, and call ``wake`` when a batch has ended."""
+    """Actors that run each batch in a thread of its own. They call ``wake`` when a batch has ended."""
 
     def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
         self._backends = backends
@@ -100,10 +102,11 @@ class ThreadedActors:
         self._threads: dict[str, threading.Thread] = {}
         self._ended: list[Results] = []
         self._kept_waiting: set[str] = set()
-        """Pools whose deletes left no time for creates. Their next batch begins with creates, so that some start."""
+        """Pools whose deletes left no time for creates. Their next batch begins with the creates, so that some of
+        them start."""
 
     def busy(self) -> Set[str]:
-        """Return the pools whose batch is under way or not yet collected."""
+        """Return the pools whose batch is under way, or whose results were not collected yet."""
         with self._lock:
             return frozenset(self._threads) | {results.pool for results in self._ended}
 
@@ -122,7 +125,7 @@ class ThreadedActors:
         return ended
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no batch is under way, at most ``seconds``; return False if some batch still is."""
+        """Wait until all batches have ended, but at most ``seconds``. Return False if a batch is still under way."""
         deadline = time.monotonic() + seconds
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -142,7 +145,8 @@ class ThreadedActors:
 
 
 def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
-    """Ask each place that can to record its machines that ended by themselves. The records are for operators only."""
+    """Ask each place that can record Events to record the machines that ended without a delete by the loop. Only
+    operators read these records."""
     ends = defaultdict[str, list[Ended]](list)
     for close in closes:
         if (end := _ended(close)) is not None:
@@ -154,7 +158,8 @@ def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -
 
 
 def _ended(close: Transition) -> Ended | None:
-    """Return a machine's end; None if HF returned the machine, an operator cancelled it, or it never existed."""
+    """Return the end of a machine. Return None if HF returned the machine, an operator cancelled it, or it never
+    existed."""
     slot = close.slot
     if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (
         slot.observed.was_seen or slot.observed.is_accepted

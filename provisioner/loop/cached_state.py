@@ -1,6 +1,6 @@
-"""Start-up: read intent and memory from files, and rebuild a memory that is lost or old.
+"""Start-up: read intent and memory from their files, and rebuild memory if it is lost or old.
 
-This module decides which memory the loop continues with. The cycle records that memory.
+This module decides with which memory the loop continues. The cycle records this memory.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ LONE_MEMORY = (
 
 
 REWRITE_SECONDS = 1200.0
-"""Seconds after which an unchanged memory is written again to record the loop time. A new loop continues from that time
-and counts a gap of at most an hour, so otherwise the hours of a quiet grid would be lost."""
+"""Seconds after which memory is written again even if it did not change, to record the loop time. A new loop
+continues from the recorded time and counts at most an hour of the gap, so a quiet grid would otherwise lose loop
+time."""
 
 
 class CachedIntent:
@@ -57,12 +58,14 @@ class CachedIntent:
         self.latest: Intent | None = None
         """Intent as last read; None before HF's first request."""
         self.newest = 0
-        """Newest generation of intent.json ever written. It exceeds intent's own if an old copy was restored."""
+        """Newest generation of intent.json ever written. If an old copy of intent was restored, this number exceeds
+        the generation of the copy."""
 
     def read(self, *, starting: bool) -> Intent | None:
-        """Return the newest intent; None before HF's first request, if the loop is ``starting`` without a memory.
+        """Return the newest intent. If the loop is ``starting`` without a memory, return None before HF's first
+        request.
 
-        Raises StateMissing if the file vanished, StateError if it belongs to another provider instance.
+        Raises StateMissing if the file has vanished, StateError if it belongs to another provider instance.
         """
         signature = self._state.intent.signature()
         if signature is None or signature != self._signature:
@@ -81,21 +84,24 @@ class CachedIntent:
         return self.latest
 
     def forget(self, ids: Collection[str]) -> float | None:
-        """Remove the records that memory has marked as removable. Memory drops them once intent lacks them.
+        """Remove from intent the records that memory has marked as removable. The next plan then removes them from
+        memory.
 
-        Return the seconds that it waited for intent's lock; None if it needed no lock. Raises StateError.
+        Return the seconds spent waiting for intent's lock; None if the lock was not needed. Raises StateError.
         """
         if not ids:
             return None
         self._check()
-        # Poll markers go first: the marker of a request that intent lacks would never be removed.
+        # Poll markers go first, because the marker of a request that intent lacks would stay for ever.
         self._state.forget_polls(ids)
         return self._state.intent.remove(ids)
 
     def record_generation(self, generation: int) -> None:
-        """Record in intent's lock file the generation that memory has read, so that writers refuse an older file.
+        """Record in intent's lock file the generation that memory has read. Scripts then refuse to write to an older
+        file.
 
-        Otherwise each write to an older file would raise its generation until it seems current. Raises StateError.
+        Without this record, each write to an older file would raise the file's generation until it seems current.
+        Raises StateError.
         """
         if self.newest < generation:
             self._check()
@@ -114,7 +120,8 @@ class CachedMemory:
         self._latest: Memory | None = None
         """Memory as last read or written."""
         self._signature: object = None
-        """Signature of memory.json as last read or written. A different signature means that the file was replaced."""
+        """Signature of memory.json when it was last read or written. A different signature shows that the file was
+        replaced."""
         self._recorded_at = LONG_AGO
         """Loop time of the last write."""
 
@@ -125,7 +132,8 @@ class CachedMemory:
         return self._latest
 
     def record(self, memory: Memory, now: float) -> None:
-        """Write a memory if it changed, the file was replaced, or the recorded time is too old. Raises StateError."""
+        """Write a memory if it has changed, if the file was replaced, or if the recorded loop time is too old.
+        Raises StateError."""
         recent = now - self._recorded_at < REWRITE_SECONDS
         if recent and memory is self._latest and self._state.memory.signature() == self._signature:
             return
@@ -137,7 +145,7 @@ class CachedMemory:
 
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
-    """The inputs, beside the files, from which a memory is loaded or rebuilt."""
+    """The inputs besides the state files from which a memory is loaded or rebuilt."""
 
     intent: Intent
     newest: int
@@ -148,23 +156,24 @@ class StartupInputs:
 
 
 class Startup:
-    """The choice of the memory to continue with: the memory of the previous loop, or a rebuilt one."""
+    """The choice of the memory with which the loop continues: the memory of the previous loop, or a rebuilt one."""
 
     def __init__(self, state: State, clock: Clock, file: CachedMemory) -> None:
         self._state = state
         self._clock = clock
         self._file = file
         self._agreed_ids: frozenset[str] = frozenset()
-        """Ids whose terminal answer is reported to HF, and whose requests have ended in memory, too."""
+        """Ids of requests that have ended in memory and whose terminal answer is reported to HF."""
         self._missed_at: float | None = None
-        """Loop time at which memory.json was found to be lost; None if it is not."""
+        """Loop time at which memory.json was found to be lost; None if it is not lost."""
         self.distrusted: Mapping[str, Distrusted] = {}
-        """Pools whose snapshots may not be used to rebuild the memory yet."""
+        """Pools whose snapshots must not be used yet to rebuild the memory."""
 
     def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
-        """Return the memory to continue with: ``latest``, unless an answer that HF has read contradicts it.
+        """Return the memory with which the loop continues: ``latest``, unless an answer that HF has read contradicts
+        it.
 
-        The observations precede the reading of intent, so that a machine without a request is an orphan. Raises
+        The caller reads intent after the observations, so that a machine without a request is an orphan. Raises
         StateError.
         """
         self.distrusted = {}
@@ -176,7 +185,7 @@ class Startup:
         return latest
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
-        """Return the memory of a directory whose intent.json is lost; None if there is no usable memory."""
+        """Return the memory of a state directory whose intent.json is lost; None if no memory is usable."""
         if self._state.memory.condition() in (Condition.NEW, Condition.MISSING, Condition.OLDER):
             return None  # An operator has to recover intent first.
         return self._recover(self._file.read(), limits, now)
@@ -193,13 +202,13 @@ class Startup:
         if condition is Condition.OLDER or self._is_contradicted(memory, intent):
             return self._rebuild_older(memory, inputs)
         memory = self._recover(memory, inputs.limits, now)
-        current = intent.generation >= memory.generation  # Otherwise the plan finds that intent is the old file.
+        current = intent.generation >= memory.generation  # Otherwise intent is the old file, and the plan detects this.
         if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
     def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
-        """Return True if a terminal answer is settled for a request that memory lists as open: then memory is old."""
+        """Return True if memory is old: it lists a request as open for which a terminal answer is settled."""
         reported_ids = self._state.terminal_answers.ids()
         for id_ in (reported_ids - self._agreed_ids) & intent.requests.keys():
             record = memory.requests.get(id_)
@@ -209,14 +218,15 @@ class Startup:
         return False
 
     def _recover(self, memory: Memory, limits: Limits, now: float) -> Memory:
-        """Return a recorded memory with the answers that were settled after the record."""
+        """Return a recorded memory, corrected by the answers that scripts settled after it was recorded."""
         unreported = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
         get_answer = self._state.terminal_answers.settled
         settled = {id_: answer for id_ in unreported if (answer := get_answer(id_)) is not None}
         return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
-        """Return True if there is no trace of an earlier memory, and every request is within its deadline."""
+        """Return True if this is the first memory: no file shows an earlier memory, and every request is within its
+        deadline."""
         if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
             return False
         names = [name for return_request in intent.returns.values() for name in return_request.names]
@@ -229,20 +239,22 @@ class Startup:
         )
 
     def _scripts_clock(self, intent: Intent) -> float:
-        """Return a lower bound of the scripts' wall clock, in epoch seconds (law: time is an argument).
+        """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds (law: time is an
+        argument).
 
-        No clock of another machine is read: the bound is the newest time in intent plus the age of its file.
+        The bound is the newest time in intent plus the age of its file, so that no clock of another machine is read.
         """
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [return_request.created_wall for return_request in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.seconds_since_intent()
 
     def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
-        """Rebuild a memory that is old, as it may lack what was reported to HF. Only its usage is kept."""
+        """Rebuild a memory that is old, because answers to HF may be missing in it. Keep only its usage."""
         return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
     def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
-        """Rebuild the memory. Raises StateError until each pool has a snapshot from after the memory was missed."""
+        """Rebuild the memory. Raises StateError until each pool has a snapshot that began after the loss of memory
+        was found."""
         lost = f"{self._state.path}: memory.json is lost or"
         if inputs.intent.generation < inputs.newest:
             raise StateError(
@@ -271,14 +283,15 @@ class Startup:
                 f"{lost} old, and is rebuilt after a second observation of these pools, which lack many machines "
                 f"that HostFactory has: {', '.join(sorted(self.distrusted))}."
             )
-        # An earlier release of the brake does not apply to the rebuilt memory.
+        # An operator's earlier release of the brake does not apply to the rebuilt memory.
         self._state.recovery_done()
         self._missed_at = None
         recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
         return rebuild_memory(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _reported_answers(self) -> Mapping[str, Answer]:
-        """Return the settled answers, and for other requests the answers in status.json if it can be read."""
+        """Return the settled answers. For all other requests, return the answers in status.json if the file is
+        readable."""
         try:
             published = self._state.status.read_all()
         except (StateMissing, StateUnreadable):

@@ -10,14 +10,16 @@ from typing import Protocol
 from provisioner.model import Memory, Uptime
 
 LONGEST_GAP = 3600.0
-"""Seconds of a restart's gap that count as loop time, at most."""
+"""Longest gap of a restart that counts as loop time, in seconds."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""File in which Linux names a host's boot. A container sees its host's boot, and has its host's monotonic clock."""
+"""File with the id of the host's present boot. In a container it shows the host's boot, whose monotonic clock the
+container shares."""
 
 
 CYCLE: ContextVar[int] = ContextVar("cycle", default=0)
-"""Number of the cycle that a thread works for, as journal and log print it; 0 outside a cycle, as in an observer."""
+"""Number of the cycle for which a thread works, as journal and log print it; 0 outside a cycle, for example in an
+observer."""
 
 
 class Clock(Protocol):
@@ -30,13 +32,14 @@ class Clock(Protocol):
         """Return the host's wall clock in epoch seconds."""
 
     def uptime(self) -> Uptime | None:
-        """Return the host's monotonic clock; None if the boot that it counts from is unknown."""
+        """Return the host's monotonic clock with the id of its boot; None if the id is unknown."""
 
 
 def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
     """Return the seconds since a memory was written, between 0 and ``LONGEST_GAP``.
 
-    The host's uptime measures them within one boot; the wall clock does on another host or after a reboot.
+    Within one boot of one host, the host's uptime measures these seconds. After a reboot, or on another host, the wall
+    clock does.
     """
     written = before.written.uptime
     same_boot = written is not None and uptime is not None and written.boot == uptime.boot
@@ -45,7 +48,8 @@ def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
 
 
 class LoopClock:
-    """The clock of loop time: it starts at the wall clock's time, then follows the monotonic clock, across restarts."""
+    """The clock of loop time. It starts at the time of the wall clock, then follows the monotonic clock, and
+    continues across restarts."""
 
     def __init__(self, before: Memory | None = None) -> None:
         """Continue the time of ``before``, the last memory of the previous loop."""

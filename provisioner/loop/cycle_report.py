@@ -1,4 +1,4 @@
-"""A cycle as values: its mandate, its changes, and its report."""
+"""The values of a cycle: the mandate to run it, its changes, and its report."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ CycleResult = Literal["ok", "partial", "failed"]
 
 
 class SupersededError(Exception):
-    """A newer loop has taken over. This loop must not write or act again (law: one writer per file, one loop)."""
+    """Raised if a newer loop has taken over. This loop must not write or act any more (law: one writer per file, one
+    loop)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of one cycle, as returned by plan, call outcomes, holds and publisher."""
+    """The changes of one cycle: from the plan, the outcomes of calls, the holds and the publisher."""
 
     number: int
     """Number of the cycle."""
@@ -48,11 +49,11 @@ class Changes:
     """The slots that changed."""
     windows: Sequence[WindowChange] = ()
     plan: Plan | None = None
-    """The cycle's plan if it was recorded."""
+    """The plan of the cycle, if memory recorded it."""
     holds: Sequence[HoldChange] = ()
     reported: Sequence[Reported] = ()
     paused: frozenset[str] | None = None
-    """Pools that accept no new machine; None if unchanged since the previous cycle."""
+    """Pools that accept no new machine; None if they are the same as in the previous cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class CycleReport:
     now: float
     seconds: float
     observations: Mapping[str, Observation]
-    """Observations as they were made; ``snapshots`` and ``unseen`` take trust into account."""
+    """Observations as the observers made them, before trust is decided. ``snapshots`` and ``unseen`` follow the
+    decision."""
     memory: Memory | None
     """None until a memory is loaded or rebuilt."""
     plan: Plan | None
@@ -74,13 +76,13 @@ class CycleReport:
     transitions: Sequence[Transition] = ()
     """The slots that changed."""
     problem: str = ""
-    """Reason why this cycle could not do its work; empty if it did."""
+    """Reason why this cycle could not do its work; empty if the cycle did it."""
     lock_wait_seconds: float | None = None
-    """Seconds that this cycle waited for the lock of intent.json; None if it did not need the lock."""
+    """Seconds for which this cycle waited for the lock of intent.json; None if it did not need the lock."""
     unmet: Mapping[str, tuple[Unmet, ...]] | None = None
-    """Machines of each open request that do not run, by the last plan; None before the first plan."""
+    """Unmet machines of each open request, by the last plan; None before the first plan."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
-    """Pools whose newest snapshot may not be acted upon, with the reason."""
+    """Pools whose newest snapshot must not be acted upon, with the reason."""
     ahead_seconds: float = 0.0
     """Seconds by which the wall clock is ahead of loop time."""
     holds: Holds = NO_HOLDS
@@ -116,7 +118,7 @@ class CycleReport:
 
     @property
     def unseen(self) -> Mapping[str, Failure]:
-        """Return the failure of each pool whose own place no snapshot shows."""
+        """Return, by pool, why no snapshot shows the pool's own place."""
         failures = {
             name: observation.failure
             for name, observation in self.observations.items()
@@ -130,7 +132,7 @@ class CycleReport:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the problems of the place of each pool that a snapshot shows, for operators."""
+        """Return for operators the problems of each place that a snapshot shows, by pool."""
         return {
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted
@@ -145,8 +147,8 @@ class Mandate:
 
     epoch: int = 0
     check: Callable[[], None] = lambda: None
-    """Raises SupersededError when a newer loop's epoch stands in the state directory."""
+    """Raises SupersededError if the state directory has the epoch of a newer loop."""
     stopping: Callable[[], bool] = lambda: False
-    """Returns True once the process is asked to end; then no further call is started."""
+    """Returns True if the process has been asked to end. Then no further call starts."""
     act_seconds: float = 2.0
-    """Seconds within which the calls of one cycle are started."""
+    """Seconds in which a cycle may start calls."""

@@ -1,4 +1,4 @@
-"""HF activity: the time and subject of HF's latest calls, derived from the poll markers that its scripts write."""
+"""HF activity: when HF last called and for which requests, derived from the poll markers that the scripts write."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from provisioner.state.protocols import State
 log = logging.getLogger(__name__)
 
 HF_AWAY_SECONDS = 300.0
-"""Seconds without any call of HF after which HF counts as having been away; it calls at least every 30 s."""
+"""Seconds without a call after which HF counts as having been away. HF calls at least every 30 s."""
 
 INVENTORY_SECONDS = 300.0
-"""Seconds within which HF lists all its hosts. A single list may name only some of them; HF lists every 30 s."""
+"""Seconds in which HF lists all its hosts. A single list may name only some of them. HF lists every 30 s."""
 
 LISTED_SECONDS = DAY
 """Seconds for which the loop remembers that a list named a host."""
@@ -33,7 +33,7 @@ def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfAc
 
 
 class HfActivityReader:
-    """Reader of HF's calls. It detects a call by a change of a poll marker, and ignores the marker's time."""
+    """Reader of HF's calls. It detects a call by a change of a poll marker, and does not use the time in the marker."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -43,7 +43,8 @@ class HfActivityReader:
         self.latest = HfActivity()
 
     def read(self, now: float, intent: Intent) -> HfActivity:
-        """Return HF's activity up to now; the same object if HF has not called since. Raises StateError."""
+        """Return HF's activity until now. If HF has not called since the last read, return the same object. Raises
+        StateError."""
         markers = self._state.polls()
         reported = self._state.terminal_answers.ids()
         names, listed = self._read_inventory()
@@ -58,7 +59,7 @@ class HfActivityReader:
                 times = {id_: at for id_, at in self.latest.polled_at.items() if id_ in markers}
                 times |= dict.fromkeys(polled, now)
                 active = now if called else self.latest.last_call_at
-                # A silence means that HF was away, so that it gets its full time to ask for each request again.
+                # After a silence, HF gets its full time again to ask for each request.
                 since = now if active - self.latest.last_call_at > HF_AWAY_SECONDS else self.latest.since
                 activity = replace(self.latest, polled_at=times, since=since, last_call_at=active, read_ids=reported)
                 self.latest = _with_list(activity, names, now) if new_list else activity
@@ -66,19 +67,21 @@ class HfActivityReader:
         return self.latest
 
     def add_reported(self, reported: Set[str]) -> HfActivity:
-        """Add ids whose terminal answers were just reported to HF, and return the activity with them."""
+        """Add the ids of terminal answers that were just reported to HF, and return the activity with these ids."""
         self.latest = replace(self.latest, read_ids=self.latest.read_ids | reported)
         return self.latest
 
     def _has_new_records(self, intent: Intent) -> bool:
-        """Return True if HF has recorded a request or return since the last read; the loop's removals do not count."""
+        """Return True if HF has recorded a request or return since the last read. The loop's removals from intent do
+        not count."""
         before = self._intent
         if before is None or before is intent:
             return False
         return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
 
     def _read_inventory(self) -> tuple[tuple[str, ...], int]:
-        """Read HF's latest list of hosts. The list is only a hint: if it cannot be read, the previous list is kept."""
+        """Read HF's latest list of hosts. The list is only a hint, so the previous list stays if the file cannot be
+        read."""
         try:
             return self._state.listed_hosts() or ((), 0)
         except StateError as error:

@@ -1,4 +1,4 @@
-"""The current holds, as the loop last read them from holds.json, and their changes."""
+"""The holds in effect, as the loop last read them from holds.json, and how they changed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class HoldChange(NamedTuple):
-    """A change of a hold: set, released, or found in force at the start."""
+    """A change of a hold: an operator set or released it, or the loop found it in effect at the start."""
 
     word: Literal["in force", "set", "released"]
     hold: Hold
 
 
 class CurrentHolds:
-    """The holds in force.
+    """The holds in effect.
 
-    If holds.json cannot be read, all holds stay in force. If it cannot be read at the start, everything is stopped.
+    If holds.json cannot be read, all holds stay in force. If it cannot be read when the loop starts, the loop acts as
+    if an operator had stopped all.
     """
 
     def __init__(self, state: State) -> None:
@@ -33,16 +34,16 @@ class CurrentHolds:
         """Signature of the file as it was last read."""
         self.latest = NO_HOLDS
         self._is_known = False
-        """The holds are known: the file was read, or everything is stopped because it could not be read."""
+        """True if the holds are known: the file was read, or the loop has stopped all because it could not be read."""
         self._problem = ""
-        """Reason why the file cannot be read, as last logged; empty if it can."""
+        """Reason why the file cannot be read, as last logged; empty if the file can be read."""
         self._changes: list[HoldChange] = []
         """Changes that are not logged yet."""
         self._judged: tuple[object, object] = (None, None)
-        """Limits and holds by which the paused pools were last found."""
+        """Limits and holds from which the paused pools were last computed."""
 
     def read(self) -> Holds:
-        """Return the holds. Read the file again only if its signature changed or the last read failed."""
+        """Return the holds. Read the file again only if its signature has changed or the last read failed."""
         try:
             signature = self._state.holds_signature()
             if not self._is_known or self._problem or signature != self._signature:
@@ -71,7 +72,7 @@ class CurrentHolds:
         return paused_pools(limits, self.latest)
 
     def log_changes(self) -> list[HoldChange]:
-        """Log what was set or released since the last call, and return it."""
+        """Log the holds that were set or released since the last call, and return these changes."""
         changes, self._changes = self._changes, []
         for word, hold in changes:
             facts = {"hold": str(hold.kind), "target": hold.target, "who": hold.who, "reason": hold.reason}
@@ -80,7 +81,7 @@ class CurrentHolds:
 
 
 def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
-    """Return the changes between two states of the holds. The end of a completed cancel is no change."""
+    """Yield the changes between two states of the holds. The removal of a cancel that is done is not a change."""
     former = () if before is None else before.current
     yield from (
         HoldChange("in force" if before is None else "set", hold) for hold in after.current if hold not in former

@@ -1,6 +1,6 @@
-"""The journal's lines of a cycle: each call that was tried, each step of a request, and each answer reported to HF.
+"""The journal lines of a cycle: each call that was tried, each step of a request, and each answer reported to HF.
 
-Repeated lines are counted (``loop/repeated_lines.py``). All lines follow from the changes that the cycle returns.
+``loop/repeated_lines.py`` counts repeated lines. All lines follow from the changes that the cycle returns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from provisioner.state.protocols import State
 log = logging.getLogger(__name__)
 
 COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
-"""Verdicts that a failing pool causes again and again, so that repeated closes are counted."""
+"""Verdicts that a failing pool causes again and again. Closes with these verdicts are counted."""
 
 Keyed = tuple[Hashable, Line]
-"""A line with its key. Lines with the same key count as repetitions."""
+"""A line with its key. A line with the key of an earlier line counts as its repetition."""
 
 
 class History:
-    """Writer of each cycle's changes to the journal, in the loop's thread."""
+    """Writer of the journal. It runs in the loop's thread and writes the changes of each cycle."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -57,10 +57,11 @@ class History:
         self._waits: dict[str, _Wait] = {}
         """Waits of the deferred requests, by id."""
         self._deleted: dict[str, float] = {}
-        """Epoch seconds of the last successful delete, by machine. A delete that is soon sent again is counted."""
+        """Epoch seconds of the last successful delete of each machine. If the delete is soon sent again, its line is
+        counted."""
 
     def record(self, changes: Changes, *, ending: bool = False) -> None:
-        """Write the cycle's changes, if any. If the journal cannot be written, the loop logs it and continues."""
+        """Write the changes of a cycle, if any. If the journal cannot be written, log the error and continue."""
         wall, plan = changes.wall, changes.plan
         plain: list[Line] = [_hold_line(*change) for change in changes.holds]
         keyed: list[Keyed] = []
@@ -109,7 +110,8 @@ class History:
                     self._deleted[action.name] = changes.wall
 
     def _deferral_lines(self, plan: Plan, wall: float) -> Iterator[Keyed]:
-        """Return a line for each new reason why a request is deferred, and one when the deferral is over."""
+        """Yield a line for each new reason why a request is deferred, and a line when the request is no longer
+        deferred."""
         requests = plan.memory.requests
         for id_ in self._waits.keys() - plan.deferrals.keys():
             wait = self._waits.pop(id_)
@@ -130,7 +132,7 @@ class History:
         self._paused = paused
 
     def _window_lines(self, change: WindowChange) -> Iterator[Keyed]:
-        """Return a line for a window that halved or doubled, or whose pool starts or stops backing off."""
+        """Yield a line if a window has halved or doubled, or if its pool has started or stopped backing off."""
         key, window = (change.pool, change.template), change.window
         before = self._windows.setdefault(key, change.before or Window(window.window))
         if _is_notable(before, window):
@@ -140,12 +142,12 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """The wait of a deferred request."""
+    """The time for which a request has been deferred."""
 
     since: float
     """Epoch seconds at which the deferral began."""
     written: set[tuple[str, PendingReason]]
-    """Pools and reasons that were written."""
+    """Pools and reasons for which the journal already has a line."""
 
 
 def _outcome_line(outcome: Outcome) -> Line:
@@ -192,14 +194,15 @@ def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
 
 
 def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
-    """Return lines for the slots that were opened, the machines that run for the first time, and the machines gone.
+    """Yield lines for the slots that were opened, the machines that run for the first time, and the machines that are
+    gone.
 
-    Failures that places report for machines that do not run yet are added to ``keyed``.
+    A failure that a place reports for a machine that does not run yet is added to ``keyed``.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
         slot, where = one.slot, (one.slot.request, one.slot.pool)
-        # A slot that is closed at once was opened only to report the failure to HF.
+        # A slot without a create that closes at once only reports a failure to HF.
         if one.before is None and (slot.submitted_at is not None or slot.verdict is Verdict.OPEN):
             opened[where].append(slot.name)
         if one.is_first_run:
@@ -216,7 +219,8 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
 
 
 def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
-    """Add a line if a place reports why a machine does not run, and the error class is new."""
+    """Add a line to ``keyed`` if a place reports why a machine does not run, unless the slot already had this error
+    class."""
     slot = one.slot
     failure, before = slot.failure, one.before.failure if one.before else None
     waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
@@ -241,7 +245,7 @@ def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
 
 
 def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
-    """Return one change for each window, from its value before the cycle to its value after the cycle."""
+    """Return one change for each window, with its values before and after the cycle."""
     merged: dict[tuple[str, str], WindowChange] = {}
     for change in changes:
         key = change.pool, change.template
@@ -250,7 +254,7 @@ def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
 
 
 def _is_notable(before: Window, window: Window) -> bool:
-    """Return True if the window halved or doubled, or if its pool started or stopped backing off."""
+    """Return True if the window has halved or doubled, or if its pool has started or stopped backing off."""
     turned = (before.level > 0) != (window.level > 0)
     return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
 
@@ -265,11 +269,11 @@ def _window_line(key: tuple[str, str], before: Window, window: Window) -> Line:
 
 
 def _reported_lines(reported: Reported) -> Iterator[Line]:
-    """Return a line for each answer that changed, and for the machines newly reported to HF as lost."""
+    """Yield a line for each answer that has changed, and for the machines that are newly reported to HF as lost."""
     for before, record in reported.records:
         fields = _answer_fields(record)
         former = _answer_fields(before) if before else dict.fromkeys(fields, 0) | {"answer": RequestStatus.RUNNING}
-        if fields != former:  # HF assumes that a new request is running without any machine.
+        if fields != former:  # HF assumes of a new request that it runs and has no machine.
             yield {
                 "event": "reported",
                 "request" if isinstance(record, RequestRecord) else "return": record.id,

@@ -1,4 +1,4 @@
-"""The loop: it runs cycle after cycle, starts the observers, follows wake-ups and signals, and ends cleanly."""
+"""The loop: it starts the observers, runs cycle after cycle, follows wake-ups and signals, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ log = logging.getLogger(__name__)
 
 
 SETTLE_SECONDS = 5.0
-"""Seconds that calls under way get when the loop is asked to end. The next loop observes the results of the others."""
+"""Seconds that running calls get when the loop is asked to end. If a call takes longer, the next loop observes its
+effect."""
 
 COLLECTOR = (100_000, 50, 100)
-"""Thresholds of Python's garbage collector. The loop's values are acyclic and mostly stay. With the usual threshold of
-700 the collector costs more than the plan of ten thousand slots, and its cost grows faster than their number."""
+"""Thresholds of Python's garbage collector. The loop's values have no cycles, and most of them stay. With the usual
+threshold of 700, the collector takes longer than the plan of ten thousand slots, and its cost grows faster than the
+number of slots."""
 
 
 def relax_collector() -> None:
-    """Let the garbage collector run rarely, as suits a process with many lasting values."""
+    """Let the garbage collector run rarely, because most values of this process last."""
     gc.set_threshold(*COLLECTOR)
 
 
@@ -45,8 +47,9 @@ def relax_collector() -> None:
 def without_collector() -> Iterator[None]:
     """Turn the garbage collector off while a cycle replaces many values.
 
-    Reference counts free the replaced values at the end of the cycle. Until then the collector would scan twice as
-    many: a twelfth of the time of a plan with a hundred thousand slots; no measurable time with ten thousand.
+    Reference counts free the replaced values at the end of the cycle. Until then the collector would scan old and new
+    values. This would take a twelfth of the time of a plan with a hundred thousand slots; with ten thousand slots it is
+    too short to measure.
     """
     gc.disable()
     try:
@@ -56,13 +59,13 @@ def without_collector() -> Iterator[None]:
 
 
 class Hints(Protocol):
-    """A stream of hints about machines, read only while this loop is the active one."""
+    """A stream of hints about machines. It is read only while this loop is the active one."""
 
     def start(self) -> None:
         """Start to read in the background."""
 
     def close(self) -> None:
-        """Stop reading. Has no effect if reading was never started."""
+        """Stop reading. This has no effect if reading was never started."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,12 @@ class Pace:
     act_seconds: float = 2.0
     intent_poll_seconds: float = 0.1
     longest_call_seconds: float = 45.0
-    """The longest time a running batch may still take once it starts no more calls, over all configured kinds."""
+    """The longest time, over all configured kinds, that a batch may run after it has started its last call."""
 
     @property
     def longest_cycle(self) -> float:
-        """Return the longest duration of a batch: the time in which calls are started, plus that of the last call."""
+        """Return the longest duration of a batch: the time in which it may start calls, plus the time of the last
+        call."""
         return self.act_seconds + self.longest_call_seconds
 
 
@@ -92,7 +96,7 @@ class Setup:
     limits: Limits
     """Limits in force at the start."""
     provisioner: str
-    """HF's provider instance, to which intent.json must belong."""
+    """HF's provider instance. intent.json must belong to it."""
     pace: Pace
 
 
@@ -114,7 +118,8 @@ class Loop:
         self._pace = setup.pace
         self._report = report
         self._refresh = refresh
-        """Returns the limits in force, before each cycle; takes the limits of the previous cycle and the memory."""
+        """Returns the limits in force before each cycle. Its arguments are the limits of the previous cycle and the
+        memory."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
         self._hints = hints
         self._notices = Notices()
@@ -122,26 +127,27 @@ class Loop:
         self._observers: Mapping[str, Observer] = {}
         self._last: CycleReport | None = None
         self._heartbeat_problem = ""
-        """Reason why the heartbeat cannot be written, as last logged; empty if it can."""
+        """Reason why the heartbeat cannot be written, as last logged; empty if it can be written."""
 
     def stop(self) -> None:
-        """End after the current action. Safe in a signal handler and from any thread."""
+        """End the loop after the current action. Safe in a signal handler and from any thread."""
         self._stop.set()
         self.wakeups.wake(Wake.SIGNAL)
 
     def observe_now(self, source: Wake) -> None:
-        """Observe every pool at once because something may have changed in a cloud. Safe from any thread."""
+        """Observe every pool at once, because something in a cloud may have changed. Safe from any thread."""
         for observer in self._observers.values():
             observer.observe_now()
         self.wakeups.wake(source)
 
     def announce(self, name: str, cause: LossCause, seconds: float) -> None:
-        """Record a place's announcement that a machine ends in so many seconds. Safe from any thread."""
+        """Record that a place has announced the end of a machine in ``seconds``. Safe from any thread."""
         now = self._clock.now()
         self._notices.add(name, Notice(cause, now + seconds), now)
 
     def run(self, *, once: bool = False) -> None:
-        """Stand by until no other loop runs, then run cycles until ``stop``. Raises StateError, SupersededError."""
+        """Wait until no other loop runs, then run cycles until ``stop`` is called. Raises StateError,
+        SupersededError."""
         epoch = take_turn(self._state, self._stop, self._pace.longest_cycle)
         if epoch is None:
             return
@@ -151,12 +157,12 @@ class Loop:
             self._state.loop_lock.release()
 
     def unseen(self) -> list[str]:
-        """Return the pools without a successful observation in the last cycle."""
+        """Return the pools that the last cycle could not observe."""
         observations = self._last.observations if self._last else {}
         return [name for name, observation in observations.items() if isinstance(observation, ObservationFailed)]
 
     def problem(self) -> str:
-        """Return the reason why the last cycle could not do its work; empty if it did."""
+        """Return the reason why the last cycle could not do its work; empty if the cycle did it."""
         return self._last.problem if self._last else ""
 
     def _run_epoch(self, epoch: int, once: bool) -> None:
@@ -215,7 +221,7 @@ class Loop:
                 return
             due = report.plan.due_at if report.plan else NEVER
             pause = min(self._pace.interval_seconds, max(0.0, due - report.now))
-            if report.plan is not None:  # Let changes gather after a busy cycle, instead of a plan for each change.
+            if report.plan is not None:  # Let changes gather after a busy cycle, so that several share a plan.
                 self._stop.wait(max(0.0, self._pace.floor_seconds - (time.monotonic() - began)))
             self.wakeups.wait(pause, self._pace.intent_poll_seconds, changed)
 
@@ -232,7 +238,7 @@ class Loop:
         return report
 
     def _write_heartbeat(self) -> None:
-        """Write the heartbeat. A failure is logged once."""
+        """Write the heartbeat. Log a failure unless the previous write failed in the same way."""
         try:
             self._state.beat()
             self._heartbeat_problem = ""
@@ -242,7 +248,8 @@ class Loop:
                 log.error("Heartbeat could not be written", extra={"error": self._heartbeat_problem})
 
     def _finish(self, reconciler: Reconciler, actors: ThreadedActors, check: Callable[[], None]) -> None:
-        """Record and report the outcomes of the last calls, so that a successor need not repeat them or wait."""
+        """Record and report the outcomes of the last calls, so that the next loop does not repeat the calls or wait
+        for them."""
         # --once waits for its calls because no later cycle collects their outcomes.
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
@@ -265,7 +272,7 @@ class Loop:
         return signature != self._signature()
 
     def _signature(self) -> object:
-        """Return the joint signature of the files that others write and the loop follows at once."""
+        """Return one signature for all files that other processes write and that the loop follows at once."""
         try:
             return self._state.intent.signature(), self._state.holds_signature()
         except StateError:

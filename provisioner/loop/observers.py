@@ -1,4 +1,5 @@
-"""Observers: a thread for each pool observes it at the pool's own pace, so that a slow pool delays no other."""
+"""Observers: each pool is observed in a thread of its own and at its own pace, so that a slow pool does not delay
+the others."""
 
 from __future__ import annotations
 
@@ -14,17 +15,19 @@ from provisioner.model import ErrorClass, Failure, Observation, ObservationFaile
 log = logging.getLogger(__name__)
 
 OBSERVER_END_SECONDS = 1.0
-"""Seconds that an observation under way gets at the end of the loop, which no longer uses its result."""
+"""Seconds that a running observation gets when the loop ends. The loop no longer uses its result."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds that all observers together get to end and to close connections. Those left end with the process."""
+"""Seconds that all observers together get to end and to close their connections. An observer that needs longer ends
+with the process."""
 
 GATHER_SECONDS = 0.1
-"""Seconds between a hint and the observation that it causes, so that a burst of events causes one observation."""
+"""Seconds between a hint and the observation that it causes. Several hints in this time cause one observation."""
 
 
 class Observer:
-    """The observer of one pool, at the pool's own pace and in a thread of its own. It keeps the newest observation."""
+    """The observer of one pool. It runs in a thread of its own at the pool's own pace, and keeps the newest
+    observation."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
         self._backend = backend
@@ -35,10 +38,10 @@ class Observer:
             backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been observed yet.")
         )
         self._logged_error: ErrorClass | None = None
-        """Class of the error with which observations fail now, as last logged; None if they succeed."""
+        """Error class of the observations that fail now, as last logged; None while observations succeed."""
         self._hint = threading.Event()
         self._quiet_seconds = 0.0
-        """Seconds for which the place asked for no calls (Retry-After)."""
+        """Seconds for which the place asked to receive no calls (Retry-After)."""
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
 
@@ -48,14 +51,14 @@ class Observer:
         self._thread.start()
 
     def latest(self, sought: Mapping[str, str]) -> Observation:
-        """Return the newest observation. The next observation also asks for the names in ``sought``."""
+        """Return the newest observation. ``sought``: names for which the next observation asks."""
         if sought != self._sought:
             self._sought = sought
             self._hint.set()
         return self._observation
 
     def list_after(self, when: float) -> None:
-        """Require a list that begins at ``when`` or later for each observation after that moment (loop time)."""
+        """After the moment ``when`` in loop time, accept only observations whose list began at ``when`` or later."""
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
 
@@ -64,7 +67,7 @@ class Observer:
         self._hint.set()
 
     def stop(self, seconds: float = OBSERVER_END_SECONDS) -> None:
-        """End the thread, which gets ``seconds`` for its observation, and close the backend's connections."""
+        """End the thread and close the connections of the backend. An observation under way gets ``seconds`` to end."""
         self._ended = True
         self._hint.set()
         self._thread.join(seconds)
@@ -93,7 +96,7 @@ class Observer:
         except BackendError as error:
             failure, self._quiet_seconds = error.failure, error.retry_after or 0.0
         except Exception as error:  # A bug in a backend must not stop the loop.
-            if not self._ended:  # An observation whose connections are closed fails in many ways.
+            if not self._ended:  # Once the connections are closed, an observation may fail in any way.
                 log.exception("Backend failed during an observation", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
         if self._logged_error is not failure.error and not self._ended:
@@ -107,7 +110,7 @@ class Observer:
 
 
 def stop_all(observers: Collection[Observer]) -> None:
-    """End all observers in parallel, as each may wait for a cloud that does not answer."""
+    """End all observers in parallel, because each may be waiting for a cloud that does not answer."""
     threads = [threading.Thread(target=observer.stop, daemon=True) for observer in observers]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""Publish the answers for HF: render them from memory into status.json, and settle answers that a script may settle."""
+"""Publish the answers to HF: render them from memory into status.json, and settle revised terminal answers."""
 
 from __future__ import annotations
 
@@ -24,37 +24,40 @@ class PublishedStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The news in status.json, compared with the status published before."""
+    """The differences between the new status.json and the previous one."""
 
     records: tuple[tuple[RequestRecord | ReturnRecord | None, RequestRecord | ReturnRecord], ...]
-    """Records whose answers changed, each preceded by the record of its previous answer (None: there was no answer)."""
+    """Each record whose answer changed, after the record of its previous answer. The latter is None if there was no
+    answer."""
     lost: Mapping[str, Loss]
     """Machines newly reported to HF as lost."""
 
 
 class Publisher:
-    """The writer of status.json. It writes if the content changed, or if another process has replaced the file."""
+    """The writer of status.json. It writes if the content has changed, or if another process has replaced the file."""
 
     def __init__(self, state: State, check: Callable[[], None]) -> None:
         self._state = state
         self._check = check
-        """Raises SupersededError when a newer loop may write."""
+        """Raises SupersededError if a newer loop may write."""
         self._status: PublishedStatus | None = None
-        """Content of status.json. Before the first write: the answers of the first memory, the losses of the file."""
+        """Content of status.json. Before the first write: the answers of the first memory, and the losses in the
+        file."""
         self._inputs: tuple[object, ...] = ()
         """Inputs from which the status was made."""
         self._signature: object = None
         """Signature of status.json after the last write; None before the first write."""
         self._reported: list[Reported] = []
         self.unpublished = False
-        """The answers of the recorded memory could not be published."""
+        """True if the answers of the recorded memory could not be published."""
 
     def begin(self, memory: Memory, limits: Limits, activity: HfActivity, now: float) -> None:
-        """Assume that the answers of memory and the losses in status.json are reported. Later calls have no effect."""
+        """Assume that HF knows the answers of ``memory`` and the losses in status.json. Only the first call has an
+        effect."""
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
-            except StateError:  # The current holds may be new. Without them a loss is reported twice rather than never.
+            except StateError:  # The holds may be new. Without them a loss is journaled twice, not never.
                 lost = answers.find_losses(memory, activity, now)
             self._status = PublishedStatus(answers.render_answers(memory, {}, limits.prefix), lost, {})
 
@@ -81,7 +84,7 @@ class Publisher:
         self.unpublished = True
         texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
         self._state.status.write(texts, status.lost, status.available)
-        self._status = status  # Set even if the next steps fail, so that a retry reports no news twice.
+        self._status = status  # Set even if the next steps fail, so that a retry does not repeat the news.
         records = [
             (old and old[0], record)
             for id_, (record, _) in status.rendered.items()
@@ -100,8 +103,8 @@ class Publisher:
     def settle_revised_answers(self, before: Memory, draft: Draft) -> Set[str]:
         """Settle revised terminal answers before the revision is recorded or acted upon.
 
-        Return the ids whose former answer a script has settled first: HF has got that answer, or is about to, so that
-        it stays. Raises StateError, SupersededError.
+        Return the ids for which a script has settled the former answer first. Such an answer stays, because HF has it
+        or is about to get it. Raises StateError, SupersededError.
         """
         revised = answers.find_revised(before, draft)
         if revised:

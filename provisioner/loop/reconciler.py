@@ -1,7 +1,7 @@
 """The order of one cycle: take the observations, read intent, plan, record, act, remember.
 
-The process may end at any instruction. So a call to a cloud starts only after memory.json contains its slot (law:
-recorded before acted).
+The process may end at any instruction. So a call to a cloud starts only when memory.json contains the slot of the call
+(law: recorded before acted).
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ NO_PLAN = Plan(Memory(""), due_at=LONG_AGO)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The last plan and its inputs. Planning is skipped while the inputs are the same and no moment has fallen due."""
+    """The last plan and its inputs. Planning is skipped while the inputs are the same and no moment for a new plan
+    has come."""
 
     inputs: tuple[object, ...] = ()
     referenced: object = None
-    """The objects that ``inputs`` contains by id, so that no id is reused."""
+    """The objects whose ids ``inputs`` contains. This reference keeps Python from reusing the ids."""
     plan: Plan = NO_PLAN
-    """The last plan. It is carried out once; its deferrals and distrust stay in force until the next plan."""
+    """The last plan. It is carried out once. Its deferrals and its distrust stay in effect until the next plan."""
 
 
 class Reconciler:
-    """The cycles on one state directory; it keeps the memory between them."""
+    """Runner of the cycles on one state directory. It keeps the memory between cycles."""
 
     def __init__(
         self, *, clock: Clock, state: State, actors: Actors, limits: Limits, provisioner: str, mandate: Mandate
@@ -76,7 +77,7 @@ class Reconciler:
         self._number = 0
 
     def cycle(self, observations: Mapping[str, Observation]) -> CycleReport:
-        """Run one cycle. Raises SupersededError; any other failure is in the report."""
+        """Run one cycle. Raises SupersededError. Any other failure is in the report."""
         self._number += 1
         CYCLE.set(self._number)
         began, results = time.monotonic(), self._actors.collect()
@@ -92,7 +93,7 @@ class Reconciler:
             if self.memory is not None:
                 self._publisher.begin(self.memory, self.limits, self._hf_activity.latest, now)
                 if self._publisher.unpublished:
-                    # A plan may rely on the answers of the previous plan (a cancel does).
+                    # A plan may need the answers of the previous plan to be published. A cancel does.
                     self._publish(self.memory, now)
                 plan = self._plan(observations, now)
                 self._record(plan.memory if plan else self.memory, now)
@@ -140,7 +141,8 @@ class Reconciler:
         return changes
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
-        """Return by pool the names to ask for in the next observation, each with its uid if known, else empty."""
+        """Return, by pool, the names for which the next observation asks, with the uid of each; the uid is empty if
+        unknown."""
         return {} if self.memory is None else find_names_to_query(self.memory, self.limits)
 
     def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
@@ -155,7 +157,8 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove all records that may leave the files, or with ``dry_run`` only find the first of them; return the ids.
+        """Remove the records that may leave the files, and return their ids. With ``dry_run``, only find the records
+        that would leave first.
 
         No pool is observed. Raises StateError.
         """
@@ -166,14 +169,14 @@ class Reconciler:
             removed |= dict.fromkeys(plan.forget)
             if dry_run or not (plan.forget or plan.memory is not self.memory):
                 break
-            # The order of a cycle: poll markers and intent lose a record first, memory and status in the next pass.
+            # As in a cycle, poll markers and intent lose a record first; memory and status lose it in the next pass.
             self._record(plan.memory, now)
             self._publish(plan.memory, now)
             self._intent.forget(plan.forget)
         return tuple(removed)
 
     def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
-        """Load intent and memory. Record a lost intent, or an operator's release of the brake, at once."""
+        """Load intent and memory. If intent is lost, or an operator has released the brake, record this at once."""
         try:
             self._load(observations, now)
         except (StateMissing, StateUnreadable) as error:
@@ -184,7 +187,7 @@ class Reconciler:
             self._state.recovery_done()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
-        """Record memory, from which `recover` rebuilds intent; latch the brake if intent is lost."""
+        """Record memory, because `recover` rebuilds intent from it. Latch the brake if intent is lost."""
         if lost and self.memory is None:
             self.memory = self._startup.without_intent(self.limits, now)
         memory = self.memory
@@ -194,13 +197,13 @@ class Reconciler:
             self._record(memory, now)
 
     def _load(self, observations: Mapping[str, Observation], now: float) -> Intent | None:
-        """Read intent, load memory at the first time, and return intent."""
+        """Read intent, load memory in the first cycle, and return intent."""
         intent = self._intent.read(starting=self.memory is None)
         newest = self._intent.newest
         if intent is not None:
             inputs = StartupInputs(intent, newest, observations, self.limits, now)
             self.memory = self._startup.memory(self.memory, inputs)
-            # The plan detects an old copy of intent by memory's higher generation.
+            # If memory's generation is higher, the plan detects that intent is an old copy.
             known = newest if intent.generation < newest else 0
             generation = max(known, self.memory.generation)
             if (self.memory.epoch, self.memory.generation) != (self._mandate.epoch, generation):
@@ -218,7 +221,8 @@ class Reconciler:
         return made
 
     def _plan(self, observations: Mapping[str, Observation], now: float) -> Plan | None:
-        """Make the next plan; return None if all inputs are as for the last plan and no moment has fallen due."""
+        """Make the next plan. Return None if all inputs are the same as for the last plan and no moment for a new
+        plan has come."""
         intent = self._intent.latest
         assert self.memory is not None
         assert intent is not None
@@ -256,12 +260,12 @@ class Reconciler:
 
 
 def _observation_key(observations: Mapping[str, Observation], limits: Limits, now: float) -> object:
-    """Return a key of the observations: their content, and whether they are fresh enough for a plan."""
+    """Return a key of the observations: their content, and whether each is recent enough for a plan."""
     return tuple((*_identity(observation), is_fresh(observation, limits, now)) for observation in observations.values())
 
 
 def _identity(observation: Observation) -> tuple[object, ...]:
-    """Return a key that is equal for observations with the same content, whenever they began."""
+    """Return a key that is equal for observations with the same content, even if they began at different times."""
     if isinstance(observation, Snapshot):
         content = (
             observation.causes,
@@ -279,7 +283,8 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _activity_key(activity: HfActivity, memory: Memory) -> object:
     """Return a key of HF's activity.
 
-    While HF has not read some final answer, each of its calls counts; otherwise only the calls with news do.
+    While there is a terminal answer that HF has not read, each call of HF changes the key. Otherwise only calls with
+    news do.
     """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

@@ -1,4 +1,5 @@
-"""Repeated lines of the journal: a few are written in full, the rest as a count, so that a storm cannot fill it."""
+"""Repeated lines of the journal: the first few are written in full and the rest are counted, so that a storm cannot
+fill the journal."""
 
 from __future__ import annotations
 
@@ -10,34 +11,35 @@ from provisioner.state.journal import format_time
 Line = dict[str, object]
 
 COUNTED_SECONDS = 600.0
-"""Seconds that a counted line covers."""
+"""Seconds that one counted line covers."""
 
 IN_FULL = 3
-"""Lines of a series that are written in full before the rest of the ten minutes is counted. So a rare event is recorded
-in full, and an event that occurs a thousand times an hour takes a few hundred kilobytes a week of the journal's 60 MB.
-"""
+"""Number of lines of a series that are written in full before the rest of the ten minutes is counted. A rare event
+is so recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the
+journal has 60 MB."""
 
 NAMED = 20
-"""Machines named by a counted line of an event that may occur to the same machine again and again."""
+"""Most machines that a counted line names if the event may occur to the same machine again and again."""
 
 MET_ONCE = frozenset({"close", "troubled"})
-"""Events that occur once or a few times to a machine, so that a counted line names all machines."""
+"""Events that occur only a few times to each machine. A counted line of such an event names all machines."""
 
 
 @dataclass(slots=True)
 class _Series:
-    """A series of repeated lines within ten minutes."""
+    """The repeated lines with one key within ten minutes."""
 
     began_at: float
     """Epoch seconds."""
     written: int = 0
     """Number of lines written in full."""
     unwritten: list[Line] = field(default_factory=list)
-    """The newest unwritten line, if any; ``machines`` has the machines of all unwritten lines."""
+    """The newest line that was not written, if any. Its ``machines`` has the machines of all lines that were not
+    written."""
     times: int = 0
-    """Number of unwritten lines."""
+    """Number of lines that were not written."""
     since: float = 0.0
-    """Epoch seconds of the first unwritten line."""
+    """Epoch seconds of the first line that was not written."""
     machines: dict[object, None] = field(default_factory=dict)
 
 
@@ -47,10 +49,10 @@ class Repeats:
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
         self.due_at = float("inf")
-        """Epoch seconds at which the next series is over; infinite if there is no series."""
+        """Epoch seconds at which the next series is complete; infinite if there is no series."""
 
     def filter_lines(self, lines: Iterable[tuple[Hashable, Line]], wall: float) -> Iterator[Line]:
-        """Return the lines of a cycle that are written now, and count the others. ``wall``: epoch seconds."""
+        """Yield the lines of a cycle that are written now, and count the rest. ``wall``: epoch seconds."""
         groups: dict[Hashable, list[Line]] = {}
         for key, line in lines:
             groups.setdefault(key, []).append(line)
@@ -67,7 +69,8 @@ class Repeats:
                 yield _counted(series)
 
     def get_due_counts(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
-        """Return the counts of the series whose ten minutes are over; of all series if the loop is ``ending``."""
+        """Yield the counts of the series whose ten minutes are over. If the loop is ``ending``, yield the counts of
+        all series."""
         for key, series in list(self._series.items()):
             if wall < series.began_at + COUNTED_SECONDS and not ending:
                 continue
@@ -90,7 +93,7 @@ def _count(series: _Series, group: Sequence[Line], wall: float) -> None:
 
 
 def _counted(series: _Series) -> Line:
-    """Return one line for all unwritten lines of a series, and start counting anew."""
+    """Return one line for all unwritten lines of a series, and reset its count."""
     line = {name: value for name, value in series.unwritten[0].items() if name != "machine"}
     line |= {"times": series.times, "since": format_time(series.since)}
     if series.machines:

@@ -1,4 +1,4 @@
-"""Standby: one loop at a time works on a state directory, and a successor waits until its predecessor has finished."""
+"""Standby: one loop at a time works on a state directory. The next loop waits until the previous loop has finished."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
-    """Take the loop's lock, raise the epoch, and wait ``longest_cycle`` seconds if the predecessor may still act.
+    """Take the loop's lock, raise the epoch, and wait ``longest_cycle`` seconds if the previous loop may still act.
 
-    Return the epoch; None if the loop was stopped meanwhile.
+    Return the epoch; None if this loop was stopped while it waited.
     """
     lock = state.loop_lock
     if not lock.acquire(0):
@@ -46,8 +46,8 @@ def read_memory(state: State) -> Memory | None:
 
 
 def check_turn(state: State, epoch: int) -> None:
-    """Raise SupersededError if another process is the active loop by now, StateError if that is unknown."""
-    # The lock comes first: an NFS client that takes a lock drops its cache, so that the epoch is the newest.
+    """Raise SupersededError if another process is now the active loop, StateError if this is unknown."""
+    # Take the lock first. An NFS client that takes a lock drops its cache, so the epoch read afterwards is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(
             f"{state.path}: this loop has lost its lock, as its NFS server or this host was unreachable, and another "
@@ -58,7 +58,8 @@ def check_turn(state: State, epoch: int) -> None:
 
 
 def _may_live(holder: Mapping[str, object]) -> bool:
-    """Return True if the previous holder of the lock may have calls under way, on another host or as a process here."""
+    """Return True if calls of the lock's previous holder may be under way, because it ran on another host or still
+    runs here."""
     if not holder.get("pid") or holder.get("ended"):
         return False
     if holder.get("host") != socket.gethostname():

@@ -19,18 +19,21 @@ class Wake(StrEnum):
 
 
 class Wakeups:
-    """A queue of hints that something may have changed, for which one thread waits. Simultaneous hints count as one."""
+    """A queue of hints that something may have changed. One thread waits for them. Hints that arrive together count
+    as one."""
 
     def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
         self._hints: SimpleQueue[Wake] = SimpleQueue()
         self._count = count
 
     def wake(self, source: Wake) -> None:
-        """Start the next cycle as soon as allowed. Safe in a signal handler, as it takes no lock (see ``Latch``)."""
+        """Start the next cycle as soon as the pace allows. Safe in a signal handler, because it takes no lock (see
+        ``Latch``)."""
         self._hints.put(source)
 
     def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
-        """Wait for a wake-up or until ``changed()``, polled every ``poll`` seconds, is true; at most ``seconds``."""
+        """Wait at most ``seconds`` for a wake-up, or until ``changed()`` returns true, which is called every
+        ``poll`` seconds."""
         deadline = time.monotonic() + seconds
         while not self._woken(min(poll, max(0.0, deadline - time.monotonic()))):
             if changed():
@@ -41,7 +44,7 @@ class Wakeups:
                 return
 
     def _woken(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for a hint, count all hints that have arrived, and return True if there was one."""
+        """Wait at most ``seconds`` for a hint. Count all hints that have arrived, and return True if there was one."""
         try:
             self._count(self._hints.get(timeout=seconds))
         except Empty:
