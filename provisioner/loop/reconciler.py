@@ -141,8 +141,7 @@ class Reconciler:
         return changes
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
-        """Return, by pool, the names for which the next observation asks, with the uid of each; the uid is empty if
-        unknown."""
+        """Return, by pool, the names that the next observation queries, with their uids (empty if unknown)."""
         return {} if self.memory is None else find_names_to_query(self.memory, self.limits)
 
     def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
@@ -157,8 +156,7 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove the records that may leave the files, and return their ids. With ``dry_run``, only find the records
-        that would leave first.
+        """Remove the records that may leave the files; return their ids. ``dry_run``: only find the first of them.
 
         No pool is observed. Raises StateError.
         """
@@ -221,8 +219,7 @@ class Reconciler:
         return made
 
     def _plan(self, observations: Mapping[str, Observation], now: float) -> Plan | None:
-        """Make the next plan. Return None if all inputs are the same as for the last plan and no moment for a new
-        plan has come."""
+        """Make the next plan; return None if all inputs are the same as before and no planned moment has come."""
         intent = self._intent.latest
         assert self.memory is not None
         assert intent is not None

@@ -1,6 +1,7 @@
-"""Reading and replacing whole files in the state directory, with imports that cost a script no time.
+"""Reading and replacing whole files in the state directory. The imports are few, so that a script starts fast.
 
-A reader sees the old or the new content, never a mixture, and needs no lock. A replaced file survives a power cut.
+A reader needs no lock: it sees either the old content or the new content, never a mixture. A replaced file survives a
+power cut.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ from provisioner.state.errors import (
 )
 
 FILE_MODE = 0o660
-"""Mode of state files: the scripts and the loop may run as two users of one group, whatever their umask."""
+"""Mode of state files. The scripts and the loop may run as two users of one group, so the group may write whatever
+the umask is."""
 
 OPEN_AGAIN = 5
-"""Number of times that a file is opened again before an older content (NFS caches) or ESTALE is believed."""
+"""Number of times that a file is opened again. Only then is an older content (from an NFS cache) or ESTALE accepted
+as true."""
 
 FIRST_PAUSE = 0.02
-"""Seconds before a file is opened again; doubled each time, so that all tries together take 0.6 s."""
+"""Seconds before a file is opened again. They double each time, so that all tries together take 0.6 s."""
 
 LEFTOVER_AGE = 600.0
-"""Age in seconds after which a file written aside has no writer any more, as replacing a file takes milliseconds."""
+"""Age in seconds after which the writer of a file written aside must be dead, because replacing a file takes
+milliseconds."""
 
 
 def tries() -> Iterator[bool]:
-    """Yield for each try to read a file that a cache may serve, with pauses between tries: True for the last try."""
+    """Yield once for each try to read a file that may come from a cache, with a pause between tries. Yield True for
+    the last try."""
     for turn in range(OPEN_AGAIN):
         yield False
         time.sleep(FIRST_PAUSE * 2**turn)
@@ -61,8 +66,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    A file that was replaced on the server meanwhile (ESTALE) is opened again. A file with a second name is opened
-    again, too, because a cache may keep the name under which the file was made.
+    The file is opened again if it was replaced on the server meanwhile (ESTALE). It is also opened again if it has a
+    second name, because a cache may still have the name under which the file was written aside.
     """
     for is_last in tries():
         try:
@@ -81,11 +86,12 @@ def read_if_present(path: str, advice: str) -> bytes | None:
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:
-    """Return the JSON document in ``content``. Raises StateUnreadable, which says where the content does not parse."""
+    """Return the JSON document in ``content``. Raises StateUnreadable, which names the place where the content does
+    not parse."""
     size, is_empty = len(content), not content.strip(b" \t\r\n\0")
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
-        del content  # the text is a second copy, and the content may be the largest object of a script
+        del content  # the text copies the content, which may be a script's largest object
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
@@ -100,7 +106,7 @@ def parse(path: str, content: bytes, advice: str) -> Any:
 
 
 def _refuse_constant(constant: str) -> None:
-    """Refuse NaN and the infinities, which are not JSON, with a ValueError."""
+    """Raise ValueError for NaN and the infinities, which are not JSON."""
     raise ValueError(f"{constant} is no number")
 
 
@@ -114,24 +120,24 @@ def replace(
 ) -> None:
     """Replace the file's content: write aside, fsync, rename, fsync the directory.
 
-    The group of the old file is kept, and ``mode`` is set whatever the umask. ``durable``: False leaves out both
-    fsyncs, for files that are soon written again. ``check``: called when only the rename is left to do; may raise.
+    The new file gets the group of the old file, and ``mode`` whatever the umask is. ``durable``: False omits both
+    fsyncs, for files that are soon written again. ``check``: called just before the rename; it may raise.
 
-    Raises StateUnwritable, and Disturbed after ``stop_replacing``. If it raises before the rename, the old content
-    stays and the file written aside is removed.
+    Raises StateUnwritable, or Disturbed if ``stop_replacing`` was called meanwhile. If it raises before the rename, the
+    old content stays and the file written aside is removed.
     """
     with _written_aside(path, content, durable=durable, mode=mode) as aside_path:
         check()
         _rename(aside_path, path)
-    with suppress(OSError):  # the content is in place; the next write tries again to remove what is left
+    with suppress(OSError):  # the content is in place; the next write tries the removal again
         for leftover in _asides(path):
-            # Ages are measured by the file system's own clock (law: time is an argument).
+            # The file system's own clock gives both times (law: time is an argument).
             if os.lstat(leftover).st_mtime < os.lstat(path).st_mtime - LEFTOVER_AGE:
                 discard(leftover)
 
 
 def create_whole(path: str, content: bytes) -> bool:
-    """Create the file with this content, durably and whole; return False if it exists. Raises StateUnwritable."""
+    """Create the file with this content, whole and durable. Return False if the file exists. Raises StateUnwritable."""
     with _written_aside(path, content, durable=True, mode=FILE_MODE) as aside_path:
         try:
             os.link(aside_path, path)
@@ -144,9 +150,9 @@ def create_whole(path: str, content: bytes) -> bool:
 
 @contextmanager
 def _written_aside(path: str, content: bytes, *, durable: bool, mode: int) -> Iterator[str]:
-    """Yield the path of a file that holds the content, beside the file whose name it is about to get.
+    """Yield the path of a file that contains the new content. The caller gives it the final name.
 
-    On exit the directory is synced if the write is ``durable``. Raises StateUnwritable.
+    On exit, the directory is synced if the write is ``durable``. Raises StateUnwritable.
     """
     aside_path = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"  # no other writer uses this name
     with writing(path), _directory_of(path) as directory:  # if the directory cannot be opened, the old content stays
@@ -170,13 +176,13 @@ def _rename(aside_path: str, path: str) -> None:
 
 
 def stop_replacing(path: str) -> None:
-    """Remove all files written aside, so that none of them replaces the file once this returns. Raises OSError."""
+    """Remove all files written aside, so that none of them replaces ``path`` after this call. Raises OSError."""
     for aside_path in _asides(path):
         discard(aside_path)
 
 
 def _asides(path: str) -> Iterator[str]:
-    """Yield the paths of the files that are written aside in order to replace this file. Raises OSError."""
+    """Yield the paths of the files that writers have written aside to replace this file. Raises OSError."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
         if is_aside(entry, name):
@@ -197,9 +203,9 @@ def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, m
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the group of the old file. Otherwise the next write would lock the other user out.
+    """Give the new file the group of the old file, because otherwise the other user could not write it next time.
 
-    A link is not replaced, because an operator made it for a reason. Raises OSError.
+    Refuse to replace a link, because an operator may have made it on purpose. Raises OSError.
     """
     try:
         facts = os.lstat(path)
@@ -218,7 +224,8 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 
 def open_shared(path: str, flags: int) -> int:
-    """Open a file, and create it if it is missing. Its owner makes it writable for the group whatever the umask was."""
+    """Open a file, and create it if it is missing. A file of ours becomes writable for the group whatever the umask
+    was."""
     descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():
@@ -227,14 +234,14 @@ def open_shared(path: str, flags: int) -> int:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of the content, with as many calls as that takes."""
+    """Write all of the content, with as many calls as necessary."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_directory(path: str) -> None:
-    """Make the file that another process has put in place durable: sync its directory. Raises StateUnwritable."""
+    """Sync the directory, so that a file that another process put in place is durable. Raises StateUnwritable."""
     with writing(path), _directory_of(path) as directory:
         os.fsync(directory)
 

@@ -1,13 +1,16 @@
-"""Batched writes (group commit): the documents that a call of HF adds to intent, and how one write serves all who wait.
+"""Batched writes (group commit): one write adds the documents of all scripts that wait to intent.
 
-A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes it, too.
+A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes the
+posted documents together with its own.
 
-* A posted write is a file with the documents to add, so the fsyncs of one write serve all scripts that wait.
-* Its owner keeps the file locked while the owner waits. The posted write of a dead process is never written.
-* The file is removed after its documents were written durably. Its absence is only a hint; the data is the proof.
+* A posted write is a file with the documents to add, so the fsyncs of one write serve all waiting scripts.
+* The owner locks the file while it waits. So a writer knows that the owner of an unlocked file is dead, and does not
+  write its documents.
+* A writer removes the file after it has written the documents durably. If the file is missing, this is only a hint; the
+  proof is in the data.
 * An owner that gives up removes its file, then every file written aside (``withdraw``).
-* A writer checks, when only the rename is left to do, that all owners in its batch still wait. So either the writer
-  sees that an owner gave up, or the writer's file aside is removed, or the owner finds its documents in the data.
+* Just before its rename, a writer checks that all owners in its batch still wait. If an owner gives up, one of three
+  things holds: the writer notices it, the writer's file aside is removed, or the owner finds its documents in the data.
 """
 
 from __future__ import annotations
@@ -26,19 +29,19 @@ from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
 
 UNFINISHED = ".new"
-"""Suffix of a posted write whose file is not complete yet."""
+"""Suffix of the file of a posted write until the file is complete."""
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 Rows = Mapping[str, Mapping[str, dict[str, Any]]]
-"""Documents by id, by the name of their table."""
+"""Documents by id, for each table by its name."""
 
 Terms = Mapping[str, Any]
-"""Facts that the data must contain for a posted write to be added to it: its schema, and the provisioner if known."""
+"""Properties that the data must have before a posted write may be added: its schema, and its provisioner if known."""
 
 
 class BatchedWrite:
-    """Documents that are to be added to the data at ``path``."""
+    """Documents that a script wants to add to the data at ``path``."""
 
     def __init__(self, path: str, tables: Rows, name: str = "") -> None:
         self.tables = tables
@@ -49,7 +52,7 @@ class BatchedWrite:
     def posted(self, terms: Terms) -> Iterator[None]:
         """Post the write beside the data while the caller waits for the lock.
 
-        If the system refuses, the caller only waits.
+        If the system refuses to make the file, the caller waits without a posted write.
         """
         descriptor = None
         try:
@@ -72,25 +75,26 @@ class BatchedWrite:
         os.rename(self._path + UNFINISHED, self._path)
 
     def is_gone(self) -> bool:
-        """Return True if the posted file does not exist, or no longer exists."""
+        """Return True if the posted file does not exist."""
         return not os.path.exists(self._path)
 
     def is_wanted(self) -> bool:
-        """Return True if the owner still waits, as far as the file shows."""
+        """Return True if the posted file shows that the owner still waits."""
         with suppress(OSError):
             return _content_while_owned(self._path) != b""
         return False
 
     def confirm_written(self) -> None:
-        """Remove the posted file, as its documents are durable. If that fails, the owner finds them in the data."""
+        """Remove the posted file, because its documents are durable. If the removal fails, the owner finds the
+        documents in the data."""
         with suppress(OSError):
             discard(self._path)
 
     def withdraw(self) -> None:
-        """Withdraw the write: once this returns, the documents are in the data or never will be.
+        """Withdraw the write. After this call, the documents are either in the data or will never be.
 
-        If the system refuses, the withdrawal is tried again for a moment, because half a withdrawal has no effect.
-        Raises StateUnwritable.
+        If the system refuses a step, try again for a moment, because half a withdrawal has no effect. Raises
+        StateUnwritable.
         """
         for is_last in tries():
             try:
@@ -103,10 +107,10 @@ class BatchedWrite:
 
 
 def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
-    """Return the posted writes for the data at ``path`` whose owners wait, and remove those of dead processes.
+    """Return the posted writes for the data at ``path`` whose owners still wait. Remove those of dead processes.
 
-    ``facts`` describes the data. A posted write that cannot be read, or is meant for other data, is left to its owner,
-    who also waits for the lock.
+    ``facts``: the properties of the data. A posted write that is unreadable or meant for other data stays, because its
+    owner also waits for the lock and writes the documents itself.
     """
     directory, prefix = os.path.dirname(path), _prefix(path)
     names: list[str] = []
@@ -144,7 +148,7 @@ def _content_while_owned(path: str) -> bytes:
 
 
 def _tables(content: bytes, facts: Terms) -> list[Rows]:
-    """Return the tables that a posted write adds; empty if it does not parse or does not fit ``facts``."""
+    """Return the tables that a posted write adds; empty if the content does not parse or does not fit ``facts``."""
     match json.loads(content or "null"):
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
@@ -155,7 +159,7 @@ ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_id() -> str:
-    """Return ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id is ever given twice."""
+    """Return ten random characters of [a-z0-9]. With 50 random bits, no id is used twice."""
     letters = ""
     while len(letters) < REQUEST_ID_LENGTH:
         for byte in os.urandom(REQUEST_ID_LENGTH):

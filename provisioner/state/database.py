@@ -1,6 +1,6 @@
-"""TinyDB on files that are replaced whole. No other module imports tinydb.
+"""TinyDB on files that are always replaced as a whole. Only this module imports tinydb.
 
-Readers take no lock. A writer changes tables in memory and writes them once.
+Readers take no lock. A writer changes the tables in memory and writes them once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ SCHEMA = 3
 """Version of the databases' format. A file with a higher version is refused."""
 
 BLOCK = 65_536
-"""Bytes that are read at a time while the beginning of a file is searched: it mostly ends within the first block."""
+"""Bytes per read while the beginning of a file is searched. The search mostly ends in the first block."""
 
 ENDS = (b"}}}", b"{}}")
-"""Endings of a database: its last document (or an empty table), then the end of the table, then the end of the file."""
+"""Possible last bytes of a database: the end of its last document (or of an empty table), of the table, and of the
+file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
 
@@ -32,7 +33,8 @@ Tables = dict[str, dict[str, Any]]
 
 
 class StateStorage(Storage):
-    """TinyDB's two methods on one file, which reading never creates. Ids of documents are texts that we choose."""
+    """TinyDB's two methods on one file. Reading never creates the file. The documents have texts as ids, which we
+    choose."""
 
     def __init__(self, path: str, kind: str, advice: str) -> None:
         self._path = path
@@ -44,10 +46,11 @@ class StateStorage(Storage):
         return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
 
     def read_before(self, name: str) -> Tables:
-        """Return the tables before the table ``name``; all tables if the file does not have the form that we write.
+        """Return the tables before the table ``name``. If the file does not have the form that we write, return all
+        tables.
 
-        Used if the last table is large (twelve megabytes of answers). Only the end of the unread part is checked,
-        because a file that was cut off lacks it. Raises as ``read``.
+        This saves time if the last table is large (twelve megabytes of answers). Of the unread part only the end is
+        checked, because a file that was cut off has no proper end. Raises as ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -55,7 +58,7 @@ class StateStorage(Storage):
         return self.read()
 
     def _checked(self, tables: Any) -> Tables:
-        """Return the parsed tables if they are a database of ours. Raises StateUnreadable or StateTooNew."""
+        """Return the parsed tables if they are one of our databases. Raises StateUnreadable or StateTooNew."""
         if problem := shape_problem(tables, self._kind):
             raise unreadable(self._path, problem, self._advice)
         if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
@@ -71,10 +74,11 @@ class StateStorage(Storage):
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """Return the content before ``mark`` in a file that ends as ours do.
+    """Return the content before ``mark`` in a file with one of our endings.
 
-    Within a JSON text the mark's quotes would have backslashes. Content before a mark at another depth has open
-    brackets and does not parse. Raises OSError, or ValueError if the file has another end or lacks the mark.
+    Inside a JSON text, the quotes of the mark would have backslashes, so a match is a key. If the key is at another
+    depth, the content before it has open brackets and does not parse. Raises OSError, or ValueError if the file has
+    another ending or does not contain the mark.
     """
     descriptor = open_own(path, os.O_RDONLY)
     try:
@@ -92,20 +96,20 @@ def _beginning(path: str, mark: bytes) -> bytes:
 
 
 def encode_json(content: Mapping[str, Any]) -> bytes:
-    """Return a database, or a part of a database, as the bytes that a file contains."""
+    """Return a database, or a part of a database, as bytes in the form of our files."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
-    """Return each document with its id, as the bytes that a file contains.
+    """Return each document with its id, as bytes in the form of our files.
 
-    Other parts of a file never have these bytes.
+    These bytes occur in a file only as this document.
     """
     return [encode_json({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
 def are_tables(tables: Any) -> bool:
-    """Return True if ``tables`` has the form of tables: documents by id, by the name of their table."""
+    """Return True if ``tables`` has the form of tables: by table name, documents by id."""
     if not isinstance(tables, dict):
         return False
     for table in tables.values():
@@ -115,7 +119,7 @@ def are_tables(tables: Any) -> bool:
 
 
 def shape_problem(tables: Any, kind: str) -> str:
-    """Return the reason why this is not a database of that kind; empty if it is one."""
+    """Return why these tables are not a database of this kind; an empty text if they are."""
     if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
@@ -131,7 +135,7 @@ def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
 
 
 def get_meta(tables: Tables) -> dict[str, Any]:
-    """Return a database's own facts: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
+    """Return the properties of a database: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
     return cast(dict[str, Any], tables["meta"]["state"])
 
 

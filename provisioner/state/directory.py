@@ -1,6 +1,6 @@
 """The state directory: the state of scripts and loop, kept in files.
 
-The scripts import this at each call, so each part is imported when it is first used.
+The scripts import this module at each call, so it imports each part only at the part's first use.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announc
 STATE_FILES = frozenset(
     {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE}
 )
-"""The JSON files of a state directory, which may also contain the configuration."""
+"""The JSON files of a state directory. The directory may also contain the configuration."""
 
 
 BLOCK = 4096
-"""Bytes of a probe write. Every file system needs room for them; fewer bytes may fit into the file's own entry."""
+"""Bytes of a probe write. A file of fewer bytes may fit into its directory entry, so its write would succeed on a
+full disk."""
 
 
 class _Part:
-    """A part of the state that is prepared on first use, so that a script imports only the parts that it needs."""
+    """A part of the state that is made at its first use, so that a script imports only the parts that it needs."""
 
     def __init__(self, module: str, kind: str, place: str = "") -> None:
-        """Set the part's module and class.
+        """Set the module and the class of the part.
 
-        ``place``: its path in the directory; empty if the part takes the directory itself.
+        ``place``: path of the part in the directory; empty if the part takes the directory itself.
         """
         self._module, self._kind, self._place = module, kind, place
 
@@ -62,11 +63,12 @@ class _Part:
 
 
 _part: Any = _Part
-"""The class of the parts, as Any, because each attribute names the type of its part."""
+"""The class of the parts, typed as Any, because each attribute declares the type of its part."""
 
 
 class StateFiles:
-    """The files of a state directory, each prepared on first use. Opening a directory touches nothing.
+    """The files of a state directory. Each file's class is imported at its first use. Opening a directory reads and
+    writes no file.
 
     Raises StateMissing.
     """
@@ -96,16 +98,16 @@ class StateFiles:
         self._recovery = os.path.join(self.path, "recover")
 
     def sizes(self) -> Mapping[str, int]:
-        """Return the bytes of each file that grows with use, by its name. Files that do not exist are left out."""
+        """Return the size in bytes of each file that grows with use, by name. Files that do not exist are left out."""
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
         return {
             os.path.basename(path): facts.st_size for path in paths if (facts := atomic.stat_file(path)) is not None
         }
 
     def find_write_error(self) -> OSError | None:
-        """Return the error that prevents writing here now; None if a block can be written.
+        """Return the error that prevents writing here now; None if a test block can be written.
 
-        The written block is removed again.
+        The test block is removed again.
         """
         try:
             self.now()
@@ -114,7 +116,7 @@ class StateFiles:
         return None
 
     def now(self) -> float:
-        """Return the time by the file system's clock, in epoch seconds. The file that it writes is removed again.
+        """Return the time by the file system's clock, in epoch seconds. This writes a file and removes it again.
 
         Raises OSError.
         """
@@ -127,10 +129,12 @@ class StateDir(StateFiles):
     """The state directory and its operations: a ``ScriptState`` and a ``State``."""
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from intent.json's last write to the loop's last sign of life; 0 if unknown or negative.
+        """Return the seconds from the last write of intent.json to the loop's last sign of life; 0 if unknown or
+        negative.
 
-        Both times are by the file system's clock (law: time is an argument). The result is less than the time since
-        HF's last call if the loop trimmed intent after that call; requests then seem younger. Raises StateUnreadable.
+        The file system's clock gives both times (law: time is an argument). If the loop trimmed intent after HF's last
+        call, the result is less than the time since that call, and requests seem younger than they are. Raises
+        StateUnreadable.
         """
         written = atomic.stat_file(self.intent.path)
         signs = [atomic.stat_file(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -166,11 +170,11 @@ class StateDir(StateFiles):
         return self.pool_status.read()
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop has these contents in force. Raises as ``ConfigMarks.note_in_force``."""
+        """Record that the loop uses these contents now. Raises as ``ConfigMarks.note_in_force``."""
         self.config.note_in_force(digests)
 
     def config_differences(self) -> list[Difference]:
-        """Return the files that scripts and loop have read differently. Raises as ``ConfigMarks.read``."""
+        """Return the files of which scripts and loop have read different contents. Raises as ``ConfigMarks.read``."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
@@ -186,15 +190,15 @@ class StateDir(StateFiles):
         return LifeSigns(self.loop_lock.holder(), self.heartbeat.last_beat(), self.heartbeat.silent_now())
 
     def polls(self) -> dict[str, int]:
-        """Return the time of each request's last poll, in ns by the file system's clock."""
+        """Return when HF last polled each request, in ns by the file system's clock."""
         return self.seen.marks()
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts that HF listed. Raises as ``Inventory.read``."""
+        """Return the hosts in HF's latest list. Raises as ``Inventory.read``."""
         return self.inventory.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Forget polls and answers of these ids. Raises as ``ReportedAnswers.forget``."""
+        """Remove the poll markers and answers of these ids. Raises as ``ReportedAnswers.forget``."""
         self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
@@ -202,7 +206,7 @@ class StateDir(StateFiles):
         atomic.replace(self._recovery, b"", durable=False)
 
     def recovery_asked(self) -> bool:
-        """Return True if an operator asked to release the brake."""
+        """Return True if an operator has asked the loop to release the brake."""
         return os.path.exists(self._recovery)
 
     def recovery_done(self) -> None:
@@ -230,12 +234,12 @@ class StateDir(StateFiles):
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Return the answer of each id that is known.
+        """Return the answer to each known id.
 
-        Each answer is read after its file in ``seen`` was touched. The loop reads ``seen`` after it has published that
-        it cancels. So either the loop notices the poll, or the script notices the cancel.
+        Each answer is read after the id's file in ``seen`` was touched. The loop publishes that it is about to cancel
+        and then reads ``seen``. So either the loop notices the poll, or the script notices the cancel.
 
-        Raises as ``ReportedAnswers.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+        Raises as ``ReportedAnswers.settle_reported``, ``StatusStore.read_answers`` and ``IntentStore.find``.
         """
         asked, touched, unmarked = list(ids), 0, []
         for id_ in asked:
@@ -250,12 +254,13 @@ class StateDir(StateFiles):
             answers = self._answers(asked)
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
-                # Settled before it is printed, so that every later call prints the same even if other files are lost.
+                # Settle before printing, so that every later call prints the same answer even if other files are lost.
                 answers[id_] = Answer(self.terminal_answers.settle_reported(id_, answer.text), ended=True)
         return Polled(answers, self.heartbeat.silent_seconds_until(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
-        """Return each id's settled answer, else its published answer, else None if the id is only recorded."""
+        """Return for each id the settled answer, else the published answer. If intent alone has the id, return None
+        for it."""
         answers: dict[str, Answer | None] = {}
         unsettled = []
         for id_ in ids:
@@ -264,7 +269,7 @@ class StateDir(StateFiles):
             else:
                 unsettled.append(id_)
         if unsettled:
-            # Before the loop's first cycle there are no answers. If all of the state is gone, reading intent shows it.
+            # Before the loop's first cycle there are no answers. If all state is gone, reading intent fails.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
         if unpublished := set(unsettled) - answers.keys():
@@ -272,7 +277,7 @@ class StateDir(StateFiles):
         return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return the losses of these machines that are not returned.
+        """Return the losses of those ``machines`` that HF has not returned.
 
         Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``.
         """
@@ -281,14 +286,14 @@ class StateDir(StateFiles):
         except StateMissing:
             if not os.path.isdir(self.path):
                 raise
-            # Before the loop's first cycle, and until the loop has written the file again, no machine is reported lost.
+            # The loop has not written the file yet, or not again. Until then, report no losses.
             published = {}
         lost = {name: published[name] for name in machines if name in published}
         returned = self.intent.returned_names() if lost else frozenset()
         return {name: loss for name, loss in lost.items() if name not in returned}
 
     def available(self) -> Mapping[str, int]:
-        """Return how many more machines each template may have. Raises as ``StatusStore.read_available``."""
+        """Return how many further machines each template may have. Raises as ``StatusStore.read_available``."""
         return self.status.read_available()
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
@@ -296,7 +301,7 @@ class StateDir(StateFiles):
         self.inventory.note(names)
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that HF is shown; return them and the path of the record.
+        """Record the maxNumbers that the caller shows to HF. Return the maxNumbers to show, and the path of the record.
 
         Raises as ``ShownMaxNumbers.read`` and ``ShownMaxNumbers.write``.
         """

@@ -1,7 +1,7 @@
-"""A dump of a state directory, taken while scripts and loop go on.
+"""Dumps of a state directory. Scripts and loop keep running while a dump is taken.
 
-Poll markers, HF's list of hosts, the pool status and locks are left out, because an old copy would be wrong by the time
-it is restored.
+A dump omits poll markers, HF's list of hosts, the pool status and locks, because old copies of these would be wrong
+when the dump is restored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
 def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
-    """Return the manifest and the packed dump, all files as of one moment.
+    """Return the manifest and the packed dump, with all files as of one moment.
 
-    The databases are read under their writers' locks, so that intent contains every request of memory. Raises
-    StateError, also if a file is lost, old or damaged.
+    The databases are read under their writers' locks, so that intent contains every request in memory. Raises
+    StateError, for example if a file is lost, old or damaged.
     """
     return copy_context().run(_take_dump, state)
 
@@ -43,13 +43,13 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
     files: tuple[StateFile, ...] = (state.intent, state.memory, state.holds)
     with ExitStack() as locks:
         for file in files:
-            # Every writer refuses a lock file that has another name, and signing it would alter another file.
+            # Writers refuse a lock file that has a second name, because signing it would change another file.
             linked = map(refusal_message, (file.lock_path, f"{file.lock_path}.turn"))
             if file.existed() and HARD_LINK not in linked:
                 locks.enter_context(DataLock(file.lock_path))
         for file in files:
             _check(file)
-        # Terminal answers are read last, because an answer is published before it is settled.
+        # Read terminal answers last, because an answer is published before it is settled.
         saved = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
         saved |= _read(
             state, [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
@@ -59,7 +59,8 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
 
 
 def _check(file: StateFile) -> None:
-    """Raise StateUnreadable unless the file is the last one written, because restoring it would bring nothing back."""
+    """Raise StateUnreadable unless the file is the last one written. An older file is useless in a dump, because a
+    restore of it would not help."""
     if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(f"{file.path}: is {condition}; nothing was dumped. {file.advice} Then try again.")
 

@@ -1,6 +1,7 @@
-"""A dump as bytes: a .tar.gz whose manifest comes first, with size, digest and modification time of each file. Pure.
+"""The format of a dump: a .tar.gz whose first member, the manifest, gives size, digest and modification time of each
+file.
 
-A dump that was cut off, altered or extended is refused, and so is a dump that a newer version wrote.
+A dump is refused if it was cut off, altered or extended, or if a newer version wrote it. The functions are pure.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ FORMAT = 1
 """Version of the manifest and of the set of saved files. A dump with a higher version is refused."""
 
 UNPACKED_BYTES = 512 * 1024 * 1024
-"""Maximum size of a dump's files together, in bytes: the journal has 60 MB, a hundred thousand machines have 100 MB."""
+"""Maximum size of all files of a dump together, in bytes. The journal has 60 MB, and a hundred thousand machines
+have 100 MB."""
 
 MANIFEST = "manifest.json"
 REPORTED = "seen/"
 SAVED = rf"(intent|memory|status|holds|announced)\.json|journal\.jsonl(\.[0-9]+)?|{REPORTED}{ENTRY}"
-"""Names of the files that are saved.
+"""Names of the files that a dump may contain.
 
-A dump with any other name is refused, so that no path leads out of the directory.
+A dump with any other name is refused, so that no path can lead out of the directory.
 """
 
 MODE = 0o600
@@ -50,14 +52,15 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest's facts about the whole dump."""
+    """The properties of the whole dump, as its manifest states them."""
 
     format: int
     version: str
     """Version of the provisioner that wrote the dump."""
     instance: str
     time: str
-    """Moment of the dump as UTC text, by the clock of the host that took it. Shown to operators, never compared."""
+    """Moment of the dump as UTC text, by the clock of the host that took it. It is shown to operators and never
+    compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Dump:
     manifest: Manifest
     files: Mapping[str, Saved]
     source: str
-    """Name of the dump in messages: its path, or ``stdin``."""
+    """Name of the dump in messages: its path or ``stdin``."""
 
     def tables(self, kind: str) -> Tables | None:
         """Return the tables of a database; None if the dump lacks it. Raises StateUnreadable or StateTooNew."""
@@ -83,7 +86,7 @@ class Dump:
         return tables
 
     def reported(self) -> dict[str, Saved]:
-        """Return the entries of the terminal answers that HF was given."""
+        """Return the entries of the terminal answers that were reported to HF."""
         return {name: saved for name, saved in self.files.items() if name.startswith(REPORTED)}
 
 
@@ -144,7 +147,7 @@ def unpack(source: str, packed: bytes) -> Dump:
 
 def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-        whole = file.read(UNPACKED_BYTES + 1)  # to the end, because a dump that lacks its last byte is refused
+        whole = file.read(UNPACKED_BYTES + 1)  # read to the end: a dump without its last byte is refused
     if len(whole) > UNPACKED_BYTES:
         raise tarfile.ReadError(f"unpacks to more than {UNPACKED_BYTES} bytes")
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:

@@ -1,4 +1,4 @@
-"""Errors and conditions of the state, whatever it is kept in, and the texts for a state that is kept in files."""
+"""Errors and conditions of the state, however it is kept, and the texts for a state that is kept in files."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ class StateMissing(StateError):
 
 
 class StateUnreadable(StateError):
-    """The file exists and cannot be understood. It was left as it is."""
+    """The file exists, but its content is invalid. The file was left as it is."""
 
 
 class StateDenied(StateError):
-    """The file may not be read by this user, which may be intended. It was left as it is."""
+    """This user may not read the file, which may be intended. The file was left as it is."""
 
 
 class StateLinked(StateError):
-    """A link is in the place of a file of ours. The link was neither followed nor moved."""
+    """A link stands in the place of one of our files. The link was neither followed nor moved."""
 
 
 class StateTooNew(StateError):
-    """The file was written by a newer version of the provisioner. It was left as it is."""
+    """A newer version of the provisioner wrote the file. The file was left as it is."""
 
 
 class StateStale(StateError):
-    """The file is older than a file that this or another process has already written."""
+    """The file is older than a version of it that this process or another one has already written."""
 
 
 class StateExists(StateError):
-    """The file exists already, or must not be created because another file exists."""
+    """The file exists already, or it must not be created because another file exists."""
 
 
 class StateUnwritable(StateError):
-    """The operating system refused to write. The old content stays, or the new content if only the last sync failed."""
+    """The operating system refused to write. The old content stays; if only the last sync failed, the new content is
+    in place."""
 
 
 class Disturbed(StateUnwritable):
-    """Another process asked in time that this content is not written. The old content stays."""
+    """Another process asked in time that this content be not written. The old content stays."""
 
 
 class LockTimeout(StateError):
-    """Another process held the lock for the whole wait."""
+    """Another process held the lock during the whole wait."""
 
 
 def is_denied(error: OSError) -> bool:
-    """Return True for an error that another user might not get."""
+    """Return True if another user might be able to do what caused the error."""
     return error.errno in (errno.EACCES, errno.EPERM)
 
 
@@ -68,14 +69,14 @@ def denied(path: str) -> StateDenied:
 
 
 def denied_message(path: str) -> str:
-    """Return the owner of the file and our own user, as a sentence."""
+    """Return a sentence that names the owner of the file and our own user."""
     from provisioner.files import ownership
 
     return ownership.denied_message(path)
 
 
 def missing(path: str, advice: str) -> StateMissing:
-    """Return the error for a file that does not exist; it says so if the whole directory does not exist."""
+    """Return the error for a file that does not exist. Its message says if the whole directory is missing."""
     directory = os.path.dirname(path)
     if is_stale(directory):
         return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; nothing was created.")
@@ -88,7 +89,7 @@ def missing(path: str, advice: str) -> StateMissing:
 
 
 def is_stale(directory: str) -> bool:
-    """Return True if the NFS server no longer has this directory, though it may have another directory of that name."""
+    """Return True if the NFS server no longer has this directory. It may have a new directory of the same name."""
     try:
         os.stat(directory)
     except OSError as error:
@@ -109,9 +110,9 @@ def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwrita
 
 @contextmanager
 def writing(path: str, done: str = "written") -> Iterator[None]:
-    """Raise StateUnwritable if the operating system refuses a call inside.
+    """Raise StateUnwritable if the operating system refuses a call inside the block.
 
-    ``done`` names the action that was refused.
+    ``done``: the action that the message names as refused.
     """
     try:
         yield
@@ -120,9 +121,9 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours_message(path: str, message: str) -> str:
-    """Return the message for a link, or another object that is no file, in the place of a file of ours.
+    """Return the message for a link, or for another object that is not a file, in the place of one of our files.
 
-    ``message`` is the text of ``open_own``.
+    ``message``: the text of the error from ``open_own``.
     """
     advice = (
         f"Remove the other name, which `find DIR -xdev -samefile {path}` lists if it is below DIR. "
@@ -149,20 +150,21 @@ def advice_message(error: OSError) -> str:
 
 
 class Condition(StrEnum):
-    """Condition of a state file, from the file and the lock file beside it, and what follows.
+    """The condition of a state file, concluded from the file and from the lock file beside it.
 
-    The lock file records the last generation that was written durably. It stays if the data file is removed. So a data
-    file older than that record was put there from outside.
+    The lock file records the last generation that was written durably. It stays if the data file is removed. A data
+    file that is older than the record was therefore put there from outside.
 
-    * NEW: the file is absent, and no generation is recorded. Scripts make intent; a loop at its start makes memory.
-    * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse; a loop at its start rebuilds
-      memory and latches the brake. An absent intent beside a memory is MISSING whatever its lock file records.
-    * UNREADABLE: the file does not parse. Scripts and trim refuse; a loop at its start stops planning.
-    * OLDER: the file has an older generation than recorded. Scripts and trim refuse, once caches agree; a loop at its
-      start rebuilds memory and latches the brake.
-    * ALONE: there is a file without lock file. Scripts and trim write; a loop at its start takes memory and latches the
+    * NEW: the file is absent, and no generation is recorded. Scripts make intent. A loop at its start makes memory.
+    * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse to write. A loop at its start
+      rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING whatever its lock file
+      records.
+    * UNREADABLE: the file does not parse. Scripts and trim refuse to write. A loop at its start does not plan.
+    * OLDER: the file has an older generation than the record. When caches agree, scripts and trim refuse to write. A
+      loop at its start rebuilds memory and latches the brake.
+    * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.
-    * FINE: the file has the recorded generation, or a newer one. Scripts and trim write; a loop goes on.
+    * FINE: the file has the recorded generation or a newer one. Scripts and trim write. A loop goes on.
 
     `provisioner recover` writes intent again if it is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
     aside.
@@ -172,19 +174,17 @@ class Condition(StrEnum):
     MISSING = "missing"
     UNREADABLE = "unreadable"
     OLDER = "older"
-    """An old copy was put back: the lock file records a later write."""
+    """An old copy was put back. The lock file records a later write."""
     ALONE = "alone"
-    """The lock file is missing, which every writer makes first.
-
-    So the file was put there from outside and may be an old copy.
-    """
+    """The lock file is missing. Every writer makes the lock file first, so the file was put there from outside and
+    may be an old copy."""
     FINE = "fine"
 
 
 def condition(generation: int | None, noted: int | None) -> Condition:
-    """Return the condition of a readable file of that ``generation``, or of an absent file (None).
+    """Return the condition of a readable file with this ``generation``, or of an absent file (None).
 
-    ``noted``: the generation that the lock file records, 0 if that is unknown; None without a lock file.
+    ``noted``: the generation that the lock file records; 0 if the record is unknown; None if there is no lock file.
     """
     if generation is None:
         return Condition.MISSING if noted else Condition.NEW
