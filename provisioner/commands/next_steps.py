@@ -84,7 +84,7 @@ def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
     elif sources.has_memory:
         yield "It has left the state files; only the journal still contains it."
     if silence := sources.silence_message():
-        yield f"LOOP NOT RUNNING {silence}: the next steps wait until `provisioner run` is started."
+        yield f"LOOP NOT RUNNING {silence}: the next steps wait for a loop; see `provisioner status`."
 
 
 def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:

@@ -53,6 +53,8 @@ def _head(seen: StatusModel) -> Iterator[str]:
     ago = "" if silent is None else f", {silent:.0f} s ago"
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
+    if loop["waits"]:
+        yield f"  LOOP STARTS {loop['waits']}"
     yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)
     yield from brake_lines(seen.document())
     if seen.brake:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
-from collections.abc import Mapping
 
 from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Memory
@@ -28,12 +25,15 @@ def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
         if not lock.acquire(None, stop.is_set):
             return None
     before, memory = lock.holder(), read_memory(state)
-    epoch = lock.raise_epoch(memory.epoch + 1 if memory else 1)
-    if _may_live(before):
-        log.info("Waiting for the previous loop to end", extra={"holder": str(before), "seconds": longest_cycle})
-        if stop.wait(longest_cycle):
+    wait_seconds = longest_cycle if lock.has_calls() else 0.0
+    epoch = lock.raise_epoch(memory.epoch + 1 if memory else 1, wait_seconds)
+    if wait_seconds:
+        log.info("Waiting for the previous loop to end", extra={"holder": str(before), "seconds": wait_seconds})
+        if stop.wait(wait_seconds):
             return None
     check_turn(state, epoch)
+    if wait_seconds:
+        lock.end_wait()
     return epoch
 
 
@@ -55,19 +55,3 @@ def check_turn(state: State, epoch: int) -> None:
         )
     if (newest := state.loop_lock.epoch()) != epoch:
         raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}. This loop ends.")
-
-
-def _may_live(holder: Mapping[str, object]) -> bool:
-    """Return True if calls of the lock's previous holder may be under way, because it ran on another host or still
-    runs here."""
-    if not holder.get("pid") or holder.get("ended"):
-        return False
-    if holder.get("host") != socket.gethostname():
-        return True
-    try:
-        os.kill(int(str(holder["pid"])), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return int(str(holder["pid"])) != os.getpid()

@@ -187,7 +187,9 @@ class StateDir(StateFiles):
         """Return the loop's signs of life. Raises StateError."""
         from provisioner.state.marker_files import LifeSigns
 
-        return LifeSigns(self.loop_lock.holder(), self.heartbeat.last_beat(), self.heartbeat.silent_now())
+        lock, beat = self.loop_lock, self.heartbeat
+        seen = lock.holder(), beat.last_beat(), beat.silent_now()
+        return LifeSigns(*seen, lock.fate(), lock.signed_at(), lock.stopped())
 
     def polls(self) -> dict[str, int]:
         """Return when HF last polled each request, in ns by the file system's clock."""

@@ -259,6 +259,33 @@ def identity() -> dict[str, Any]:
     return {"host": os.uname().nodename[:64], "pid": os.getpid()}
 
 
+def get_boot_id() -> str:
+    """Return the id of this host's present boot; empty if it is unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def is_gone(holder: Mapping[str, Any]) -> bool:
+    """Return True if the holder is proven gone: a process of this host and this boot that does not exist now.
+
+    A process with this process's own id was an earlier one, for example in the container before.
+    """
+    pid, boot = holder.get("pid"), holder.get("boot")
+    is_here = holder.get("host") == os.uname().nodename[:64] and boot == get_boot_id()
+    if not boot or not is_here or type(pid) is not int:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return pid == os.getpid()
+
+
 def describe_holder(path: str, wait: float) -> str:
     """Return the message for a lock that was not acquired: its holder and the operator's next step."""
     facts = read_record(path)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from contextlib import suppress
 from typing import Any
 
 from provisioner.files.safe_open import open_own
 from provisioner.state.atomic import read_whole
 from provisioner.state.errors import StateUnreadable, writing
-from provisioner.state.locks import LockFile, identity, parse_line, read_record, stopped_message, whole_number
+from provisioner.state.locks import (
+    LockFile,
+    get_boot_id,
+    identity,
+    is_gone,
+    parse_line,
+    read_record,
+    stopped_message,
+    whole_number,
+)
+from provisioner.state.marker_files import Fate
+from provisioner.utc import format_utc
 
 STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries. A takeover is not urgent, and on NFS each try is a call to the server."""
@@ -55,8 +68,33 @@ class LoopLock(LockFile):
         return False
 
     def holder(self) -> dict[str, Any]:
-        """Return ``epoch``, ``host`` and ``pid`` of the loop that signed last; empty if unknown."""
+        """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
+
+        Also ``ended`` after it signed off, and ``waits_until`` while it waits for the loop before it.
+        """
         return read_record(self.path)
+
+    def signed_at(self) -> float | None:
+        """Return the time of the last signature, by the file system's clock; None if unknown."""
+        with suppress(OSError):
+            return os.lstat(self.path).st_mtime
+        return None
+
+    def fate(self) -> Fate:
+        """Return the fate of the loop that signed last."""
+        holder = self.holder()
+        if holder.get("ended") or not holder.get("pid"):
+            return "ended" if holder.get("ended") else ""
+        if self.is_held():
+            return "waits" if holder.get("waits_until") else "holds"
+        return "gone" if is_gone(holder) else "released"
+
+    def has_calls(self) -> bool:
+        """Return True if calls may be under way: of the last holder, or of the loop for which it waited."""
+        holder = self.holder()
+        if not holder.get("pid") or holder.get("ended"):
+            return False
+        return bool(holder.get("waits_until")) or not is_gone(holder)
 
     def stopped(self) -> str:
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
@@ -74,15 +112,25 @@ class LoopLock(LockFile):
             raise StateUnreadable(f"{self.path}: holds no epoch. {advice}")
         return epoch
 
-    def raise_epoch(self, at_least: int = 1) -> int:
-        """Sign with an epoch above the one on disk and not below ``at_least``; durable on return. Needs the lock."""
+    def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
+        """Sign with an epoch above the one on disk and not below ``at_least``; durable on return. Needs the lock.
+
+        ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
+        """
         self.check_in_place()
         epoch = max(whole_number(self.record(), "epoch") + 1, at_least)
-        self.sign({"epoch": epoch, **identity()}, durable=True)
+        self._sign_epoch(epoch, {"waits_until": format_utc(time.time() + wait_seconds)} if wait_seconds else {})
         return epoch
+
+    def end_wait(self) -> None:
+        """Record that this loop waits no longer. Needs the lock."""
+        self.check_in_place()
+        self._sign_epoch(whole_number(self.record(), "epoch"), {})
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way, so that a successor need not wait. Needs the lock."""
         self.check_in_place()
-        epoch = whole_number(self.record(), "epoch")
-        self.sign({"epoch": epoch, **identity(), "ended": True}, durable=True)
+        self._sign_epoch(whole_number(self.record(), "epoch"), {"ended": True})
+
+    def _sign_epoch(self, epoch: int, facts: dict[str, Any]) -> None:
+        self.sign({"epoch": epoch, **identity(), "boot": get_boot_id(), **facts}, durable=True)

@@ -82,21 +82,62 @@ UNSEEN = "cannot be seen: "
 """Beginning of a pool's status text while no observation of the pool is complete; the reason follows."""
 
 
+Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
+"""The fate of the loop that signed loop.lock last, as far as locks reach; empty if unknown.
+
+It signed off (ended), is proven gone, no longer holds the lock, holds it, or holds it and waits for the loop before it.
+"""
+
+START = (
+    "start `provisioner run`; no machine is made or deleted until then\n"
+    "If a loop runs, it works on another directory: compare its HF_PROVIDER_WORKDIR or --state-dir with this one"
+)
+
+
 class LifeSigns(NamedTuple):
     """The loop's signs of life, by the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = {}
-    """The ``epoch``, ``host`` and ``pid`` of the last holder of the loop's lock, and ``ended`` after it signed off."""
+    """The last holder of the loop's lock, as returned by ``LoopLock.holder``."""
     last_beat_at: float | None = None
     silent_seconds: float | None = None
     """Seconds since the last heartbeat; None without a heartbeat, or if its age is unknown."""
+    fate: Fate = ""
+    signed_at: float | None = None
+    """The time of the holder's signature; None if unknown."""
+    stopped: str = ""
+    """The operator's next step if the holder is a stopped process of this host; else empty."""
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """Seconds since the holder last signed or beat; None if unknown."""
+        if self.silent_seconds is None or self.last_beat_at is None:
+            return None
+        later = self.signed_at - self.last_beat_at if self.signed_at and self.fate in ("holds", "waits") else 0.0
+        return max(0.0, self.silent_seconds - max(0.0, later))
 
     @property
     def is_running(self) -> bool | None:
-        """True while a loop runs; None if that is unknown."""
-        if self.last_beat_at is None or self.holder.get("ended"):
+        """True while a loop runs or begins; None if that is unknown."""
+        if self.last_beat_at is None or self.holder.get("ended") or self.fate == "gone":
             return False
-        return None if self.silent_seconds is None else self.silent_seconds <= SILENT_SECONDS
+        return None if self.idle_seconds is None else self.idle_seconds <= SILENT_SECONDS
+
+    @property
+    def advice(self) -> str:
+        """The reason for which no loop runs, as far as the lock shows it, and the operator's next step."""
+        process = f"process {self.holder.get('pid')} on {self.holder.get('host')}"
+        if self.fate in ("holds", "waits"):
+            is_first = self.idle_seconds is None
+            idle = "has ended no cycle yet" if is_first else f"has done nothing for {self.idle_seconds:.0f} s"
+            step = self.stopped or ("read its log" if is_first else "end it")
+            return f"{process} holds loop.lock and {idle}: {step}; another loop would only stand by"
+        reason = {
+            "ended": "it ended in order: ",
+            "gone": f"{process} is gone without an end: ",
+            "released": f"{process} no longer holds loop.lock and did not sign off: ",
+        }.get(self.fate, "")
+        return reason + START
 
 
 class Heartbeat:

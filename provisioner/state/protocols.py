@@ -151,16 +151,25 @@ class LoopTurn(Protocol):
         """Remain the loop; return False if another process took over. Raises StateError if that is unknown."""
 
     def holder(self) -> Mapping[str, object]:
-        """Return ``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty if unknown."""
+        """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
+
+        Also ``ended`` after it signed off, and ``waits_until`` while it waits for the loop before it.
+        """
 
     def stopped(self) -> str:
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
 
+    def has_calls(self) -> bool:
+        """Return True if calls of the last holder, or of the loop for which it waited, may be under way."""
+
     def epoch(self) -> int:
         """Return the current epoch; a loop with another epoch has been succeeded."""
 
-    def raise_epoch(self, at_least: int = 1) -> int:
-        """Sign with a new epoch, not below ``at_least``; durable on return."""
+    def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
+        """Sign with a new epoch, not below ``at_least``; durable on return. ``wait_seconds``: until the first act."""
+
+    def end_wait(self) -> None:
+        """Record that this loop waits no longer for the loop before it."""
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more."""

@@ -140,7 +140,17 @@ def read_script_calls(state: State) -> ScriptCalls:
 def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of a ``StatusModel``."""
     beat = None if signs.last_beat_at is None else format_utc(signs.last_beat_at)
-    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent_seconds, "running": signs.is_running}
+    facts = {"last_beat": beat, "silent_seconds": signs.silent_seconds, "running": signs.is_running}
+    return {**signs.holder, **facts, "fate": signs.fate, "waits": _waits_message(signs), "advice": signs.advice}
+
+
+def _waits_message(signs: LifeSigns) -> str:
+    """Return the message about a loop that waits before it acts; empty if no loop waits."""
+    until, pid, host = (signs.holder.get(key) for key in ("waits_until", "pid", "host"))
+    if signs.fate != "waits" or not isinstance(until, str):
+        return ""
+    message = "waits for calls of the loop before it, which did not sign off, and then goes on by itself"
+    return f"at {format_local_time(until)}: process {pid} on {host} {message}"
 
 
 def silence_message(loop: Document) -> str:

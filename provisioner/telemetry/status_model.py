@@ -54,7 +54,10 @@ class StatusModel:
     generation: int
     """The generation of intent.json."""
     loop: Document
-    """The last holder of the loop lock, ``last_beat``, ``silent_seconds`` and ``running`` (both None if unknown)."""
+    """The last holder of the loop lock, ``last_beat``, ``silent_seconds`` and ``running`` (both None if unknown).
+
+    Also the holder's ``fate``, an ``advice`` for a loop that does not run, and ``waits``, empty unless a loop waits.
+    """
     files: Document
     """The ``condition`` of intent and of memory and, unless it is fine, a ``text``."""
     unwritable: str
@@ -251,7 +254,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
     if silence := silence_message(status.loop):
-        yield f"LOOP NOT RUNNING {silence}: start `provisioner run`; no machine is made or deleted until then"
+        yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     for file in status.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; for what to do run provisioner recover"

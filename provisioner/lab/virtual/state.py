@@ -229,12 +229,17 @@ class VirtualTurn:
     def stopped(self) -> str:
         return ""
 
+    def has_calls(self) -> bool:
+        return False
+
     def epoch(self) -> int:
         return self._epoch
 
-    def raise_epoch(self, at_least: int = 1) -> int:
+    def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
         self._epoch = max(self._epoch + 1, at_least)
         return self._epoch
+
+    def end_wait(self) -> None: ...
 
     def sign_off(self) -> None: ...
 

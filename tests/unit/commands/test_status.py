@@ -22,6 +22,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
+from provisioner.telemetry.pool_windows import format_local_time
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk
 from tests.support.parts import alter
@@ -72,16 +73,52 @@ def signed_off(state: StateDir) -> str:
     assert state.loop_lock.acquire(0)
     state.loop_lock.raise_epoch()
     state.loop_lock.sign_off()
-    return "LOOP NOT RUNNING since"
+    return ": it ended in order: start `provisioner run`; no machine is made or deleted until then\n    If a loop runs"
 
 
-@pytest.mark.parametrize("end", [silent, never_ran, signed_off])
+def gone(state: StateDir) -> str:
+    sign(state, {"pid": 2**22 + 1})
+    state.loop_lock.release()
+    return f"process {2**22 + 1} on {os.uname().nodename} is gone without an end: start `provisioner run`; no machine"
+
+
+def idle(state: StateDir) -> str:
+    sign(state, {})
+    then = time.time() - 118
+    for path in (state.heartbeat.path, state.loop_lock.path):
+        os.utime(path, (then, then))
+    holder = f"process {os.getpid()} on {os.uname().nodename}"
+    return f"{holder} holds loop.lock and has done nothing for 118 s: end it; another loop would only stand by"
+
+
+def sign(state: StateDir, facts: dict[str, Any]) -> None:
+    assert state.loop_lock.acquire(0)
+    state.loop_lock.raise_epoch()
+    state.loop_lock.sign(state.loop_lock.record() | facts)
+
+
+@pytest.mark.parametrize("end", [silent, never_ran, signed_off, gone, idle])
 def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateDir], str]) -> None:
     code, text = shown(desk)
     assert (code, "NOT RUNNING" in text, document(desk)["loop"]["running"]) == (0, False, True)
     words = end(desk.state)
     code, text = shown(desk)
     assert (code, words in text, document(desk)["loop"]["running"]) == (1, True, False), text
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
+    """The heartbeat is the one of the loop before it."""
+    then = time.time() - 500
+    os.utime(desk.state.heartbeat.path, (then, then))
+    assert desk.state.loop_lock.acquire(0)
+    desk.state.loop_lock.raise_epoch(wait_seconds=47.0 if waits else 0.0)
+    code, text = shown(desk)
+    until = format_local_time(str(desk.state.loop_lock.holder().get("waits_until", "")))
+    message = (
+        f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits for calls of the loop before"
+    )
+    assert (code, message in text, "LOOP NOT RUNNING" in text) == (0, waits, False), text
 
 
 def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

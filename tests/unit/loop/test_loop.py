@@ -21,7 +21,6 @@ from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in_kinds
 from provisioner.loop import loop as loops
-from provisioner.loop import standby
 from provisioner.loop.cycle_report import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
@@ -42,6 +41,7 @@ from provisioner.process_end import Latch
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.holds import with_hold, without_holds
+from provisioner.state.locks import get_boot_id
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
 from tests.support.stores import add_request, forgotten
@@ -322,20 +322,31 @@ def test_an_announced_end_is_reported_before_any_observation_shows_it(tmp_path: 
 GONE = 2**22 + 1
 """Id that no process has, as Linux assigns none above 2**22."""
 
+HERE = {"host": socket.gethostname(), "boot": get_boot_id()}
+
 
 @pytest.mark.parametrize(
     ("holder", "lives"),
     [
         pytest.param({}, False, id="no previous holder"),
-        pytest.param({"host": socket.gethostname(), "pid": GONE}, False, id="its process on this host is gone"),
-        pytest.param({"host": socket.gethostname(), "pid": os.getpid()}, False, id="it was this very process"),
-        pytest.param({"host": socket.gethostname(), "pid": os.getppid()}, True, id="its process runs on this host"),
+        pytest.param(HERE | {"pid": GONE}, False, id="its process on this host is gone"),
+        pytest.param(
+            HERE | {"pid": GONE, "waits_until": "x"}, True, id="it was gone before the one that it waited for"
+        ),
+        pytest.param(HERE | {"pid": GONE, "boot": "another"}, True, id="it ran on a host of this name, not this boot"),
+        pytest.param(HERE | {"pid": os.getpid()}, False, id="it was this very process"),
+        pytest.param(HERE | {"pid": os.getppid()}, True, id="its process runs on this host"),
         pytest.param({"host": "elsewhere", "pid": 1}, True, id="it ran on another host"),
         pytest.param({"host": "elsewhere", "pid": 1, "ended": True}, False, id="it ran there and signed off"),
     ],
 )
-def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
-    assert standby._may_live(holder) is lives
+def test_a_successor_waits_only_for_one_that_may_still_act(
+    tmp_path: Path, holder: dict[str, object], lives: bool
+) -> None:
+    lock = LoopLock(str(tmp_path / "loop.lock"))
+    assert lock.acquire(0)
+    lock.sign({"epoch": 1, **holder})
+    assert lock.has_calls() is lives
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
@@ -353,10 +364,12 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float | None] = []
+    fates: list[str] = []
 
     class Waits(Latch):
         def wait(self, seconds: float | None = None) -> bool:
             waited.append(seconds)
+            fates.append(before.state.loop_lock.fate())
             return self.is_set()
 
     pace = replace(QUICK, longest_call_seconds=30.0)
@@ -368,5 +381,8 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
     monkeypatch.setattr(loops, "Latch", Waits)
     successor = Running(tmp_path, SlowPlace(), pace=pace)
     until(lambda: successor.reports, 30)
+    fates.append(before.state.loop_lock.fate())
     successor.end()
+    assert fates[0] == "waits"
+    assert fates[-1] == "holds", "the record of the wait ends with the wait"
     assert waited[0] == QUICK.act_seconds + 30.0
