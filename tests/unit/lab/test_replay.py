@@ -109,6 +109,7 @@ def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(tm
     assert state.loop_lock.acquire(0)
     assert is_loop_alive(state), "the loop has begun"
     state.loop_lock.raise_epoch()
+    state.loop_lock.sign(state.loop_lock.record() | {"host": "elsewhere"})
     state.loop_lock.release()
     assert not is_loop_alive(state)
     state.heartbeat.touch()
