@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from provisioner.commands import shared_options
 from provisioner.commands.shared_options import Document
+from provisioner.model import BrakeReason
 from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
@@ -16,6 +17,9 @@ from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
 """Most characters of a last error in the table; ``-o wide`` shows all."""
+
+SHOWN_TIMES = 3
+"""Most moments shown at which machines without a request appeared."""
 
 SHOWN = 20
 """Most machines shown that wait to be deleted; ``-o json`` names all."""
@@ -119,6 +123,7 @@ def brake_lines(document: Document) -> list[str]:
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
         lines.append(f"  BRAKE {brake['reason']}{where} since {format_local_time(brake['since'])}: {brake['detail']}")
+        lines += _conflict_lines(brake)
     if document["release_asked"]:
         lines.append("  A release of the brake was requested; the loop releases it with its next cycle.")
     machines = document["waiting"]
@@ -132,6 +137,26 @@ def brake_lines(document: Document) -> list[str]:
         for one in document["forgotten"]
     ]
     return lines
+
+
+AUDIT = (
+    "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.create)' --freshness=1d --format='value("
+    "timestamp,protoPayload.authenticationInfo.principalEmail,protoPayload.requestMetadata.callerIp)'"
+)
+"""A command that shows the account and host of each create; it needs the audit logs of all projects of the pools."""
+
+
+def _conflict_lines(brake: Document) -> list[str]:
+    """Return when the machines without a request appeared, and how to find another provisioner that makes them."""
+    if brake["reason"] not in (BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT) or not brake["orphans"]:
+        return []
+    times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]
+    shown = [*times[:SHOWN_TIMES], *(["…", times[-1]] if len(times) > SHOWN_TIMES else [])]
+    return [
+        f"  Machines without a request were first seen: {', '.join(shown)}. If no file was lost or restored then,",
+        "  another provisioner with the same id and name prefix makes them, and a release DELETES its machines.",
+        f"  Look for its account and host before a release: {AUDIT}",
+    ]
 
 
 def _machine_line(one: Document, *, is_braked: bool) -> str:

@@ -5,6 +5,7 @@ Pure. This is a forecast from files alone, for the operator's decision; the loop
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -117,6 +118,10 @@ def release_fields(
             "detail": brake.detail,
             "pool": brake.pool,
             "since": format_utc(memory.wall_of(brake.since)),
+            "orphans": [
+                {"seen_at": format_utc(memory.wall_of(at)), "machines": count}
+                for at, count in sorted(Counter(memory.orphans.since.values()).items())
+            ],
         },
         "waiting": [
             {

@@ -223,9 +223,10 @@ class Draft:
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
         """Latch the brake: orphans are not deleted until an operator releases it (law: the brake). If it is latched
-        already, the first reason stays."""
-        if self.brake is None:
-            self.brake = Brake(reason, self.now, detail, pool)
+        already, the first reason stays, unless the new reason explains it: another provisioner made the orphans."""
+        is_explained = reason is BrakeReason.IDENTITY_CONFLICT and self.brake is not None
+        if self.brake is None or (is_explained and self.brake.reason is BrakeReason.TOO_MANY_ORPHANS):
+            self.brake = Brake(reason, self.now if self.brake is None else self.brake.since, detail, pool)
 
     @property
     def transitions(self) -> tuple[Transition, ...]:

@@ -323,6 +323,29 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     assert {one["pool"] for one in printed["waiting"]} == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown_times"),
+    [
+        pytest.param(BrakeReason.TOO_MANY_ORPHANS, True, id="a first burst"),
+        pytest.param(BrakeReason.IDENTITY_CONFLICT, True, id="a clash"),
+        pytest.param(BrakeReason.MEMORY_LOST, False, id="a lost file explains the machines"),
+    ],
+)
+def test_a_brake_that_another_provisioner_may_have_caused_says_how_to_look_for_it(
+    desk: Desk, reason: BrakeReason, shown_times: bool
+) -> None:
+    since = {f"hf-zzzzzzzzzz-{number:06d}": NOW - 100 * (number // 2 + 1) for number in range(12)}
+    brake = Brake(reason, NOW - 1000, "12 of 30 machines have no request.", "a")
+    desk.leave(alter(PLANNED, brake=brake, orphans=since), TWO_POOLS, orphans={"a": list(since)})
+    _, text = shown(desk)
+    wall = desk.state.memory.read().written.wall
+    times = ", ".join(f"2 at {clock_time(wall - ago)}" for ago in (600, 500, 400))
+    words = f"first seen: {times}, …, 2 at {clock_time(wall - 100)}. "
+    assert [part in text for part in (words, "a release DELETES its machines", "gcloud logging read")] == [
+        shown_times
+    ] * 3
+
+
 @pytest.mark.parametrize("after", [None, 7200.0])
 def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Desk, after: float | None) -> None:
     held = running(0, Verdict.SUCCEEDED)

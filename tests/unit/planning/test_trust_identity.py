@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.lab.fake import Mark
-from provisioner.model import BrakeReason, HfActivity, Memory, Plan
+from provisioner.model import Brake, BrakeReason, HfActivity, Memory, Plan
 from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
@@ -43,6 +43,22 @@ def test_new_machines_without_a_request_in_two_observations_latch_the_brake() ->
         f"the last is {SECOND}: "
         "another provisioner may have the same id and name prefix here."
     )
+
+
+def test_a_clash_that_begins_with_many_machines_is_named_once_more_appear() -> None:
+    first = planned(memory(), range(8))
+    assert reason(first) is BrakeReason.TOO_MANY_ORPHANS
+    last = planned(first.memory, range(9), NOW + 300)
+    assert reason(last) is BrakeReason.IDENTITY_CONFLICT
+    assert last.memory.brake is not None
+    assert last.memory.brake.since == NOW, "the brake is latched since then"
+    assert "another provisioner may have the same id" in last.memory.brake.detail
+
+
+@pytest.mark.parametrize("other", [BrakeReason.INTENT_LOST, BrakeReason.WRONG_ENDPOINT, BrakeReason.MEMORY_LOST])
+def test_a_clash_does_not_replace_a_reason_that_it_does_not_explain(other: BrakeReason) -> None:
+    first = planned(memory(brake=Brake(other, NOW - 5, "before", "a")), [0])
+    assert reason(planned(first.memory, [0, 1], NOW + 300)) is other
 
 
 @pytest.mark.parametrize(
