@@ -78,23 +78,26 @@ def test_a_host_with_another_time_is_reported(
     assert words in finding["text"]
 
 
-REFUSED = [
-    pytest.param("cpu: 4 cores", ["quantities must match the regular expression", "correct spec.yaml"], id="4 cores"),
-    pytest.param("memory: 8GB", ["quantities must match the regular expression", "correct spec.yaml"], id="8GB"),
-    pytest.param("cpu: -1", ["must be greater than or equal to 0", "correct spec.yaml"], id="a negative amount"),
-]
-
-
-@pytest.mark.parametrize(("amount", "words"), REFUSED)
-def test_an_invalid_amount_is_reported_in_the_server_s_words(
-    site: Site, capsys: pytest.CaptureFixture[str], amount: str, words: list[str]
-) -> None:
-    text = f"containers: [{{name: main, image: busybox, resources: {{requests: {{{amount}}}}}}}]\n"
+def test_an_invalid_amount_is_reported_in_the_server_s_words(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "containers: [{name: main, image: busybox, resources: {requests: {cpu: -1}}}]\n"
     (site.directory / "spec.yaml").write_text(text)
     (finding,) = checked(site, capsys, 1)
     assert (finding["pool"], finding["severity"]) == ("pods", "error")
-    for word in (str(site.directory / "spec.yaml"), *words):
+    for word in (str(site.directory / "spec.yaml"), "must be greater than or equal to 0", "correct spec.yaml"):
         assert word in finding["text"]
+
+
+@pytest.mark.parametrize("amount", ["cpu: 4 cores", "memory: 8GB"])
+def test_an_amount_that_no_server_reads_is_a_mistake_of_the_configuration(
+    site: Site, capsys: pytest.CaptureFixture[str], amount: str
+) -> None:
+    site.write()
+    text = f"containers: [{{name: main, image: busybox, resources: {{requests: {{{amount}}}}}}}]\n"
+    (site.directory / "spec.yaml").write_text(text)
+    assert run(["check", str(site.path)]) == 2
+    name, _, value = amount.partition(": ")
+    words = f"containers.0.resources.requests.{name}: expected an amount such as 4, 500m or 8Gi, got '{value}'"
+    assert words in capsys.readouterr().err
 
 
 def test_a_misspelt_field_is_refused_by_a_strict_server(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

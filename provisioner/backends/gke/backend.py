@@ -107,7 +107,7 @@ class GkeBackend:
             spec=self._spec.current().digest,
             asked=frozenset(sought),
             causes=self._cache.causes(),
-            problems=(*self._api.clock.slowness(), *((STRAYED.format(len(strayed), min(strayed)),) if strayed else ())),
+            problems=(*self._spec.problems(), *self._api.clock.slowness(), *_strayed_problems(strayed)),
             endpoint_identity=self._endpoint_identity,
             listed_at=listed,
         )
@@ -234,3 +234,7 @@ class GkeBackend:
         names = [name for name in names if POD_NAME.fullmatch(name)]
         pods = self._api.readers.map(self._find_pod, names)
         return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}
+
+
+def _strayed_problems(names: Sequence[str]) -> tuple[str, ...]:
+    return (STRAYED.format(len(names), min(names)),) if names else ()

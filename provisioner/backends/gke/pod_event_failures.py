@@ -6,6 +6,7 @@ They are messages, never state. A lost, late or refused Event changes no machine
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -41,6 +42,17 @@ SYMPTOM = "Unable to attach or mount volumes"
 QUOTA = "quota exceeded"
 """Words in GKE's FailedScaleUp (``GCE quota exceeded``). All other messages, such as ``GCE out of resources``,
 ``IP space exhausted`` or a used-up reservation, mean a place without machines."""
+
+FITS_NO_GROUP = re.compile(r"pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+")
+"""Words of a NotTriggerScaleUp by which no node that any group could add has room for the pod or suits it. A group that
+only has to wait (``in backoff``, ``max node group size reached``) has other words."""
+
+LARGER = "the pod fits no node that this cluster can add; correct its requests, or add a node pool with larger nodes: "
+"""Advice for an operator, before the autoscaler's message."""
+
+INSUFFICIENT = "insufficient "
+"""Word for a pod that is larger than the nodes of a group that suits it. Without the word, a group that suits may be
+missing from the message."""
 
 NO_ADDRESS = (
     *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
@@ -124,10 +136,18 @@ def _last_time(event: Event) -> str:
 def _failure(event: Event) -> Failure:
     """Return an Event as the reason why a pod does not run."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
-    return Failure(_error_class(reason, message.lower()), words(f"{reason}: {message}"))
+    advice = LARGER if _fits_no_node(reason, message.lower()) else ""
+    return Failure(_error_class(reason, message.lower()), words(f"{reason}: {advice}{message}"))
+
+
+def _fits_no_node(reason: str, message: str) -> bool:
+    """Return True if every group of nodes is too small for the pod or does not suit it, so that waiting is in vain."""
+    return reason == NOT_TRIGGERED and INSUFFICIENT in message and FITS_NO_GROUP.fullmatch(message.strip()) is not None
 
 
 def _error_class(reason: str, message: str) -> ErrorClass:
     if reason in OF_A_NODE:
         return ErrorClass.STOCKOUT if any(sign in message for sign in NO_ADDRESS) else ErrorClass.OTHER
+    if _fits_no_node(reason, message):
+        return ErrorClass.INVALID
     return ErrorClass.QUOTA if reason == FAILED and QUOTA in message else ErrorClass.STOCKOUT

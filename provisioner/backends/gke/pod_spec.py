@@ -15,7 +15,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ MEBIBYTE = 1024**2
 
 AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)")
 """A Kubernetes quantity, as far as processors and memory use them."""
+QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+|[numk]|[KMGTPE]i|[MGTPE])?")
+"""A Kubernetes quantity, as the API server accepts it (apimachinery, resource.ParseQuantity)."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
 MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
 """Top-level fields of a Pod manifest. A document with at least one of these fields is a manifest, not a spec."""
@@ -104,6 +106,11 @@ class PodSpecFile:
                     log.exception("Pod spec refused, the one before stays in force")
             return self._spec
 
+    def problems(self) -> tuple[str, ...]:
+        """Return the reason for which the file's content is not in force; an empty tuple if it is."""
+        said = self._refused_message
+        return (f"the pod spec before stays in force, because the file is refused: {said}",) if said else ()
+
     def _read(self) -> PodSpec:
         """Read the file, unless it has not changed."""
         try:
@@ -142,6 +149,7 @@ def _parse(text: str, namespace: str) -> PodSpec:
         raise PodSpecError("containers: missing; expected at least one container")
     for path, container in _containers(spec):
         _check_container(container, path)
+    _check_volumes(spec.get("volumes") or ())
     for name in ("name", "generateName"):
         metadata.pop(name, None)
     if "hostname" in spec:
@@ -215,6 +223,10 @@ def _check_container(container: object, path: str) -> None:
     variables = fields.get("env") or []
     if not isinstance(variables, list):
         raise PodSpecError(f"{path}.env: {expected('a list of variables', variables)}")
+    resources = _mapping(fields.get("resources") or {}, f"{path}.resources")
+    for kind in ("requests", "limits"):
+        for name, amount in _mapping(resources.get(kind) or {}, f"{path}.resources.{kind}").items():
+            _check_amount(amount, f"{path}.resources.{kind}.{name}")
     for number, variable in enumerate(variables):
         place = f"{path}.env.{number}"
         _check_text(_mapping(variable, place).get("value", ""), f"{place}.value")
@@ -223,6 +235,18 @@ def _check_container(container: object, path: str) -> None:
 def _check_text(value: object, path: str) -> None:
     if not isinstance(value, str):
         raise PodSpecError(f"{path}: {expected(TEXT, value)}")
+
+
+def _check_volumes(volumes: Iterable[object]) -> None:
+    for number, volume in enumerate(volumes):
+        directory = _mapping_or_empty(_mapping_or_empty(volume).get("emptyDir"))
+        if directory.get("sizeLimit") is not None:
+            _check_amount(directory["sizeLimit"], f"volumes.{number}.emptyDir.sizeLimit")
+
+
+def _check_amount(value: object, path: str) -> None:
+    if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)):
+        raise PodSpecError(f"{path}: {expected('an amount such as 4, 500m or 8Gi', value)}")
 
 
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

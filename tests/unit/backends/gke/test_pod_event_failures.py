@@ -84,6 +84,39 @@ def test_the_last_word(events: list[dict[str, Any]], error: ErrorClass, text: st
     assert text in expected.text
 
 
+@pytest.mark.parametrize(
+    ("groups", "fits"),
+    [
+        pytest.param("3 Insufficient cpu", False, id="every group is too small"),
+        pytest.param("1 Insufficient cpu, 2 Insufficient memory", False, id="each for another reason"),
+        pytest.param(
+            "2 Insufficient cpu, 1 node(s) had untolerated taint {a: b}, 1 node(s) didn't match Pod's node affinity",
+            False,
+            id="too small or not suitable",
+        ),
+        pytest.param(
+            "1 node(s) had taint {a: b}, that the pod didn't tolerate, 1 Insufficient nvidia.com/gpu",
+            False,
+            id="a comma in a reason",
+        ),
+        pytest.param("2 Insufficient cpu, 1 max node group size reached", True, id="one group is only full"),
+        pytest.param(
+            "1 node(s) had taint {a: b}, that, 1 Insufficient cpu, 1 in backoff after failed scale-up",
+            True,
+            id="one group only waits",
+        ),
+        pytest.param("1 node(s) didn't match Pod's node affinity/selector", True, id="a suitable group may be hidden"),
+        pytest.param("", True, id="without a reason"),
+    ],
+)
+def test_a_pod_that_fits_no_group_needs_an_operator_and_a_full_group_is_a_stock_out(groups: str, fits: bool) -> None:
+    found = explanations([event("NotTriggerScaleUp", f"pod didn't trigger scale-up: {groups}")], {WAITS})[WAITS]
+    assert found.error is (ErrorClass.STOCKOUT if fits else ErrorClass.INVALID)
+    assert ("correct its requests" in found.text) is not fits
+    failed = explanations([event("FailedScaleUp", f"pod didn't trigger scale-up: {groups}")], {WAITS})[WAITS]
+    assert failed.error is ErrorClass.STOCKOUT, "a try was made, so a group suits the pod"
+
+
 def test_only_the_pods_asked_about_are_explained_each_by_its_own_events() -> None:
     events = [
         event("FailedScaleUp", QUOTA, uid="u1"),

@@ -74,6 +74,33 @@ spec:
 """
 
 
+@pytest.mark.parametrize("amount", ["4", "500m", "8Gi", "1e3", "0.5", ".5", "1.", "+1", "-1", "2k", "100n"])
+def test_an_amount_that_the_server_reads_is_accepted(amount: str) -> None:
+    resources = f"resources: {{limits: {{cpu: '{amount}'}}}}"
+    pod = made(f"containers: [{{name: a, image: b, {resources}}}]")
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"cpu": amount}
+
+
+@pytest.mark.parametrize("amount", ["4 cores", "8GB", "4K", "four", "''", "true", "[4]", "1 Gi"])
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        pytest.param("resources: {requests: {cpu: %s}}", "containers.0.resources.requests.cpu", id="a request"),
+        pytest.param("resources: {limits: {memory: %s}}", "containers.0.resources.limits.memory", id="a limit"),
+    ],
+)
+def test_an_amount_that_the_server_refuses_is_named_with_its_field(amount: str, spec: str, field: str) -> None:
+    with pytest.raises(PodSpecError, match=f"^{field}: expected an amount such as 4, 500m or 8Gi, "):
+        parse_pod_spec(f"containers: [{{name: a, image: b, {spec % amount}}}]", "symphony")
+
+
+def test_the_size_of_a_volume_is_an_amount() -> None:
+    volume = "volumes: [{name: v, emptyDir: {sizeLimit: %s}}]\n" + BODY
+    assert made(volume % "1Gi")
+    with pytest.raises(PodSpecError, match=r"^volumes\.0\.emptyDir\.sizeLimit: "):
+        parse_pod_spec(volume % "1GB", "symphony")
+
+
 def test_nothing_the_user_wrote_is_lost() -> None:
     pod = made(RICH)
     assert pod["metadata"]["annotations"] == {"owner": "grid", OURS: "main"}
@@ -194,8 +221,14 @@ def test_a_file_that_became_bad_is_refused_once_in_the_log_and_the_old_spec_stay
     with caplog.at_level(logging.ERROR):
         assert [file.current(), file.current()] == [before, before]
     assert len(caplog.records) == 1
+    (problem,) = file.problems()
+    assert problem.startswith("the pod spec before stays in force, because the file is refused: ")
+    assert "containers: missing" in problem
+    path.write_text(BODY)
+    file.current()
+    assert file.problems() == ()
     path.unlink()
-    assert file.current() is before
+    assert file.current().digest == before.digest
 
 
 def test_a_backend_does_not_begin_without_a_pod_spec(tmp_path: Path) -> None:
