@@ -13,7 +13,7 @@ from provisioner.state.marker_files import SILENT_SECONDS
 from provisioner.state.protocols import State
 from provisioner.telemetry.config_drift import ConfigDrift
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
-from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
+from provisioner.telemetry.cycle_metrics import CycleMeter, UsageMeter
 from provisioner.telemetry.machine_plots import Samples
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.pool_status import PoolStatusWriter

@@ -13,8 +13,8 @@ from typing import Any
 
 from provisioner.__main__ import main
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.member_life import MemberLife
-from provisioner.lab.cloud.compute.members import Member
+from provisioner.lab.cloud.compute.managed_instance_life import MemberLife
+from provisioner.lab.cloud.compute.managed_instances import Member
 from provisioner.lab.cloud.compute.operations import Document, Operation
 from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.lab.cloud.kubernetes.pods import Cluster

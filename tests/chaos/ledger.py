@@ -15,7 +15,7 @@ from typing import Any
 
 from jsonschema import ValidationError
 
-from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.backends.gke.own_pods import ID_LABEL, REQUEST_LABEL
 from provisioner.names import get_request_id
 from tests.simulation.laws import Law
 from tests.support.hostfactory.provider import Called

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioner.backends.gke.pods import ID_LABEL
+from provisioner.backends.gke.own_pods import ID_LABEL
 from provisioner.lab.cloud.cloud import MODES
 from tests.chaos.arena import GROUP, NAMESPACE, ZONE, Arena
 from tests.chaos.hf import Accident, HostFactory

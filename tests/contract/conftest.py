@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import registry
-from provisioner.lab import fake
+from provisioner.lab import fake_backend
 from provisioner.lab.cloud.server import Simulator
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
@@ -69,7 +69,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield from real_place(request, tmp_path)
         return
     if kind == "fake":
-        yield MemoryPlace(fake.KIND)
+        yield MemoryPlace(fake_backend.KIND)
         return
     if kind == "yard":
         monkeypatch.syspath_prepend(install(tmp_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.backends.kind import Kind
-from provisioner.lab.fake import FakeBackend
+from provisioner.lab.fake_backend import FakeBackend
 from provisioner.model import ErrorClass, Failure
 from provisioner.schema.setting_types import Site
 from tests.contract.places import PREFIX, Place

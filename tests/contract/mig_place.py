@@ -13,7 +13,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault

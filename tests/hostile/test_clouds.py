@@ -28,11 +28,11 @@ from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import pod_cache, pod_watch
 from provisioner.backends.gke.api import KubeApi, KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.own_pods import Identity
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, events
-from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_pod_caches import PodCaches, PodList
 from provisioner.backends.google_auth import GoogleToken, NoCredentials
 from provisioner.backends.mig import api as mig_api
 from provisioner.backends.mig.api import ComputeApi, ComputeTimes

@@ -21,12 +21,12 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke import backend as gke_backend
 from provisioner.backends.gke.api import KubeApi, refusal
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.failures_from_events import PodEvents
+from provisioner.backends.gke.own_pods import Identity, Wait
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_event_failures import PodEvents
 from provisioner.backends.gke.pod_watch import Disordered, NoStreamedLists, PodWatch
-from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_pod_caches import PodCaches
 from provisioner.backends.gke.spot_nodes import SpotNodes
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend

@@ -12,13 +12,13 @@ import pytest
 
 from provisioner.backends.gke import api
 from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.failures_from_events import OF_NO_NODE, PodEvents
 from provisioner.backends.gke.login import connect
-from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.own_pods import Identity, Wait
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_event_failures import OF_NO_NODE, PodEvents
-from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
+from provisioner.backends.gke.shared_pod_caches import PodCaches
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, ErrorClass, Failure

@@ -19,7 +19,7 @@ import pytest
 
 from provisioner.backends.mig import api
 from provisioner.backends.pubsub_events import Worth
-from provisioner.lab.cloud.compute.member_life import PROTECTED
+from provisioner.lab.cloud.compute.managed_instance_life import PROTECTED
 from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Phase, Snapshot

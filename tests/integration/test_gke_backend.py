@@ -17,10 +17,10 @@ from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.own_pods import OWN_LABELS, POOL_LABEL, REQUEST_LABEL, SLOT_LABEL, TEMPLATE_LABEL
 from provisioner.backends.gke.pod_status import Pod
-from provisioner.backends.gke.pods import OWN_LABELS, POOL_LABEL, REQUEST_LABEL, SLOT_LABEL, TEMPLATE_LABEL
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.registry import make_backends
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig

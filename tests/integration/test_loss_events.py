@@ -13,7 +13,7 @@ from kubernetes.client import CoreV1Api
 
 from provisioner.backends import Ended, Recording
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.loss_events import COMPONENT, MOST
+from provisioner.backends.gke.loss_event_writer import COMPONENT, MOST
 from provisioner.backends.gke.settings import GkePool
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault

@@ -15,11 +15,11 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.gke import pod_cache
 from provisioner.backends.gke.api import KubeApi, KubeError, KubeTimes
-from provisioner.backends.gke.namespace import Namespace
+from provisioner.backends.gke.own_pods import ID_LABEL, POOL_LABEL, Identity
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pod_caches import PodCaches
 from provisioner.backends.gke.pod_watch import PodWatch
-from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, Identity
+from provisioner.backends.gke.shared_connections import Namespace
+from provisioner.backends.gke.shared_pod_caches import PodCaches
 from provisioner.model import Create, ErrorClass, Failure
 from tests.support.clients.kube_access import Plain
 from tests.support.waiting import until

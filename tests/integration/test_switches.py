@@ -8,7 +8,7 @@ from itertools import combinations, product
 import pytest
 import requests
 
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import Switches
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import World

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends.gke.loss_events import COMPONENT
+from provisioner.backends.gke.loss_event_writer import COMPONENT
 from tests.kube.client import Document
 from tests.kube.grid import POOL, TEMPLATE, Grid
 from tests.kube.space import Space

@@ -11,9 +11,9 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.namespace import Namespaces
-from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.own_pods import Identity
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import Create
 from provisioner.names import machine_name
 from tests.contract.places import PREFIX, REQUEST

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from provisioner.backends.gke.pods import ID_LABEL
+from provisioner.backends.gke.own_pods import ID_LABEL
 from provisioner.hostfactory import Answer
 from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.loop.cycle_report import CycleReport

@@ -23,7 +23,7 @@ from hf_scripts.input_documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.provider_config import Directories
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Timings
 from provisioner.lab.cloud.kubernetes.errors import ApiError
 from provisioner.lab.cloud.kubernetes.pods import Cluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.backends.gke.pods import OWN_LABELS
+from provisioner.backends.gke.own_pods import OWN_LABELS
 from provisioner.model import ErrorClass, Failure
 from tests.simulation.simulation import Simulation
 from tests.support.clouds.direct import Mishap

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.lab.fake import Mark
+from provisioner.lab.fake_backend import Mark
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler

@@ -14,7 +14,7 @@ from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
 from provisioner.planning.allocate.budget import get_cost
 from provisioner.planning.core.usage import by_pool, get_usage
-from provisioner.telemetry.cycle_meter import machine_seconds
+from provisioner.telemetry.cycle_metrics import machine_seconds
 
 SCENARIO: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioner.backends import MayStart
-from provisioner.lab.fake import Entry, FakeBackend, FakePool
+from provisioner.lab.fake_backend import Entry, FakeBackend, FakePool
 from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from provisioner.lab.fake import Entry, FakeBackend, FakePlace, FakePool
+from provisioner.lab.fake_backend import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.model import Snapshot
 from tests.support.waiting import PATIENCE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.backends import BackendError
-from provisioner.lab.fake import Entry, FakePlace, Mark
+from provisioner.lab.fake_backend import Entry, FakePlace, Mark
 from provisioner.model import Failure
 
 

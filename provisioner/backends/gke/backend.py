@@ -18,13 +18,13 @@ from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes
 from provisioner.backends.gke.live_check import TRIED, rehearse
 from provisioner.backends.gke.login import connect
-from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.own_pods import Identity, altered
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pod_watch import pods_path
-from provisioner.backends.gke.pods import Identity, altered
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name

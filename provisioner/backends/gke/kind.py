@@ -40,7 +40,7 @@ class Gke(Kind[GkePool]):
         """Return a function that makes backends. Pools share the connections of a cluster and the watch of a
         namespace."""
         from provisioner.backends.gke.backend import GkeBackend
-        from provisioner.backends.gke.namespace import Namespaces
+        from provisioner.backends.gke.shared_connections import Namespaces
 
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
@@ -69,8 +69,8 @@ class Gke(Kind[GkePool]):
         """Return warnings on pod spec fields that are replaced, unknown, or hide a pod's end."""
         # The client's models take a third of a second to load.
         with require_packages(self.distribution):
+            from provisioner.backends.gke.own_pods import OWN_LABELS
             from provisioner.backends.gke.pod_fields import unknown_fields
-            from provisioner.backends.gke.pods import OWN_LABELS
 
         spec = read_pod_spec(pool.pod_spec, pool.namespace)
         pod = spec.pod()

@@ -23,8 +23,8 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered_error, words
-from provisioner.backends.gke.pod_caches import PodCaches, PodList
-from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.own_pods import Identity
+from provisioner.backends.gke.shared_pod_caches import PodCaches, PodList
 from provisioner.backends.responses import ODD_RESPONSES, json_object, text, translated_errors
 from provisioner.model import ErrorClass, Failure
 

@@ -12,7 +12,7 @@ import yaml
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.files import yaml_text
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import ADVISED, MigSpec, Switches, Timings
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.kubernetes.settings import PodTimings

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aiohttp import web
 
-from provisioner.lab.cloud import control
+from provisioner.lab.cloud import control_api
 from provisioner.lab.cloud.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
 from provisioner.lab.cloud.compute import api as compute_api
 from provisioner.lab.cloud.compute.settings import MigSpec
@@ -98,7 +98,7 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
     app = web.Application(middlewares=[forgive, in_time], client_max_size=BODY_LIMIT)
     app.add_routes(kubernetes_api.routes(cloud.cluster, cloud.world))
     app.add_routes(compute_api.routes(cloud.groups, cloud.world))
-    app.add_routes(control.routes(cloud))
+    app.add_routes(control_api.routes(cloud))
     return app
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import requests
 
-from provisioner.lab.cloud.compute import api_methods
+from provisioner.lab.cloud.compute import method_table
 from provisioner.lab.cloud.compute.documents import mig_document
 from provisioner.lab.cloud.server import Simulator, run_until_signal
 from tests.support.clouds.specs import advised
@@ -28,7 +28,7 @@ def ask(compute: str, path: str = f"{GROUPS}/g") -> None:
 
 def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
     """Add these fields to the document of every group in this process, until the context ends."""
-    return patch.object(api_methods, "mig_document", lambda mig: mig_document(mig) | wrong)
+    return patch.object(method_table, "mig_document", lambda mig: mig_document(mig) | wrong)
 
 
 @contextmanager

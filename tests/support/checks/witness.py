@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from provisioner.lab.cloud.compute.api import Face, Incoming
-from provisioner.lab.cloud.compute.api_methods import PATH, Method
+from provisioner.lab.cloud.compute.method_table import PATH, Method
 from tests.support.checks.discovery_schema import problems_of_call
 from tests.support.checks.simulators import NOTES
 

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from aiohttp import web
 
 from provisioner.lab.cloud.compute.api import routes
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
 

@@ -15,15 +15,15 @@ from functools import partial
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import KubeError, refusal
+from provisioner.backends.gke.own_pods import Identity, altered
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_status import is_terminating
-from provisioner.backends.gke.pods import Identity, altered
 from provisioner.backends.mig.compute_fields import Instance, Member, instance_url, read_instance, read_member
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instance_states import machine
 from provisioner.lab.cloud.compute import operations
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.kubernetes import errors
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.kubernetes.store import Stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
 from tests.support.clouds.specs import advised

@@ -21,8 +21,8 @@ from requests.adapters import HTTPAdapter
 
 from provisioner.lab.cloud.compute import api
 from provisioner.lab.cloud.compute.api import METHODS, Dropped, Face, Incoming
-from provisioner.lab.cloud.compute.api_methods import PATH, Method
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
+from provisioner.lab.cloud.compute.method_table import PATH, Method
 
 HOST = "compute.virtual"
 ENDPOINT = f"http://{HOST}{PATH}"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
 from provisioner.backends.kind import Kind, Surroundings
-from provisioner.lab.fake import FakeBackend, FakePlace, FakePool
+from provisioner.lab.fake_backend import FakeBackend, FakePlace, FakePool
 from provisioner.schema.setting_types import Site, Text
 from provisioner.schema.validation import Problem
 

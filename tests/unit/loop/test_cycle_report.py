@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.lab.fake import Mark
+from provisioner.lab.fake_backend import Mark
 from provisioner.loop import hf_activity
 from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle_report import SupersededError

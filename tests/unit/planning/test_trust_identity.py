@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.lab.fake import Mark
+from provisioner.lab.fake_backend import Mark
 from provisioner.model import Brake, BrakeReason, HfActivity, Memory, Plan
 from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench

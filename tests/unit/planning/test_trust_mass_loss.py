@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.lab.fake import Entry
+from provisioner.lab.fake_backend import Entry
 from provisioner.loop.cycle_report import CycleReport
 from provisioner.loop.reconciler import _identity
 from provisioner.model import (

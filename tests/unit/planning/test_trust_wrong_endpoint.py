@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.lab.fake import Mark
+from provisioner.lab.fake_backend import Mark
 from provisioner.model import (
     NEVER,
     Brake,

@@ -11,7 +11,7 @@ from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Budget, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
-from provisioner.telemetry.cycle_meter import UsageMeter
+from provisioner.telemetry.cycle_metrics import UsageMeter
 from provisioner.telemetry.metrics import Metrics
 from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot

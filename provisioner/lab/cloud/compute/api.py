@@ -1,10 +1,10 @@
-"""The Compute Engine API over HTTP, as far as MIGs need it. ``groups.py`` implements the behaviour.
+"""The Compute Engine API over HTTP, as far as MIGs need it. ``group_registry.py`` implements the behaviour.
 
 ``world.calls`` counts every call by method.
 
 Fault modes of calls. Targets: the name of the MIG, VM or operation, or else of the zone or region; the method, such as
 ``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; or ``<name>/<method>``. Further modes
-are in ``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
+are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
 
 * ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a minute of the world
 * ``unavailable``: 503 before the call is applied
@@ -29,12 +29,12 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from provisioner.lab.cloud.compute import api_methods, group_methods, project_methods
-from provisioner.lab.cloud.compute.api_methods import PATH, Call, Method
+from provisioner.lab.cloud.compute import group_methods, method_table, project_methods
 from provisioner.lab.cloud.compute.batch import BOUNDARY, Part, format_batch, parse_batch
 from provisioner.lab.cloud.compute.documents import error_document, with_unknown_words
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.mask import Mask, compile_fields, select
+from provisioner.lab.cloud.compute.method_table import PATH, Call, Method
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
 from provisioner.lab.cloud.world import Fault, World
 
@@ -45,7 +45,7 @@ BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
 """The method that Google offers in its beta API alone."""
 
-METHODS = (*api_methods.METHODS, *group_methods.METHODS, *project_methods.METHODS)
+METHODS = (*method_table.METHODS, *group_methods.METHODS, *project_methods.METHODS)
 """All methods of the Compute Engine API that the simulator has."""
 
 _TICK = 0.01

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from provisioner.lab.cloud.compute.attempt_errors import STOCKOUT, failed, insert_error, quota, stockout
-from provisioner.lab.cloud.compute.members import Member, Members
+from provisioner.lab.cloud.compute.managed_instances import Member, Members
 from provisioner.lab.cloud.compute.operations import Document
 from provisioner.lab.cloud.compute.settings import region_of
 from provisioner.lab.cloud.compute.vms import STARTING, Vm

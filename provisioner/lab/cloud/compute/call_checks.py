@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from provisioner.lab.cloud.compute.members import LEAVING, Members
+from provisioner.lab.cloud.compute.managed_instances import LEAVING, Members
 from provisioner.lab.cloud.compute.operations import ApiError
 from provisioner.lab.cloud.compute.settings import MAX_PER_CALL, MigSpec
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.lab.cloud.compute.call_checks import check_names, check_size, invalid, members_named
-from provisioner.lab.cloud.compute.member_life import MemberLife
-from provisioner.lab.cloud.compute.members import Members
+from provisioner.lab.cloud.compute.managed_instance_life import MemberLife
+from provisioner.lab.cloud.compute.managed_instances import Members
 from provisioner.lab.cloud.compute.operations import (
     PROACTIVE_SUBSTITUTE,
     ApiError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from provisioner.lab.cloud.compute.api_methods import Call, Method, accepted
 from provisioner.lab.cloud.compute.group_patch import patch_group
 from provisioner.lab.cloud.compute.lists import page_of
+from provisioner.lab.cloud.compute.method_table import Call, Method, accepted
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
 from provisioner.lab.cloud.compute.regex_filter import is_regex_filter
 

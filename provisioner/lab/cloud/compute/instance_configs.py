@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from provisioner.lab.cloud.compute.members import Member
+from provisioner.lab.cloud.compute.managed_instances import Member
 from provisioner.lab.cloud.compute.operations import ApiError, Document
 
 KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dict}

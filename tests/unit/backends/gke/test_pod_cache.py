@@ -9,9 +9,9 @@ import pytest
 
 from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
+from provisioner.backends.gke.own_pods import Identity, Reading, Wait
 from provisioner.backends.gke.pod_cache import MOST_ASKED, UNRESOLVED, PodCache
 from provisioner.backends.gke.pod_status import Pod
-from provisioner.backends.gke.pods import Identity, Reading, Wait
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.support.waiting import until
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.lab.cloud.compute.documents import mig_document
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import World

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 
 from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
-from provisioner.backends.gke.loss_events import LossEvents
+from provisioner.backends.gke.failures_from_events import PodEvents
+from provisioner.backends.gke.loss_event_writer import LossEvents
+from provisioner.backends.gke.own_pods import ID_LABEL
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pod_caches import PodCaches
-from provisioner.backends.gke.pod_event_failures import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch
-from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_pod_caches import PodCaches
 from provisioner.backends.gke.spot_nodes import SpotNodes
 from provisioner.backends.responses import text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from provisioner.backends.gke.own_pods import Identity, Reading, Wait
 from provisioner.backends.gke.pod_cache import PodCache, check_number
 from provisioner.backends.gke.pod_status import Pod, node_of
-from provisioner.backends.gke.pods import Identity, Reading, Wait
 from provisioner.model import Failure
 
 IsSpot = Callable[[str], bool | None]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.gke.pod_event_failures import NO_ADDRESS, OF_A_NODE, OF_NO_NODE, explanations
-from provisioner.backends.gke.pod_status_failures import NOT_PREPARED
-from provisioner.backends.gke.pods import Wait
+from provisioner.backends.gke.failures_from_events import NO_ADDRESS, OF_A_NODE, OF_NO_NODE, explanations
+from provisioner.backends.gke.failures_from_status import NOT_PREPARED
+from provisioner.backends.gke.own_pods import Wait
 from provisioner.model import ErrorClass, Failure
 
 ZONE = "Node scale up in zones us-east1-b associated with this pod failed: {}. Pod is at risk of not being scheduled."

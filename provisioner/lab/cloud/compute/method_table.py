@@ -17,7 +17,7 @@ from provisioner.lab.cloud.compute.documents import (
     zone_document,
 )
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.instance_configs import config_document, preserved_states
 from provisioner.lab.cloud.compute.labels import new_labels
 from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_items, page_of, token_of

@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.backends import Ended
 from provisioner.backends.gke.api import refusal
-from provisioner.backends.gke.loss_events import MOST, LossEvents
+from provisioner.backends.gke.loss_event_writer import MOST, LossEvents
 from provisioner.model import LossCause
 from tests.support.waiting import until
 

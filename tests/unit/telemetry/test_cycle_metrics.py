@@ -35,7 +35,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.cycle_meter import CycleMeter
+from provisioner.telemetry.cycle_metrics import CycleMeter
 from provisioner.telemetry.metrics import Metrics
 from tests.support.parts import alter
 from tests.unit.core import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
+from provisioner.backends.gke.failures_from_status import NOT_PREPARED
+from provisioner.backends.gke.own_pods import Ending, Identity, Wait, get_wait, label_value, machine_of
 from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pod_status import DEFAULT_GRACE_SECONDS, Pod
-from provisioner.backends.gke.pod_status_failures import NOT_PREPARED
-from provisioner.backends.gke.pods import Ending, Identity, Wait, get_wait, label_value, machine_of
 from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
 

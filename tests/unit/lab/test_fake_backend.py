@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.lab.fake import FakeBackend, FakePlace, FakePool
+from provisioner.lab.fake_backend import FakeBackend, FakePlace, FakePool
 from provisioner.model import Create, ErrorClass, LossCause, Machine, Phase
 from provisioner.names import machine_name
 from tests.support.steered_place import steered

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from provisioner.backends.gke.failures_from_status import NOT_PREPARED, failure, gates, hindrance
 from provisioner.backends.gke.pod_status import RECENT, Pod, cause_of, epoch, expiry, phase_of, seconds_left
-from provisioner.backends.gke.pod_status_failures import NOT_PREPARED, failure, gates, hindrance
 from provisioner.backends.responses import text
 from provisioner.model import Create, ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
 

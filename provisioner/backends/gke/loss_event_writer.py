@@ -18,7 +18,7 @@ from typing import Any
 
 from provisioner.backends import BackendError, Ended
 from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
-from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, label_value
+from provisioner.backends.gke.own_pods import ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, label_value
 from provisioner.model import LossCause
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 Behaviour follows Google's documentation. If the documentation is silent, a switch decides (``settings.Switches``).
 
 Fault modes of operations. Targets: the MIG's or VM's name, and the operation type such as
-``compute.instanceGroupManagers.deleteInstances``. Further modes are in ``attempts.py``, ``member_life.py``,
+``compute.instanceGroupManagers.deleteInstances``. Further modes are in ``attempts.py``, ``managed_instance_life.py``,
 ``group.py``, ``vms.py``, ``api.py`` and ``lists.py``.
 
 * ``op_error``: the operation ends with an error and has no effect; ``code``, ``message``, ``status``, ``details``
@@ -21,7 +21,7 @@ from typing import Any
 
 from provisioner.lab.cloud.compute.audit import Audit
 from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.members import Member
+from provisioner.lab.cloud.compute.managed_instances import Member
 from provisioner.lab.cloud.compute.operations import ApiError, Operation, Operations, Target, numeric_id, timestamp
 from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.lab.cloud.compute.vms import Vm, Vms

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from provisioner.lab.cloud.compute.attempts import Attempts
-from provisioner.lab.cloud.compute.members import LEAVING, Member, Members
+from provisioner.lab.cloud.compute.managed_instances import LEAVING, Member, Members
 from provisioner.lab.cloud.compute.operations import Document
 from provisioner.lab.cloud.compute.vms import Vm
 
