@@ -1,7 +1,7 @@
-"""Recovery of lost state files by `provisioner recover`: finding the damage, planning the writes, and writing.
+"""Recovery of lost state files by `provisioner recover`: find the damage, plan the writes, and write.
 
-A lost intent.json is made again from memory.json. If that file is lost, too, intent is made from an older copy, the
-answers that HF was given and the names of running machines.
+A lost intent.json is made again from memory.json. If memory.json is lost too, intent is made from an older copy, from
+the answers that were reported to HF and from the names of running machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from provisioner.state.memory_file import MemoryStore
 from provisioner.state.status_file import StatusStore
 
 UNKNOWN_MOMENT = 0.0
-"""Wall time of a request of unknown age: its deadline is over, so no machine is made for it."""
+"""Wall time for a request of unknown age. Its deadline has passed, so no machine is made for it."""
 
 NOTHING = Intent("", 0, {}, {})
 
@@ -33,16 +33,18 @@ class Files:
     """The state files as they are on disk."""
 
     conditions: Mapping[str, Condition]
-    """Condition by kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first loop."""
+    """Condition by kind of file (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first
+    loop."""
     intent: Intent | None
     memory: Memory | None
     answers: Mapping[str, Answer]
     newest: int
-    """The newest generation of intent.json that any file records."""
+    """The newest generation of intent.json that a file records."""
     memory_lost: bool
-    """True if memory.json is missing and once existed."""
+    """True if memory.json is missing, although it existed before."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Reason why a file is UNREADABLE, by kind: the row, its field and its value, or the place of a parse error."""
+    """Reason why a file is UNREADABLE, by kind: the row, field and value that do not fit, or the place of a parse
+    error."""
 
     def is_fine(self, kind: str) -> bool:
         """Return True if the file of this kind can be relied on."""
@@ -50,12 +52,13 @@ class Files:
 
     @property
     def has_no_loop(self) -> bool:
-        """True if no loop has run on this directory yet."""
+        """Return True if no loop has run on this directory yet."""
         return self.conditions["memory"] is Condition.NEW
 
     @property
     def need_machines(self) -> bool:
-        """True if no file contains all requests. Names of running machines then show the requests that are missing."""
+        """Return True if the files together do not contain all requests. The names of running machines then show the
+        missing requests."""
         return not (self.is_fine("intent") or self.is_fine("memory"))
 
 
@@ -65,31 +68,33 @@ class Recovery:
 
     files: Files
     intent: Intent | None
-    """The records that intent.json lacks; None if it need not be written."""
+    """The records that intent.json lacks; None if intent.json is complete."""
     kept: tuple[str, ...]
     """Requests of which only machines are left.
 
-    HF is assumed to know them, so they stay until HF returns the machines.
+    The recovery assumes that HF knows these requests, so they stay until HF returns their machines.
     """
     unknown: tuple[str, ...]
-    """Machines that run and belong to no request, not even to one that is written back: orphans."""
+    """Orphans: running machines that belong to no request, not even to a request that the recovery writes back."""
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Kinds of files that must be moved aside. An unreadable intent is moved aside when it is written."""
+        """Return the kinds of files that the recovery must move aside. An unreadable intent is moved aside when
+        intent is written."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 
     @property
     def writes(self) -> bool:
-        """True if some file must be written or moved."""
+        """Return True if the recovery must write or move a file."""
         return self.intent is not None or bool(self.unreadable)
 
     @property
     def latched(self) -> bool:
-        """True if the brake is latched, or a loop is about to latch it because of intent.
+        """Return True if the brake is latched, or if a loop will latch it because of intent.
 
-        False for a memory that will be made again, because the loop then latches a brake that no operator has seen yet.
+        Return False for a memory that is lost, because the loop will latch a new brake when it rebuilds the memory. No
+        operator has seen that brake yet.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
@@ -103,12 +108,12 @@ class Recovery:
     def releases(self, *, applied: bool) -> bool:
         """Return True if the brake may be released now.
 
-        While files are wrong, a release would last only for a cycle.
+        If files are wrong, the next cycle would latch the brake again.
         """
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """Return True if a requested release would have no effect."""
+        """Return True if the operator asked for a release of the brake that would have no effect."""
         return not self.releases(applied=applied) and (self.wrong or not self.files.is_fine("memory"))
 
 
@@ -122,12 +127,13 @@ def read_files(state: StateDir) -> Files:
     for _ in tries():
         files = _read_files(state)
         if files.conditions["intent"] is not Condition.OLDER:
-            break  # an OLDER intent is read again, because scripts or loop may have written it meanwhile
+            break  # read an OLDER intent again: scripts or loop may have written meanwhile
     return files
 
 
 def _read_files(state: StateDir) -> Files:
-    """Read the files once, intent before memory, so that a request removed meanwhile does not look lost from intent."""
+    """Read the files once. Intent is read before memory, so that a request that is removed meanwhile does not look
+    lost."""
     conditions: dict[str, Condition] = {}
     reasons: dict[str, str] = {}
     intent: Intent | None = _read(state.intent, conditions, reasons)
@@ -149,7 +155,7 @@ def _read(
 ) -> Any:
     try:
         content = file.read_all() if isinstance(file, StatusStore) else file.read()
-        # status.json has no lock file. It is only a rendering, and its answers count even if it is old.
+        # status.json has no lock file. The loop can make it again, and its answers count even if it is old.
         is_older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
     except StateMissing:
         conditions[file.kind] = Condition.MISSING
@@ -165,9 +171,10 @@ def _read(
 
 
 def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
-    """Plan the recovery. ``machines``: running machines, or the orphans that memory knows if no file is lost. Pure.
+    """Plan the recovery, without reading or writing files.
 
-    ``instance``: the owner of intent if no file names it.
+    ``machines``: the running machines; if no file is lost, the orphans that memory knows. ``instance``: the owner of
+    intent if no file names it.
     """
     wanted = _find_wanted(files, machines, prefix)
     current = (files.intent if files.is_fine("intent") else None) or NOTHING
@@ -191,7 +198,7 @@ def _find_lacking(wanted: Intent, current: Intent) -> Intent:
 
 
 def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
-    """Return the records that should be in intent. If two sources have the same record, the later source counts."""
+    """Return the records that should be in intent. If two sources have the same record, the later source wins."""
     sources: list[Intent | None] = []
     if files.need_machines:
         sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
@@ -206,7 +213,7 @@ def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent
 
 
 def _intent_from_memory(memory: Memory) -> Intent:
-    """Return intent as it was when this memory was written, without the records that were being trimmed."""
+    """Return intent as it was when memory was written, without records that were already leaving."""
     requests = {
         record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read_at), record.rc_account)
         for record in memory.requests.values()
@@ -223,7 +230,8 @@ def _intent_from_memory(memory: Memory) -> Intent:
 
 
 def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
-    """Return the intent that the answers imply: a record for each answer, with the number or names of its machines."""
+    """Return the intent that follows from the answers: a record for each answer, with the number or the names of its
+    machines."""
     names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
     requests = {id_: _remnant(id_, len(each)) for id_, each in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
     returns = {
@@ -233,7 +241,7 @@ def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
 
 
 def _intent_from_names(machines: Iterable[str], prefix: str) -> Intent:
-    """Return the intent that the names of machines imply: each name contains its request's id."""
+    """Return the intent that follows from the names of machines, because each name contains the id of its request."""
     counts = Counter(id_ for name in machines if (id_ := get_request_id(prefix, name)))
     return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
 
@@ -253,13 +261,14 @@ NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return the pool of each machine that belongs to no request, as far as pools were observed."""
+    """Return the pool of each machine without a request, for the pools that were observed."""
     seen = [observation for observation in observations.values() if isinstance(observation, Snapshot)]
     return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
 
 
 def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
-    """Return the text on what was done and on the next step. ``applied``, ``release``: the options of the call."""
+    """Return the text that says what was done and what the operator does next. ``applied``, ``release``: options of
+    the call."""
     written = "All missing records are written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):
         return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
@@ -271,7 +280,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 
 def _next_step_message(plan: Recovery) -> str:
-    """Return the text on the brake if no file is to be written and no release was asked for."""
+    """Return the text about the brake if all files are complete and the operator did not ask for a release."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
@@ -297,14 +306,15 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
 
 
 def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
-    """Write the plan, except the release of the brake; return the paths of the files moved aside. Raises StateError.
+    """Carry out the plan, except the release of the brake; return the paths of the files moved aside. Raises
+    StateError.
 
-    If it is interrupted at any point, it can be run again.
+    After an interruption at any point, the recovery can be run again.
     """
     stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
-        for id_ in plan.kept:  # HF may have had these machines for long, and will not poll their request again
+        for id_ in plan.kept:  # HF may have had these machines for long and will not poll again
             state.terminal_answers.assume_reported(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
@@ -314,7 +324,7 @@ def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
 def _make_room(file: MemoryStore | StatusStore) -> str:
     """Move aside a file that is still unreadable; return its new path.
 
-    Empty if another recovery has moved it or a loop has made it again.
+    Return an empty path if another recovery has moved the file, or a loop has made it again.
     """
     conditions: dict[str, Condition] = {}
     _read(file, conditions, {})

@@ -1,7 +1,8 @@
-"""``holds.json``: the operators' holds. Commands write it under its lock and the loop reads it; scripts do neither.
+"""``holds.json``: the operators' holds. Commands write the file under its lock, and the loop reads it. Scripts do not
+use it.
 
-The file is refused if it is missing although it was written, if it does not parse or if it is an old copy, because only
-an operator releases a hold.
+The file is refused if it was written before and is now missing, if it does not parse, or if it is an old copy, because
+only an operator may release a hold.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class HoldStore(StateFile):
 
     def read(self) -> Holds:
         """Return all holds. Raises StateMissing, StateUnreadable, StateTooNew or StateDenied."""
-        noted = self.known_generation()  # before the data, which may be newer than the lock file's record but not older
+        noted = self.known_generation()  # read it before the data: the data may be newer than this record but not older
         try:
             tables = self.load()
         except StateMissing:
@@ -44,8 +45,7 @@ class HoldStore(StateFile):
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably by the result of ``change``; return the holds before and after. Raises as ``read``.
 
-        ``anew``: a file that cannot be used is moved aside, and ``change`` starts without holds. Raises
-        StateUnwritable.
+        ``anew``: if the file is unusable, move it aside and call ``change`` with no holds. Raises StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
             before = self._read_usable() if anew else self.read()
@@ -86,14 +86,16 @@ def _key(hold: Hold) -> str:
 
 
 def with_hold(holds: Holds, hold: Hold) -> Holds:
-    """Return the holds with one more, or unchanged if the hold is set: whoever set it first stays named."""
+    """Return the holds with ``hold`` added. If it is set already, return the holds unchanged, so that the first
+    operator stays named."""
     if any(_key(known) == _key(hold) for known in holds.current):
         return holds
     return replace(holds, current=(*holds.current, hold))
 
 
 def without_holds(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
-    """Return the holds without these kinds on the target of ``by``, which records who released them, when and why."""
+    """Return the holds without holds of these kinds on the target of ``by``. ``by`` records who released them, when
+    and why."""
     removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
     if not removed_keys:
         return holds

@@ -1,7 +1,8 @@
-"""``intent.json``: the requests and return requests of HF. Scripts and the loop's trim write it, each under its lock.
+"""``intent.json``: HF's requests and return requests. Scripts add records and the loop removes them, both under the
+lock of the file.
 
-The scripts import this at each call, so the modules that only the loop needs (model, codec) are imported where they are
-used.
+The scripts import this module at each call. So modules that only the loop needs (model, codec) are imported where they
+are used.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 WITHDRAWALS = 100
 """Number of times that a write is prepared again because a waiting script gives up.
 
-Each such script may disturb it twice, once its time is up.
+Each such script may disturb a write twice when its time is up.
 """
 
 RELIABLE = frozenset({Condition.NEW, Condition.FINE})
-"""Conditions in which scripts and the trim go on."""
+"""Conditions of the file in which scripts and the loop's trim write it."""
 
 
 class IntentFile(StateFile):
-    """Reading intent, and checking whether the file may be relied on."""
+    """Reader of intent. It also checks whether the file is reliable."""
 
     kind = "intent"
     tables = ("requests", "returns")
@@ -54,7 +55,7 @@ class IntentFile(StateFile):
         self._memory_path = os.path.join(directory, "memory.json")
 
     def load(self) -> Tables:
-        """Return all tables, with an empty table for one that is missing. Raises as ``read``."""
+        """Return all tables. A missing table is returned as an empty one. Raises as ``read``."""
         tables = super().load()
         for name in self.tables:
             tables.setdefault(name, {})
@@ -72,8 +73,8 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        That generation is higher than intent's own if an old copy was put back. Caches are given a moment to catch up.
-        Raises as ``read``.
+        If an old copy was put back, this generation is higher than that of intent. Caches get a moment to show the
+        newest file. Raises as ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data: see condition
@@ -83,7 +84,7 @@ class IntentFile(StateFile):
         return intent, max(newest, intent.generation)
 
     def check(self, provisioner: str) -> None:
-        """Check the file as a script that asks for machines does, without a lock and without a write.
+        """Check the file as a script does that asks for machines, but without a lock and without a write.
 
         Raises as ``add``.
         """
@@ -91,10 +92,11 @@ class IntentFile(StateFile):
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return the documents of the ids that intent contains, requests or returns. Needs no model.
+        """Return the documents of these ids, for the ids that intent contains. They are requests or returns. The model
+        is not needed.
 
-        Raises as ``read``, and StateStale if an id is missing and the file is an old copy, because the id may be in a
-        newer one.
+        Raises as ``read``. Raises StateStale if an id is missing and the file is an old copy, because a newer file may
+        contain the id.
         """
         wanted = list(identifiers)
         recorded = self._pick(self.load(), wanted)
@@ -114,9 +116,9 @@ class IntentFile(StateFile):
             raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
-        """Return the tables on disk, not older than the newest generation.
+        """Return the tables on disk. They are not older than the newest generation.
 
-        The lock is released while caches catch up, so that others may take it.
+        While caches catch up, the lock is released, so that other writers may take it.
         """
         while (observation := self._observe(lock.generation, create_for))[0] not in RELIABLE:
             lock.release()
@@ -127,7 +129,8 @@ class IntentFile(StateFile):
         return observation[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
-        """Return the tables as ``_current`` does, read without the lock. Caches are given a moment to catch up."""
+        """Return the tables as ``_current`` does, but read without the lock. Caches get a moment to show the newest
+        file."""
         for _ in tries():
             found, tables = self._observe(newest, create_for)
             if found in RELIABLE:
@@ -144,7 +147,7 @@ class IntentFile(StateFile):
         )
 
     def _observe(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
-        """Return the tables and their condition; new tables if the file is missing."""
+        """Return the condition of the file and its tables. For a missing file, return new tables."""
         try:
             tables = self.load()
         except StateMissing:
@@ -170,7 +173,8 @@ class IntentFile(StateFile):
             )
 
     def _missing(self) -> StateMissing:
-        """Return the error for a missing intent.json, which in a new state directory is not lost, but not yet made."""
+        """Return the error for a missing intent.json. In a new state directory, the message says that the file was
+        not made yet."""
         others = (self._memory_path, os.path.join(self._directory, "status.json"))
         if not os.path.isdir(self._directory) or any(was_written(path) for path in (self.path, *others)):
             return super()._missing()
@@ -181,10 +185,11 @@ class IntentFile(StateFile):
 
 
 class IntentStore(IntentFile):
-    """Writing intent, each time as a whole: batched additions, the trim, and the records that ``recover`` puts back."""
+    """Writer of intent, which always writes the whole file: batched additions, the trim, and the records that
+    ``recover`` puts back."""
 
     def note_newest(self, generation: int) -> None:
-        """Record a generation that the lock file has lost, so that writers refuse an older file from now on.
+        """Record a generation that is missing in the lock file, so that writers refuse an older file from now on.
 
         Raises StateUnwritable or LockTimeout.
         """
@@ -194,7 +199,7 @@ class IntentStore(IntentFile):
     def restore(self, wanted: Intent) -> str | None:
         """Put back lost requests and returns; return the path of the copy of the previous file, if there was one.
 
-        A current file keeps its records; an older or unreadable file is replaced. ``wanted.generation``: the newest
+        A current file keeps its records. An older or unreadable file is replaced. ``wanted.generation``: the newest
         generation that is known besides the lock file. Raises StateMissing, StateTooNew, StateUnwritable or
         LockTimeout.
         """
@@ -211,7 +216,7 @@ class IntentStore(IntentFile):
             return aside_path
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
-        """Return the current tables without the rows that cannot be read, which stay in the copy that is kept."""
+        """Return the current tables without unreadable rows. The copy of the previous file keeps these rows."""
         from provisioner.state.record_format import readable_rows
 
         try:
@@ -232,11 +237,13 @@ class IntentStore(IntentFile):
             self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
     def add(self, added: Rows, *, create_for: str | None = None, wait: float = LOCK_WAIT) -> None:
-        """Add requests and returns, by table and new id, durably and in one write with the additions of other scripts.
+        """Add requests and returns, by table and new id, durably. One write also adds the documents of waiting scripts.
 
-        ``create_for``: the provisioner id. The first addition to a new state directory then creates the file, and a
-        file of another provisioner is refused. Raises StateMissing, StateUnreadable, StateTooNew, StateStale,
-        StateUnwritable or LockTimeout, and StateError for another provisioner's file.
+        ``create_for``: the provisioner id. The first addition to a new state directory creates the file for this
+        provisioner; a file of another provisioner is refused.
+
+        Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError
+        for another provisioner's file.
         """
         self._check_ready(create_for)
         write, lock = BatchedWrite(self.path, added), DataLock(self.lock_path, wait)
@@ -249,27 +256,28 @@ class IntentStore(IntentFile):
         try:
             if self._wait_for_turn(write, lock, create_for):
                 self._add(write, lock, create_for)
-        except StateError:  # another writer may have written the posted write, or be about to write it
+        except StateError:  # another writer may write the posted documents, now or later
             write.withdraw()
             if not self._has_written(write):
                 raise
 
     def _wait_for_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
-        """Wait; return True with the lock, False if another writer has written the posted write. Raises LockTimeout."""
+        """Wait. Return True with the lock, False if another writer has written the posted documents. Raises
+        LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
         with write.posted(terms):
             if lock.acquire(stop=write.is_gone):
                 return True
             if self._has_written(write):
                 return False
-            if lock.acquire():  # the posted file is gone although no writer wrote it
+            if lock.acquire():  # the posted file is gone, but its documents were not written
                 return True
         raise lock.timeout()
 
     def _has_written(self, write: BatchedWrite) -> bool:
-        """Return True if the documents are in the file, whoever wrote them; they are durable then.
+        """Return True if the documents are in the file, whichever process wrote them. They are then durable.
 
-        The file is searched for their bytes. Parsing it would take five megabytes in each of fifty scripts served at
+        The search compares bytes, because parsing would take five megabytes in each of fifty scripts that are served at
         once.
         """
         content = read_if_present(self.path, self.advice) or b""
@@ -297,7 +305,7 @@ class IntentStore(IntentFile):
                 yield name, key, document
 
     def _join(self, writes: Iterable[BatchedWrite], tables: Tables) -> list[BatchedWrite]:
-        """Add the documents of the writes to the tables; return the writes whose ids were all free."""
+        """Add the documents of the writes to the tables; return the writes whose ids were all unused."""
         joined = []
         for write in writes:
             if not any(key in tables[name] for name, key, _ in self._rows(write)):
@@ -307,7 +315,7 @@ class IntentStore(IntentFile):
         return joined
 
     def _write(self, tables: Tables, lock: DataLock) -> None:
-        """Write the tables with their changes and with all posted writes that wait."""
+        """Write the tables with their changes, together with all posted writes whose owners wait."""
         generation = generation_of(tables) + 1
         joined = self._join(find_waiting(self.path, get_meta(tables)), tables)
 
@@ -329,9 +337,9 @@ class IntentStore(IntentFile):
             write.confirm_written()
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and return requests; ids that are missing are skipped.
+        """Remove requests and return requests. Skip ids that intent does not contain.
 
-        Returns the seconds that it waited for the lock; raises as ``add``.
+        Return the seconds spent waiting for the lock. Raises as ``add``.
         """
         removed_ids = list(identifiers)
         self._check_ready(None)
@@ -344,7 +352,7 @@ class IntentStore(IntentFile):
         return waited_seconds
 
     def _drop(self, tables: Tables, ids: Iterable[str]) -> bool:
-        """Remove the documents of these ids; return False if the tables have no such document."""
+        """Remove the documents of these ids; return False if the tables contain none of them."""
         dropped = [tables[name].pop(key, None) for key in ids for name in self.tables]
         return any(document is not None for document in dropped)
 

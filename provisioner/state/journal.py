@@ -1,6 +1,6 @@
-"""The history: JSON lines of requests, actions, observations and reports, rotated by size.
+"""The journal: JSON lines of requests, actions, observations and reports. The files are rotated by size.
 
-No decision depends on it.
+Decisions never depend on the journal.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Number of older files that are kept: 60 MB in all, a busy week, because the loop counts repeated lines."""
+"""Number of older files that are kept. They hold 60 MB in all: a busy week, because the loop counts repeated lines."""
 
 UNWRITTEN_BYTES = 1_000_000
-"""Bytes of the newest lines that are kept while the disk refuses writes: some hours of a grid that cannot change."""
+"""Bytes of the newest lines that are kept in memory while the disk refuses writes. They cover some hours of a grid
+that cannot change."""
 
 Line = Mapping[str, Any]
 
@@ -53,11 +54,11 @@ class Excerpt:
     lines: Sequence[Line] = ()
     """Lines with a readable ``time``, in the order in which they were written."""
     torn: int = 0
-    """Number of lines that do not parse, left by a crash or a full disk."""
+    """Number of lines that do not parse because a crash or a full disk cut them."""
     since: float | None = None
-    """Epoch seconds of the oldest line that is kept; None without lines."""
+    """Epoch seconds of the oldest line in the files; None if there are no lines."""
     unreadable: str = ""
-    """Reason why a file of the journal cannot be read; empty if all can."""
+    """Reason why a file of the journal cannot be read; empty if all files can be read."""
 
 
 class Journal:
@@ -68,12 +69,12 @@ class Journal:
         self._max_bytes = max_bytes
         self._keep = keep
         self._unwritten = b""
-        """Complete lines that the disk has refused."""
+        """Complete lines that the disk refused to store."""
 
     def append(self, entries: Iterable[Line]) -> None:
         """Add one line per entry, in one write, without fsync.
 
-        Raises StateUnwritable; the next call writes the lines again.
+        Raises StateUnwritable. The next call then writes these lines again.
         """
         text = "".join([_encode(entry) + "\n" for entry in entries])
         if not text:
@@ -90,7 +91,7 @@ class Journal:
     def _append(self) -> int:
         """Write at the end of the file and return its size.
 
-        First end a partial line that a crash or a full disk left.
+        If a crash or a full disk left a partial line there, end this line first.
         """
         descriptor = open_shared(self.path, os.O_RDWR | os.O_APPEND)
         try:
@@ -108,7 +109,7 @@ class Journal:
             os.close(descriptor)
 
     def _rotate(self) -> None:
-        """Rename the files, unless another writer has just done so: a second rotation would lose the oldest file."""
+        """Rename the files, unless another writer has just done so. A second rotation would lose the oldest file."""
         if not os.path.exists(self.path) or os.path.getsize(self.path) < self._max_bytes:
             return
         names = self._names()
@@ -125,10 +126,10 @@ class Journal:
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of these texts as JSON writes it; if asked, of the ``newest`` file alone.
+        """Return the lines that contain one of these texts in JSON form. With ``newest``, search only the newest file.
 
-        ``most``: the approximate number of newest lines of each file; a cycle is never cut. Raises no error: the result
-        says which file cannot be read.
+        ``most``: approximate number of lines to return from each file, the newest; a cycle is never cut. This method
+        raises no error: the result names a file that cannot be read.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -144,10 +145,10 @@ class Journal:
         return Excerpt(lines, torn, _find_oldest_time(contents), unreadable)
 
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
-        """Return the files' contents, the oldest first.
+        """Return the contents of the files, the oldest first.
 
-        A rotation meanwhile moves a file to a name that is read later, so no file is missed. A file that was read
-        already is recognized by its inode.
+        If the files are rotated meanwhile, a file moves to a name that is read later, so each file is read. Its inode
+        shows if a file was read already.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""
@@ -171,7 +172,8 @@ def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
 
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
-    """Yield the lines before ``whole`` that contain a needle, each once and in order. Other lines are not examined."""
+    """Yield each line before ``whole`` that contains a needle, once and in order. Lines without a needle are not
+    parsed."""
     ends: dict[int, int] = {}
     for needle in needles:
         place = content.find(needle, 0, whole)
@@ -184,14 +186,15 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Return the lines without those of the first moment, whose cycle may be cut; all lines if no others are left."""
+    """Return the lines without those of the first moment, because the first cycle may be cut. If this leaves no
+    line, return all."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 
 def _parse_lines(texts: Sequence[bytes]) -> list[Line]:
     """Return the lines that parse.
 
-    Parsed as one document they take half the time; a torn line needs a parse of each line.
+    To parse them as one document takes half the time. If a line is torn, each line is parsed on its own.
     """
     with suppress(ValueError, RecursionError):
         return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _add_time(one)) is not None]
@@ -205,7 +208,7 @@ def _parse_line(text: bytes) -> Line | None:
 
 
 def _add_time(line: Any) -> Line | None:
-    """Return the line with its time as ``at``; None for a line that no loop of ours writes."""
+    """Return the line with its time as ``at``; None if the line cannot be from a loop of ours."""
     with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
         line["at"] = parse_time(line)
         return line if isinstance(line.get("event", ""), str) else None

@@ -1,6 +1,8 @@
-"""Locks: flock on a file beside the data, opened once, never renamed, signed by its holder with a line of fixed width.
+"""Locks: flock on a file beside the data. The file is never renamed, and the holder signs it with a line of fixed
+width.
 
-A kill never leaves half of such a line (JSON). If the line does not parse, holder and generation are unknown.
+The line is JSON and is written at once, so a killed process does not leave half a line. If the line does not parse,
+holder and generation are unknown.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, w
 from provisioner.utc import format_utc
 
 LOCK_WAIT = 20.0
-"""Seconds that a script waits for a lock: far below HF's 300 s for a whole call."""
+"""Seconds that a script waits for a lock: much less than the 300 s that HF allows for a whole call."""
 
 RECORD_WIDTH = 256
 """Width in bytes of the line in a lock file. It is fixed, so that a short line leaves no tail of a longer one."""
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
-"""Seconds between tries: on NFS each try is a call to the server, and fifty writers may be waiting."""
+"""Longest pause in seconds between two tries. On NFS each try is a call to the server, and fifty writers may be
+waiting."""
 
 TURN_POLL = 0.002
-"""Seconds between tries of the process that has the turn. No other process tries meanwhile."""
+"""Seconds between the tries of the process that has the turn. Other processes do not try meanwhile."""
 
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
 LOST_LOCK = (
@@ -38,7 +41,7 @@ LOST_LOCK = (
 
 
 class LockFile:
-    """A lock file and, while the lock is held, the right to write the data beside it."""
+    """A lock file. While a process holds the lock, it has the right to write the data beside it."""
 
     def __init__(self, path: str, longest_poll: float = LONGEST_POLL) -> None:
         self.path = path
@@ -71,13 +74,13 @@ class LockFile:
         return True
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock within ``wait`` seconds (None: without limit).
+        """Take the lock within ``wait`` seconds; None means without limit.
 
-        Return False when time is up or ``stop()`` is true.
+        Return False when the time is up or ``stop()`` is true.
         """
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
-        while not stop():  # asked before each try, because a caller that was served meanwhile leaves the lock to others
+        while not stop():  # ask before each try: a caller that was served meanwhile needs no lock
             if self.try_acquire():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
@@ -88,7 +91,7 @@ class LockFile:
         return False
 
     def is_in_place(self) -> bool:
-        """Return True while the locked file is the file that others find under its name."""
+        """Return True while the locked file is the file that other processes find under its name."""
         if self._descriptor is None:
             return False
         with writing(self.path):
@@ -98,14 +101,14 @@ class LockFile:
                 return False
 
     def check_in_place(self) -> None:
-        """Raise StateUnwritable if the lock file was removed, because another writer may then hold a new one."""
+        """Raise StateUnwritable if the lock file was removed, because another writer may then hold a new lock file."""
         if not self.is_in_place():
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
 
     def is_signed(self) -> bool:
         """Return True if the file still contains our signature.
 
-        Raises StateUnwritable if the file cannot be read: NFS 4 reports a lost lock by that error.
+        Raises StateUnwritable if the file cannot be read. With this error, NFS 4 reports that the lock was lost.
         """
         return self.record() == self._signed
 
@@ -156,16 +159,15 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 
 
 class DataLock:
-    """The lock of a database, as a context manager: held from reading the data until the data is replaced.
+    """The lock of a database, as a context manager. A writer holds it from reading the data until the data is replaced.
 
-    A waiting process first takes the *turn*, a lock file of its own, and keeps the turn until it has the lock.
+    A waiting process first takes the *turn*, which is another lock file. It keeps the turn until it has the lock.
 
-    * Only one process tries for the lock, every ``TURN_POLL``. A process that takes the lock again and again cannot
-      starve the others, the loop's trim among them. ``tests/bench/bench_writers.py`` measures the effect of turns.
-    * A process that waited for the turn until its time was up still tries for the lock once. So a process that is
-      stopped while it has the turn blocks no other.
-    * The lock file keeps the last generation. It is written after the data is durable, so it is never ahead of the
-      data.
+    * Only the process with the turn tries for the lock, every ``TURN_POLL``. So a process that takes the lock again and
+      again cannot starve the others, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.
+    * A process whose time is up before it has the turn still tries for the lock once. So a process that is stopped
+      while it has the turn does not block the others.
+    * The lock file records the last generation after the data is durable, so the record is never ahead of the data.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -190,7 +192,7 @@ class DataLock:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lock if no process holds it or waits for it."""
+        """Take the lock if no process holds it or waits for it. Return False otherwise."""
         try:
             is_taken = self._turn.try_acquire() and self._file.try_acquire()
         finally:
@@ -198,7 +200,7 @@ class DataLock:
         return is_taken and self._sign_acquired()
 
     def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock before this object's time is up; return False after that or if ``stop()`` is true.
+        """Take the lock before this object's time is up. Return False if the time is up or ``stop()`` is true.
 
         The time began when the object was made.
         """
@@ -231,7 +233,7 @@ class DataLock:
     def release(self) -> None:
         """Record the generation and release the lock."""
         try:
-            # The data is durable already, and a lock file may be behind it, so an error here must not fail the write.
+            # The data is durable, and the record may be behind it, so an error here must not fail the write.
             with suppress(StateUnwritable):
                 if self._file.is_in_place() and self._file.is_signed():
                     self._file.sign({"generation": self.generation})
@@ -287,7 +289,7 @@ def is_gone(holder: Mapping[str, Any]) -> bool:
 
 
 def describe_holder(path: str, wait: float) -> str:
-    """Return the message for a lock that was not acquired: its holder and the operator's next step."""
+    """Return the message for a lock that another process holds: the holder and the operator's next step."""
     facts = read_record(path)
     start = f"{path}: another process held this lock for {wait:g} s; nothing was written. "
     host, pid = facts.get("host"), facts.get("pid")
@@ -313,7 +315,8 @@ def _format_life(host: str, pid: int, path: str) -> str:
 
 
 def stopped_message(holder: Mapping[str, Any]) -> str:
-    """Return the operator's next step if the lock's holder is a stopped process of this host; else empty."""
+    """Return the operator's next step if the lock's holder is a stopped process of this host; an empty text
+    otherwise."""
     pid = holder.get("pid")
     if holder.get("host") != os.uname().nodename[:64] or type(pid) is not int:
         return ""

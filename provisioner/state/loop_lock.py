@@ -1,4 +1,4 @@
-"""``loop.lock``: one loop per state directory, and the loop's *epoch*."""
+"""``loop.lock``: allows one loop per state directory, and records the loop's *epoch*."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ STANDBY_POLL = 0.5
 
 
 class LoopLock(LockFile):
-    """The lock whose holder is the loop; other loops stand by. The lock file contains the holder's *epoch*.
+    """The lock that the active loop holds while other loops stand by. The lock file contains the holder's *epoch*.
 
-    The epoch is read again by name before every write and batch. A loop stops if the file contains another epoch than
-    its own, because it has been succeeded.
+    Before each write and batch, the loop opens the file by its name and reads the epoch again. If it is not its own
+    epoch, a newer loop has taken over and this loop stops.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, STANDBY_POLL)
 
     def keep(self) -> bool:
-        """Lock the file again, in case a server has forgotten the lock; return False if another process has it by now.
+        """Lock the file again, because a server may have forgotten the lock. Return False if another process now has
+        the lock.
 
-        A kernel that has lost a lock on NFS does not report the loss to the holder. Only a new request for the lock
-        shows it.
+        A kernel that has lost a lock on NFS does not report the loss. Only a new request for the lock shows it.
         """
         assert self._descriptor is not None
         with writing(self.path, "locked"):
             return self._flock(self._descriptor)
 
     def is_held(self) -> bool:
-        """Return True if some process is the loop now, as far as locks reach; False if the file is missing.
+        """Return True if some process is the loop now, as far as locks show; False if the file is missing.
 
-        Makes no file.
+        This method creates no file.
         """
         try:
             descriptor = open_own(self.path, os.O_RDONLY)
@@ -97,13 +97,14 @@ class LoopLock(LockFile):
         return bool(holder.get("waits_until")) or not is_gone(holder)
 
     def stopped(self) -> str:
-        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
+        otherwise."""
         return stopped_message(self.holder())
 
     def epoch(self) -> int:
         """Return the epoch on disk; 0 in a new file.
 
-        Raises StateMissing or StateUnreadable; then no process may go on as the loop.
+        Raises StateMissing or StateUnreadable. In both cases the process must not go on as the loop.
         """
         advice = "Stop all loops of this directory, then start one: it signs the file again."
         content = read_whole(self.path, advice)
@@ -128,7 +129,7 @@ class LoopLock(LockFile):
         self._sign_epoch(whole_number(self.record(), "epoch"), {})
 
     def sign_off(self) -> None:
-        """Record that no call of this loop is under way, so that a successor need not wait. Needs the lock."""
+        """Record that no call of this loop is under way, so that the next loop does not wait. Needs the lock."""
         self.check_in_place()
         self._sign_epoch(whole_number(self.record(), "epoch"), {"ended": True})
 

@@ -1,7 +1,7 @@
-"""Files that carry only a name and a modification time.
+"""Marker files: files of which only the name and the modification time matter.
 
-They are the loop's heartbeat, and marks of the content of HF's files that scripts and loop have read. Modification
-times are by one clock, the file system's, and are only compared with each other (law: time is an argument).
+They are the loop's heartbeat, and marks that show which content of HF's files the scripts and the loop have read. The
+file system's clock gives all modification times, and they are compared only with each other (law: time is an argument).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ DIRECTORY_MODE = 0o770
 
 
 def touch(path: str, content: bytes = b"") -> int:
-    """Set the file's modification time to the file system's now, and return it in ns. Creates the file. Raises OSError.
+    """Set the file's modification time to the present by the file system's clock, and return it in ns. Create a missing
+    file. Raises OSError.
 
-    If there is content, writing it sets the time.
+    If there is content, the write of the content sets the time.
     """
     descriptor = open_shared(path, os.O_WRONLY)
     try:
@@ -36,7 +37,8 @@ def touch(path: str, content: bytes = b"") -> int:
 
 
 def probe_time(path: str, content: bytes = b"") -> int:
-    """Return the file system's now in ns, by a file that exists only meanwhile. Raises OSError."""
+    """Return the present time by the file system's clock in ns, from a file that is made and removed again. Raises
+    OSError."""
     try:
         return touch(path, content)
     finally:
@@ -45,7 +47,7 @@ def probe_time(path: str, content: bytes = b"") -> int:
 
 
 def touch_within(path: str) -> int:
-    """Touch a file in a directory of markers, and make the directory if it is missing. Raises StateError."""
+    """Touch a file in a directory of markers. Make the directory if it is missing. Raises StateError."""
     with writing(path):
         try:
             return touch(path)
@@ -76,10 +78,11 @@ def names_in(path: str) -> list[str]:
 
 
 SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which the loop counts as down: room for four heartbeats of ``interval_seconds``."""
+"""Seconds without a heartbeat after which the loop counts as down. It is long enough for four heartbeats of
+``interval_seconds``."""
 
 UNSEEN = "cannot be seen: "
-"""Beginning of a pool's status text while no observation of the pool is complete; the reason follows."""
+"""Beginning of a pool's status text if no observation of the pool is complete. The reason follows."""
 
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
@@ -95,7 +98,7 @@ START = (
 
 
 class LifeSigns(NamedTuple):
-    """The loop's signs of life, by the file system's clock alone (law: time is an argument)."""
+    """The loop's signs of life. Their times come from the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = {}
     """The last holder of the loop's lock, as returned by ``LoopLock.holder``."""
@@ -141,7 +144,7 @@ class LifeSigns(NamedTuple):
 
 
 class Heartbeat:
-    """``heartbeat``: touched by the loop at the end of each cycle."""
+    """``heartbeat``: the loop touches this file at the end of each cycle."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -154,23 +157,25 @@ class Heartbeat:
     def silent_seconds_until(self, reference_ns: int) -> float | None:
         """Return the seconds from the last heartbeat to the time stamp of another file that was just touched.
 
-        None without any heartbeat, or if the time is unknown (ESTALE on NFS), because a hint must not fail a call that
-        has recorded its request.
+        Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). The heartbeat is only a hint,
+        so an error here must not fail a call that has recorded its request.
         """
         last = self.last_beat()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
 
     def silent_now(self) -> float | None:
-        """Return the seconds since the last heartbeat, by the file system's clock; None without one, or if unknown."""
+        """Return the seconds since the last heartbeat by the file system's clock; None if there is no heartbeat or
+        its age is unknown."""
         try:
             return self.silent_seconds_until(probe_time(f"{self.path}.{os.getpid()}"))
         except OSError:
             return None
 
     def last_beat(self) -> float | None:
-        """Return the time of the last heartbeat, by the file system's clock; None without a heartbeat, or if unknown.
+        """Return the time of the last heartbeat by the file system's clock; None if there is no heartbeat or its time
+        is unknown.
 
-        Shown to operators, never compared.
+        The time is shown to operators and never compared.
         """
         try:
             return os.lstat(self.path).st_mtime
@@ -178,7 +183,8 @@ class Heartbeat:
             return None
 
     def age_against(self, path: str) -> float | None:
-        """Return the seconds from the last heartbeat to the other file's modification; None if a time is unknown."""
+        """Return the seconds from the last heartbeat to the modification of the other file; None if a time is
+        unknown."""
         try:
             return self.silent_seconds_until(os.lstat(path).st_mtime_ns)
         except OSError:
@@ -188,28 +194,28 @@ class Heartbeat:
 Side = Literal["scripts", "loop"]
 SIDES: tuple[Side, ...] = ("scripts", "loop")
 KEPT = 3
-"""Number of contents per side whose marks are kept. Earlier contents show which side has changed."""
+"""Number of contents for which each side keeps marks. Earlier contents show which side has changed."""
 MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """Digests of the files that one side has read, and the last read in ns by the file system's clock."""
+    """Digests of the files that one side has read, and the time of its last read in ns by the file system's clock."""
 
     at: int
     digests: Digests
 
 
 class Difference(NamedTuple):
-    """A file of HF whose content differs between the scripts and the loop."""
+    """A file of HF of which scripts and loop have different contents."""
 
     file: str
     """``config`` or ``templates``."""
     newer: Side | None
-    """Side whose content the other side has not read yet; None if unknown."""
+    """The side with the newer content, which the other side has not read yet; None if unknown."""
 
 
 class ConfigMarks:
-    """The marks of one state directory: one file for each content that a side has read."""
+    """The marks in one state directory. There is a file for each content that a side has read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -230,7 +236,7 @@ class ConfigMarks:
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop has this content in force: mark a new content, and remove the marks of old ones.
+        """Record that the loop now uses this content. Mark a new content, and remove the marks of old contents.
 
         Raises StateError.
         """
@@ -244,10 +250,10 @@ class ConfigMarks:
 
 
 def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
-    """Return the files whose content differs between the two sides. Pure.
+    """Return the files of which the two sides have different contents. The function is pure.
 
-    Only a read of the scripts after the loop's last read proves a difference. HF calls the scripts seldom, and a read
-    before a change does not show what they would read now.
+    A difference is proven only by a read of the scripts that is later than the loop's last read. HF calls the scripts
+    seldom, and an earlier read does not show what they would read now.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

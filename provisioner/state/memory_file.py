@@ -17,20 +17,21 @@ from provisioner.state.record_format import Decode, Document, RecordError, Table
 from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12
-"""Distance between the generations of memory.json before and after a loss: more than any loop writes.
+"""Distance between the generations of memory.json before and after a loss. It is larger than the number of writes of
+any loop.
 
-So the number of losses stays known as long as the file or its lock file exists.
+So the generation shows the number of losses, as long as the file or its lock file exists.
 """
 
 MEMORY_TABLES = ("memory", "requests", "returns", "windows", "usage")
-"""Fields of Memory that are tables of their own.
+"""Fields of Memory that have a table of their own.
 
-The other fields form the one document of the first table, together with the fields of ``usage`` except its days.
+The first table has one document with all other fields, and with the fields of ``usage`` except its days.
 """
 
 
 def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
-    """Return values with their documents. A value that is the same object as before keeps its document."""
+    """Return the values with their documents. A value that is the same object as before keeps its document."""
     return {
         key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
         for key, value in now.items()
@@ -38,9 +39,9 @@ def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], r
 
 
 class MemoryCodec:
-    """Encoder of memory as tables, and decoder.
+    """Encoder and decoder between memory and tables.
 
-    It keeps the last encoding, so that only changed records are encoded again.
+    It keeps the last encoding, so that it encodes only changed records again.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class MemoryCodec:
 
 
 class MemoryStore(StateFile):
-    """``memory.json``: the records that the loop must not lose. The loop alone writes it; scripts never read it."""
+    """``memory.json``: the records that the loop must not lose. Only the loop writes it. Scripts never read it."""
 
     kind = "memory"
     tables = MEMORY_TABLES
@@ -102,9 +103,10 @@ class MemoryStore(StateFile):
             raise self._unreadable(str(error)) from error
 
     def write(self, memory: Memory) -> None:
-        """Replace memory durably. A record that is the same object as at the last write is not encoded again.
+        """Replace memory durably. A record that is the same object as in the last write is not encoded again.
 
-        Raises StateUnwritable. Raises StateUnreadable or StateTooNew if such a file exists and was not set aside.
+        Raises StateUnwritable. Raises StateUnreadable or StateTooNew if there is an unusable file that was not set
+        aside.
         """
         with DataLock(self.lock_path) as lock:
             if self._generation is None:
@@ -115,7 +117,8 @@ class MemoryStore(StateFile):
             self._generation = generation
 
     def _missing(self) -> StateMissing:
-        """Return the error for a missing memory.json: before the first loop the file is not lost, but not made yet."""
+        """Return the error for a missing memory.json. Before the first loop, the message says that the file was not
+        made yet."""
         if self.existed() or was_written(os.path.join(os.path.dirname(self.path), "status.json")):
             return super()._missing()
         return StateMissing(
@@ -123,9 +126,9 @@ class MemoryStore(StateFile):
         )
 
     def begin_life(self) -> int:
-        """Start a new range of generations, because memory is made again; return how often that has happened.
+        """Begin a new range of generations because memory is made again. Return how often memory was made again.
 
-        Raises StateUnreadable or StateTooNew if such a file exists.
+        Raises StateUnreadable or StateTooNew if there is an unusable file.
         """
         written = max(self.known_generation(), generation_of(self.load()) if self.exists() else 0)
         life = written // LIFE + 1

@@ -1,9 +1,11 @@
-"""Traces of HF's calls: polled requests, terminal answers that HF was given, its hosts, the maxNumbers it was shown.
+"""Records of HF's calls: polled requests, reported terminal answers, HF's hosts, and the maxNumbers that were shown to
+HF.
 
-* ``seen/<id>.answer-<n>`` is an entry that settles an id's terminal answer. Each entry is written whole under another
-  name, linked into the next free place, and never changed. The last entry counts (law: a terminal answer stays).
-* A script settles the answer that it is about to print. From then on every call prints those bytes.
-* The loop settles the answer that will replace one that it has published, before it acts on it.
+* ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of an id. A process writes the whole entry under
+  another name, then links it into the next free place. Entries never change. The last entry counts (law: a terminal
+  answer stays).
+* A script settles the answer that it is about to print. From then on every call prints these bytes.
+* Before the loop acts on a revised answer, it settles this answer, which replaces the published one.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from provisioner.state.errors import StateError, StateStale, StateUnreadable, mi
 from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
-"""Pattern of a file name in ``seen/``: no such name leads out of the directory."""
+"""Pattern of a file name in ``seen/``. A name that matches cannot lead out of the directory."""
 
 
 def is_id(name: str) -> bool:
     """Return True if ``name`` may be the name of a file in ``seen/``."""
-    return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use, because not every script needs it
+    return re.fullmatch(ID_PATTERN, name) is not None  # compiled here, because not every script needs it
 
 
 def check_id(name: str) -> None:
-    """Raise StateError if ``name`` must not be the name of a file in ``seen/``."""
+    """Raise StateError unless ``name`` may be the name of a file in ``seen/``."""
     if not re.fullmatch(ID_PATTERN, name):
         raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
 
 
 class Seen:
-    """``seen/<request id>``: touched by a script at each poll of that request, before the script reads the answer."""
+    """``seen/<request id>``: a script touches this file at each poll of the request, before it reads the answer."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,7 +46,7 @@ class Seen:
     def touch(self, request: str) -> int:
         """Record a poll and return its time in ns.
 
-        Raises StateError for an id that is not valid, and StateUnwritable.
+        Raises StateError for an invalid id, and StateUnwritable.
         """
         check_id(request)
         return touch_within(os.path.join(self.path, request))
@@ -53,7 +55,7 @@ class Seen:
         """Return the time of each request's last poll, in ns by the file system's clock."""
         marks = {}
         for name in filter(is_id, names_in(self.path)):
-            if (facts := stat_file(os.path.join(self.path, name))) is not None:  # it may be removed meanwhile
+            if (facts := stat_file(os.path.join(self.path, name))) is not None:  # the file may be removed meanwhile
                 marks[name] = facts.st_mtime_ns
         return marks
 
@@ -61,7 +63,7 @@ class Seen:
 class Inventory:
     """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests.
 
-    The last list replaces the one before.
+    Each list replaces the one before.
     """
 
     advice = "HF's next getReturnRequests writes it again."
@@ -74,9 +76,10 @@ class Inventory:
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the list, also if it cannot be read. If the new list shares no host with it, add to it instead.
+        """Replace the list, even if the present one is unreadable. If both lists have no host in common, add the new
+        hosts instead.
 
-        Such a list is a further part of a long list. HF's parts come faster than the loop reads them. Raises
+        Such a list is another part of a long list, because HF sends the parts faster than the loop reads them. Raises
         StateUnwritable.
         """
         content = _document(names)
@@ -94,7 +97,7 @@ class Inventory:
 
         Raises StateUnreadable.
         """
-        facts = stat_file(self.path)  # before the content, so that a later write is noticed by its own time
+        facts = stat_file(self.path)  # before the content, so that a later write shows by its own time
         content = facts and read_if_present(self.path, self.advice)
         return (tuple(self._names(content)), facts.st_mtime_ns) if facts and content is not None else None
 
@@ -119,9 +122,9 @@ def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
 
 
 class ShownMaxNumbers:
-    """``announced.json``: the highest maxNumber of each template that HF was shown.
+    """``announced.json``: the highest maxNumber that was shown to HF for each template.
 
-    HF hangs if it is shown a lower maxNumber while it runs (docs/hostfactory.md: maxNumber never sinks).
+    If HF is shown a lower maxNumber while it runs, it hangs (docs/hostfactory.md: maxNumber never sinks).
     """
 
     def __init__(self, path: str) -> None:
@@ -141,10 +144,10 @@ class ShownMaxNumbers:
 
 
 REPORTED, CLAIMED, ASSUMED = b"reported", b"claimed", b"assumed"
-"""First line of an entry: its kind.
+"""Kind of an entry, which is its first line.
 
 A script that prints the answer writes REPORTED. The loop writes CLAIMED, and may claim another answer until a script
-reports it. A recovery writes ASSUMED: HF counts as having the answer, in words that are unknown.
+reports one. A recovery writes ASSUMED: HF is assumed to have the answer, but its words are unknown.
 """
 
 ENTRY = rf"({ID_PATTERN})\.answer-[0-9]+"
@@ -168,19 +171,18 @@ class ReportedAnswers:
         self._listed: frozenset[str] = frozenset()
         """Names in the directory when ``ids`` was last called."""
         self._kinds: dict[str, bytes] = {}
-        """Kinds of the entries that ``ids`` has read, by name. An entry's kind never changes."""
+        """Kinds of the entries that ``ids`` has read, by entry name. The kind of an entry never changes."""
 
     def settled(self, id_: str) -> Answer | None:
         """Return the terminal answer that every call prints from now on; None while the answer may still change.
 
-        Raises StateUnreadable. Raises StateError for an id that is not valid, as every method here does that takes an
-        id.
+        Raises StateUnreadable. Like each method here that takes an id, it raises StateError if the id is invalid.
         """
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Settle the answer that is about to be printed; return it, or the answer that was settled before.
+        """Settle the answer that the caller is about to print. Return it, or the answer that was settled before.
 
         Durable on return. Raises StateUnreadable, StateUnwritable or StateStale.
         """
@@ -193,9 +195,9 @@ class ReportedAnswers:
         raise AssertionError("unreachable: the tries end with an error")
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published answer; return False if HF was given an answer or may have been.
+        """Settle the answer that replaces a published answer. Return False if HF has got an answer or may have got one.
 
-        Durable on return. Raises as ``tell``.
+        Durable on return. Raises as ``settle_reported``.
         """
         for last in self._tries(id_):
             if last is not None and (last.kind != CLAIMED or last.text == text):
@@ -207,13 +209,13 @@ class ReportedAnswers:
     def assume_reported(self, id_: str) -> None:
         """Assume that HF has the answer.
 
-        HF may have had the machines for long, and will not ask again. Raises as ``tell``.
+        HF may have had the machines for a long time and will not ask again. Raises as ``settle_reported``.
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")
 
     def ids(self) -> frozenset[str]:
-        """Return the ids whose answer HF was given, or is assumed to have. Raises StateUnreadable."""
+        """Return the ids whose answer was reported to HF, or is assumed to be. Raises StateUnreadable."""
         listed = frozenset(names_in(self.path))
         if listed != self._listed:
             entries = filter(_id_of, listed)
@@ -228,19 +230,20 @@ class ReportedAnswers:
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove poll markers and entries of ids that left the files, and the files aside of killed writers.
+        """Remove poll markers and entries of ids that have left the files, and files aside whose writers were killed.
 
         Raises StateUnwritable or StateUnreadable.
         """
         removed_ids = frozenset(ids)
-        # The last entry is removed first, so that an interrupted removal leaves the entries of an earlier moment.
+        # Remove the last entry first, so that an interruption leaves the entries of an earlier moment.
         for name in sorted(
             (name for name in names_in(self.path) if name.partition(".")[0] in removed_ids), reverse=True
         ):
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry, read again each time, as another host's entry may show only after a moment (NFS)."""
+        """Yield the last entry again and again, read each time, because an entry of another host may appear late on
+        NFS."""
         for _ in tries():
             yield self._last(id_)
         raise StateStale(
@@ -264,7 +267,7 @@ class ReportedAnswers:
         return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
 
     def _add(self, id_: str, last: Entry | None, kind: bytes, text: str) -> bool:
-        """Make the next entry; return False if another process made it first."""
+        """Make the next entry. Return False if another process has made it first."""
         path = self._path(id_, last.position + 1 if last else 0)
         content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
         make_shared_directory(self.path)

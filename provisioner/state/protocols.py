@@ -1,6 +1,7 @@
-"""Interfaces of the state, however it is kept: one for scripts, one for loop and operators. For type checkers alone.
+"""Interfaces of the state, however it is kept: one for scripts, and one for loop and operators. Only type checkers use
+them.
 
-Any method may raise StateError. Its message says what is wrong and gives the next step, and the call may be made again.
+Any method may raise StateError. Its message names the problem and the next step. The call may then be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from provisioner.state.marker_files import Difference, LifeSigns
 
 
 class ScriptState(Protocol):
-    """The state as HF's scripts use it: they record, leave markers and read what the loop has published.
+    """The state as HF's scripts use it. They record requests, leave markers, and read what the loop has published.
 
     No method waits for the loop, and each takes milliseconds (law: scripts answer from files).
     """
@@ -27,7 +28,7 @@ class ScriptState(Protocol):
     ) -> Recorded:
         """Record durably that HF asks for ``count`` machines (law: intent first).
 
-        The first record makes the store for ``provisioner``, HF's instance. Another instance's store is refused.
+        The first record makes the store for ``provisioner``, HF's instance. A store of another instance is refused.
         """
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
@@ -36,35 +37,35 @@ class ScriptState(Protocol):
     def poll(self, ids: Iterable[str]) -> Polled:
         """Mark each known id as polled, then return its answer.
 
-        An answer that has ended is settled durably, so that every later call gets the same (law: a terminal answer
+        A terminal answer is settled durably, so that every later call gets the same answer (law: a terminal answer
         stays).
         """
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return these machines' losses, without returned machines; empty before the loop has published any."""
+        """Return the losses of those machines that HF has not returned; empty before the loop has published losses."""
 
     def available(self) -> Mapping[str, int]:
-        """Return how many more machines the caps allow each template, as far as the loop has published it."""
+        """Return how many further machines the caps allow for each template, as the loop last published it."""
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists. Only a hint for the loop."""
+        """Record the hosts that HF lists. The record is only a hint for the loop."""
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers by template id that HF is shown.
+        """Record the maxNumbers by template id that the caller shows to HF.
 
-        A higher number that HF was shown before replaces a lower one. Returns the maxNumbers to show, and the place
-        where an operator finds the record.
+        If HF was shown a higher number before, this number stays. Return the maxNumbers to show, and the place where an
+        operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
-        """Record that the scripts have read HF's two files with this content. Only a hint for operators."""
+        """Record which content of HF's two files the scripts have read. The record is only a hint for operators."""
 
 
 class Part(Protocol):
     """A part of the state that is written as a whole: intent, memory, published answers."""
 
     def exists(self) -> bool:
-        """Return True if the part exists, readable or not."""
+        """Return True if the part exists, even if it is unreadable."""
 
     def existed(self) -> bool:
         """Return True if the part exists or once existed."""
@@ -72,11 +73,12 @@ class Part(Protocol):
     def signature(self) -> object:
         """Return a value that changes with the part; None while the part is missing.
 
-        Cheap: it is read ten times a second.
+        It must be cheap, because it is read ten times a second.
         """
 
     def condition(self) -> Condition:
-        """Return the part's condition; errors.py says what follows from each condition. Reads all of the part."""
+        """Return the part's condition. ``Condition`` says what follows from each condition. This reads all of the
+        part."""
 
 
 class IntentPart(Part, Protocol):
@@ -85,17 +87,18 @@ class IntentPart(Part, Protocol):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        That generation is higher than intent's own if an old copy was put back.
+        If an old copy was put back, this generation is higher than that of intent.
         """
 
     def note_newest(self, generation: int) -> None:
         """Record ``generation``, so that writers refuse an older intent from now on."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and returns, known or not; return the seconds waited for other writers."""
+        """Remove requests and returns, whether they are known or not. Return the seconds spent waiting for other
+        writers."""
 
     def read(self) -> Intent:
-        """Return all of intent, also from an old copy."""
+        """Return all of intent, even if it is an old copy."""
 
 
 class MemoryPart(Part, Protocol):
@@ -108,7 +111,7 @@ class MemoryPart(Part, Protocol):
         """Replace memory, durably on return (law: recorded before acted)."""
 
     def begin_life(self) -> int:
-        """Start a new range of generations, because memory is made again; return how often that has happened."""
+        """Begin a new range of generations because memory is made again. Return how often memory was made again."""
 
 
 class AnswersPart(Part, Protocol):
@@ -121,14 +124,14 @@ class AnswersPart(Part, Protocol):
         """Return every published loss."""
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publish answers, lost hosts and the number that the caps allow each template, all at once."""
+        """Publish answers, lost hosts, and how many further machines the caps allow for each template, all at once."""
 
 
 class TerminalAnswers(Protocol):
-    """The terminal answers that HF was given (law: a terminal answer stays)."""
+    """The terminal answers that were reported to HF (law: a terminal answer stays)."""
 
     def ids(self) -> frozenset[str]:
-        """Return the requests whose answer HF was given, or is assumed to have."""
+        """Return the requests whose answer was reported to HF, or is assumed to be."""
 
     def answers(self) -> dict[str, Answer]:
         """Return every settled answer."""
@@ -137,18 +140,18 @@ class TerminalAnswers(Protocol):
         """Return the settled answer; None while the answer may still change."""
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published one; return False if HF was given an answer or may have been."""
+        """Settle the answer that replaces a published one. Return False if HF has got an answer or may have got one."""
 
 
 class LoopTurn(Protocol):
-    """The right to be the loop: one loop at a time (law: one writer per file, one loop)."""
+    """The right to be the loop. One process at a time has it (law: one writer per file, one loop)."""
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
-        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``); return False if another is the
-        loop."""
+        """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
+        process stays the loop."""
 
     def keep(self) -> bool:
-        """Remain the loop; return False if another process took over. Raises StateError if that is unknown."""
+        """Remain the loop. Return False if another process has taken over. Raises StateError if this is unknown."""
 
     def holder(self) -> Mapping[str, object]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
@@ -157,13 +160,14 @@ class LoopTurn(Protocol):
         """
 
     def stopped(self) -> str:
-        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; else empty."""
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
+        otherwise."""
 
     def has_calls(self) -> bool:
         """Return True if calls of the last holder, or of the loop for which it waited, may be under way."""
 
     def epoch(self) -> int:
-        """Return the current epoch; a loop with another epoch has been succeeded."""
+        """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
         """Sign with a new epoch, not below ``at_least``; durable on return. ``wait_seconds``: until the first act."""
@@ -178,11 +182,11 @@ class LoopTurn(Protocol):
         """Let the next loop take over. Safe to call twice."""
 
     def is_held(self) -> bool:
-        """Return True if some process is the loop now, as far as that can be known."""
+        """Return True if some process is the loop now, as far as this can be known."""
 
 
 class State(Protocol):
-    """The state as loop, telemetry and commands use it: the loop writes and trims, others read."""
+    """The state as loop, telemetry and commands use it. The loop writes and trims; the others read."""
 
     @property
     def path(self) -> str:
@@ -203,32 +207,32 @@ class State(Protocol):
         """Return a value that changes with the operators' holds, like the signature of a ``Part``."""
 
     def read_holds(self) -> Holds:
-        """Return all holds; empty before the first was set."""
+        """Return all holds; empty before the first hold was set."""
 
     def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably by the result of ``change``; return the holds before and after.
 
-        ``anew``: also if the holds before are unknown.
+        ``anew``: do this even if the holds before are unknown.
         """
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Add a line to the history for each entry. No decision depends on the history."""
+        """Add a line to the history for each entry. Decisions never depend on the history."""
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of the texts; if asked, only those of the ``newest`` part, and about
-        ``most``."""
+        """Return the lines that contain one of the texts. With ``newest``, return only lines of the newest part.
+        ``most``: the approximate number of lines."""
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
         """Replace the status of loop and pools that operators read."""
 
     def read_pool_status(self) -> dict[str, Any]:
-        """Return the sections by name; empty before a loop ran."""
+        """Return the sections of the pool status by name; empty before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop has this content of HF's two files in force."""
+        """Record that the loop now uses this content of HF's two files."""
 
     def config_differences(self) -> list[Difference]:
-        """Return the files of HF whose content differs between scripts and loop."""
+        """Return the files of HF of which scripts and loop have different contents."""
 
     def beat(self) -> None:
         """Record that the loop is alive."""
@@ -237,19 +241,20 @@ class State(Protocol):
         """Return the loop's signs of life, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
-        """Return a number by request that differs after each poll of HF; numbers grow with time."""
+        """Return a number for each request that grows with each poll of HF."""
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts that HF listed, and a number that differs after each list; None before HF's first list."""
+        """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first
+        list."""
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Forget polls and terminal answers of requests that left the state."""
+        """Remove polls and terminal answers of requests that have left the state."""
 
     def seconds_since_intent(self) -> float:
         """Return the seconds from intent's last write to the loop's last sign of life; 0 if that is unknown."""
 
     def recovery_asked(self) -> bool:
-        """Return True if an operator asked to release the brake."""
+        """Return True if an operator has asked the loop to release the brake."""
 
     def recovery_done(self) -> None:
         """Record durably that the brake is released."""

@@ -1,9 +1,9 @@
-"""Encoding of the model's types as documents, and back: pure functions. The scripts do not import this module.
+"""Encoding of the model's types as documents, and decoding. The functions are pure. Scripts do not import this module.
 
-* The rules are made from the model's own type hints. A field that is added there with a default is stored at once, and
-  older files stay readable.
-* Fields that have their default are left out. Frequent types (slots) are stored as rows, so a new field of theirs comes
-  after all others.
+* The rules follow from the model's type hints. A new field with a default is stored without further code, and older
+  files stay readable.
+* A field with its default value is left out. Frequent types (slots) are stored as rows, so a new field of such a type
+  must come after its other fields.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
 ROWS = (Slot, Observed, Life, Deletion, Tries, Fingerprint, Failure, Notice)
-"""Types that are stored as lists without field names or trailing defaults: a write may contain ten thousand of them."""
+"""Types that are stored as lists, without field names and trailing defaults, because a write may contain ten
+thousand of them."""
 
 MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))
-"""Fields that state a number of slots to make. More machines than ``SLOT_BLOCK`` would end the loop."""
+"""Fields with a number of slots to make. A number above ``SLOT_BLOCK`` is refused, because the loop could not handle
+it."""
 
 LARGEST_WHOLE = 2**53
-"""Limit of the whole numbers that we store. JSON's readers disagree on larger numbers."""
+"""Largest whole number that is stored. Readers of JSON treat larger numbers differently."""
 
 LONGEST_TEXT = 65_536
-"""Maximum number of characters of a text that we store: a cloud's message is cut to some hundred."""
+"""Maximum number of characters in a text that is stored. A cloud's message is cut to some hundred."""
 
 SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
-"""Types that are the same in JSON, each with the Python types that JSON's readers return for it."""
+"""Types that JSON has too, each with the Python types that a JSON reader returns for it."""
 
 PLAIN = frozenset((*SCALARS, NoneType))
 
@@ -64,7 +66,7 @@ class RecordError(ValueError):
 
 @cache
 def _defaults(kind: type[Any]) -> Mapping[str, Any]:
-    """Return the fields of a dataclass or a named tuple with their defaults; MISSING for a field without default."""
+    """Return the fields of a dataclass or a named tuple with their defaults; MISSING for a field without a default."""
     if not is_dataclass(kind):
         return {name: kind._field_defaults.get(name, MISSING) for name in kind._fields}
     return {
@@ -74,7 +76,7 @@ def _defaults(kind: type[Any]) -> Mapping[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Return a value as JSON types. Raises TypeError for a type that has no rule."""
+    """Return a value in JSON types. Raises TypeError for a type without a rule."""
     kind: Any = type(value)
     if kind in PLAIN or isinstance(value, Enum):
         return value
@@ -109,13 +111,14 @@ def _format_key(key: Any) -> str:
 
 
 def decode(hint: Any, value: Any) -> Any:
-    """Return the value of that type. Raises RecordError, and TypeError for a hint that has no rule."""
+    """Return the value of type ``hint`` from its JSON form. Raises RecordError; raises TypeError for a type without
+    a rule."""
     return _rule(hint)(value)
 
 
 @cache
 def _rule(hint: Any) -> Decode:
-    """Return the decoding rule of a type, made from its type hints."""
+    """Return the rule that decodes a type, derived from its type hints."""
     origin, parts = get_origin(hint), get_args(hint)
     if NoneType in parts:
         (inner,) = (_rule(part) for part in parts if part is not NoneType)
@@ -239,7 +242,7 @@ def _parse_key(key: str) -> Any:
 # --- intent -----------------------------------------------------------------------------------------------------------
 
 INTENT_TABLES: Mapping[str, type] = {"requests": Request, "returns": ReturnRequest}
-"""Type of the documents of each table. A document's key is its id."""
+"""Type of the documents in each table. The key of a document is its id."""
 
 
 def decode_intent(tables: Tables) -> Intent:

@@ -1,11 +1,11 @@
-"""Restore of a dump into a state directory, so that the next loop begins as with an old copy.
+"""Restore of a dump into a state directory. The next loop then starts as it does with an old copy.
 
-If it is interrupted, scripts and loop refuse the directory or act carefully, and the restore can be run again. Each
-step is durable, in this order:
+After an interruption, scripts and loop refuse the directory or act carefully, and the restore can be run again. Each
+step is durable. Their order:
 
 * The present files are copied.
-* Memory becomes an old copy, which the loop makes again, with the brake latched.
-* The terminal answers that HF was given are put back.
+* Memory becomes an old copy, so the loop rebuilds it and latches the brake.
+* The terminal answers that were reported to HF are put back.
 * Intent comes last.
 """
 
@@ -50,18 +50,18 @@ class Restored:
     requests: int
     returns: int
     reported: int
-    """Number of entries of terminal answers that the directory lacked."""
+    """Number of entries of terminal answers that the directory did not have."""
     kept: str
     """Directory with the files from before the restore; empty if there were none."""
     left_out: tuple[str, ...]
-    """Files of the dump that were damaged when the dump was taken. They are made again without it."""
+    """Files of the dump that were damaged when the dump was taken. The loop makes them again."""
 
 
 def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
     """Restore the dump. ``replaces``: present files may be moved aside. Present terminal answers always stay.
 
-    Raises StateExists if there are files that may not be moved, LockTimeout while a loop or a script works on the
-    directory, StateError.
+    Raises StateExists if present files must not be moved, LockTimeout while a loop or a script works on the directory,
+    and other errors of the class StateError.
     """
     if dump.manifest.instance != instance:
         raise StateError(
@@ -98,7 +98,7 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The databases of a dump, without records that must not come back."""
+    """The databases of a dump, without the records that must not come back."""
 
     intent: Tables
     memory: Tables | None
@@ -110,7 +110,7 @@ class _Saved:
     @classmethod
     def from_dump(cls, dump: Dump) -> _Saved:
         intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
-        status, announced = _status(dump), _announced(dump)  # both are made again if they are damaged
+        status, announced = _status(dump), _announced(dump)  # if damaged, both are made again
         remade = {"status.json": status, ANNOUNCED_FILE: announced}
         left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
@@ -121,13 +121,13 @@ class _Saved:
                 MemoryCodec().decode(memory)
         except RecordError as error:
             raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
-        for name in ("requests", "returns"):  # trimmed records are left out, because their answers may be gone
+        for name in ("requests", "returns"):  # leave out trimmed records, whose answers may be gone
             records = (memory or {}).get(name, {})
             intent[name] = {
                 id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("is_trimmed")
             }
         if status is not None:
-            # HF may have got newer answers of running requests. Without an answer, HF is assumed to know all that runs.
+            # HF may have got newer answers to running requests. Without an answer, all that runs counts as known to HF.
             answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
         return cls(intent, memory, status, holds, announced, left_out)
@@ -148,7 +148,7 @@ def _announced(dump: Dump) -> dict[str, int] | None:
 
 
 def _find_present(state: StateDir) -> Iterator[str]:
-    """Yield the files that will be replaced, if they exist. Raises StateError for a link or a directory."""
+    """Yield the existing files that will be replaced. Raises StateError for a link or a directory."""
     for name in (*DATABASES, ANNOUNCED_FILE):
         path = os.path.join(state.path, name)
         if (facts := stat_file(path)) is not None:
@@ -158,7 +158,7 @@ def _find_present(state: StateDir) -> Iterator[str]:
 
 
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
-    """Copy the files that will be replaced; return the directory of the copies."""
+    """Copy the files that will be replaced. Return the directory of the copies."""
     present = list(_find_present(state))
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
@@ -178,7 +178,7 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
 
 
 def _outdate(state: StateDir, memory: Tables | None) -> None:
-    """Put back the memory of the dump, recorded as an old copy, and stop an earlier loop by a new epoch."""
+    """Put back the dump's memory, recorded as an old copy. Stop an earlier loop by a new epoch."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
         written = [generation_of(tables) for tables in (memory, _load_readable(file)) if tables is not None]
@@ -202,16 +202,16 @@ def _load_readable(file: StateFile) -> Tables | None:
 
 
 def _restore_reported(state: StateDir, dump: Dump) -> int:
-    """Put back the entries that are missing; return their number.
+    """Put back the entries that are missing. Return their number.
 
-    A present entry stays, because HF got it later.
+    A present entry stays, because HF got its answer later.
     """
     make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
 
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
-    """Put back the maxNumbers, the holds, the status and the journal. Present maxNumbers and holds are kept."""
+    """Put back the maxNumbers, the holds, the status and the journal. Present maxNumbers and holds stay."""
     if saved.status is None:
         remove(state.status.path)  # it names requests that intent will not contain
     else:
@@ -232,9 +232,9 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 
 
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
-    """Put back intent with a generation above all that writers know, and with its old modification time.
+    """Put back intent, with a generation above all that writers know and with its old modification time.
 
-    From that time the loop recognizes requests whose deadline is over.
+    From this time, the loop recognizes the requests whose deadline is over.
     """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)

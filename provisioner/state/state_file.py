@@ -1,6 +1,6 @@
-"""The base of intent.json, memory.json and status.json: a file, its lock file and its generation.
+"""The base of intent.json, memory.json and status.json: each is a file with a lock file and a generation.
 
-The scripts import this at each call, so it imports nothing that costs time.
+The scripts import this module at each call, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _noted_generation(path: str) -> int:
 
 
 def was_written(path: str) -> bool:
-    """Return True if the state file exists or, by its lock file, once existed."""
+    """Return True if the state file exists, or if its lock file shows that it existed before."""
     return os.path.lexists(path) or _noted_generation(path) > 0
 
 
@@ -45,24 +45,24 @@ class StateFile:
         self.lock_path = f"{self.path}.lock"
 
     def exists(self) -> bool:
-        """Return True if the file exists, readable or not."""
+        """Return True if the file exists, even if it is unreadable."""
         return os.path.lexists(self.path)
 
     def existed(self) -> bool:
-        """Return True if the file exists or, by its lock file, once existed."""
+        """Return True if the file exists, or if its lock file shows that it existed before."""
         return was_written(self.path)
 
     def signature(self) -> tuple[int, int, int] | None:
         """Return a value that changes with the file (inode, mtime in ns, size); None if the file is missing.
 
-        Costs one stat.
+        It costs one stat call.
         """
         facts = stat_file(self.path)
         return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
     def condition(self) -> Condition:
         """Return the condition that follows from the file and its lock file. Raises StateTooNew or StateDenied."""
-        # The lock file first. Read after the data, it could record a later write than the data just read.
+        # Read the lock file first. After the data, it might record a write that is later than the data just read.
         noted = self.known_generation() if os.path.exists(self.lock_path) else None
         try:
             return condition(generation_of(self.load()), noted)
@@ -72,7 +72,7 @@ class StateFile:
             return Condition.UNREADABLE
 
     def known_generation(self) -> int:
-        """Return the last generation that was written, by the lock file; 0 if unknown."""
+        """Return the last generation that the lock file records; 0 if it is unknown."""
         return _noted_generation(self.path)
 
     def set_aside(self) -> str:
@@ -90,13 +90,13 @@ class StateFile:
         aside_path = f"{self.path}.aside-{signature[1]}"
         with writing(self.path):
             try:
-                move(self.path, aside_path)  # a present copy is from an earlier try that was interrupted
+                move(self.path, aside_path)  # an existing copy is from an interrupted try
             except FileNotFoundError as error:
                 raise self._missing() from error
         return aside_path
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:
-        """Replace all tables, with a generation above all that was written before. Raises StateUnwritable."""
+        """Replace all tables. Their generation is above all earlier ones. Raises StateUnwritable."""
         self._save(tables, lock, max(lock.generation, generation_of(tables)) + 1)
 
     def load(self) -> Tables:
@@ -111,7 +111,7 @@ class StateFile:
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """Return the documents of one table by id, without reading the last table."""
+        """Return the documents of one table by id. The last table of the file is not read."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})
@@ -125,7 +125,7 @@ class StateFile:
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
     def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write the tables durably, then record their generation in the lock file, never in the opposite order."""
+        """Write the tables durably, then record their generation in the lock file. The order must never be reversed."""
 
         def check_ours() -> None:
             lock.check()

@@ -1,6 +1,6 @@
-"""The published status: ``status.json`` for scripts, ``pools.json`` for operators.
+"""The published status: ``status.json`` for scripts and ``pools.json`` for operators.
 
-The scripts import this, so it imports nothing that costs time.
+The scripts import this module, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):
-    """``status.json``: a rendering of memory and intent, which the loop alone writes and can always make again."""
+    """``status.json``: answers, losses and free numbers, rendered from memory and intent. Only the loop writes it,
+    and it can always make it again."""
 
     kind = "status"
     advice = "A running loop makes this file again; start one with `provisioner run`."
     tables = ("lost", "available", "answers")
-    """Names of the tables. Answers are large and come last, so that readers of other tables do not read them."""
+    """Names of the tables. Answers are large and come last, so that readers of the other tables need not read them."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)
         self._generation: int | None = None
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
-        """Return the answers of these ids, as far as they have one.
+        """Return the answers of those ids that have one.
 
         Raises StateMissing, StateUnreadable or StateTooNew.
         """
@@ -44,18 +45,18 @@ class StatusStore(StateFile):
         return {key: Answer(*self._values(key, each, answer=str, ended=bool)) for key, each in documents.items()}
 
     def read_lost(self) -> dict[str, Loss]:
-        """Return the lost hosts to report, by short name. Raises as ``read_answers``."""
+        """Return the losses to report, by the short name of the host. Raises as ``read_answers``."""
         lost = self._peek("lost").items()
         return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in lost}
 
     def read_available(self) -> dict[str, int]:
-        """Return how many more machines each template may have, by id. Raises as ``read_answers``."""
+        """Return how many further machines each template may have, by template id. Raises as ``read_answers``."""
         return {name: self._values(name, each, machines=int)[0] for name, each in self._peek("available").items()}
 
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
     ) -> None:
-        """Replace all tables durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
+        """Replace all tables durably. An unreadable file is set aside first. Raises StateTooNew or StateUnwritable."""
         if self._generation is None:
             self._generation = self._last_generation()
         tables = self._new_tables("")
@@ -66,7 +67,7 @@ class StatusStore(StateFile):
         self._generation += 1
 
     def _values(self, key: str, document: Mapping[str, Any], **kinds: type) -> list[Any]:
-        """Return the fields of a document, each of its kind. Raises StateUnreadable."""
+        """Return the fields of a document, checked against their types. Raises StateUnreadable."""
         values = [document.get(field) for field in kinds]
         if [*map(type, values)] != [*kinds.values()]:
             raise self._unreadable(f"{key!r} lacks {' or '.join(kinds)}")
@@ -83,7 +84,7 @@ class StatusStore(StateFile):
 
 
 class PoolStatusFile:
-    """``pools.json``: the status of loop and pools for operators. The loop writes it when the status changes.
+    """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
 
     ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections.
     """

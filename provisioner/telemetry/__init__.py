@@ -1,1 +1,1 @@
-"""The loop's reports on itself: metrics, log, health and status pages, pool status, timelines."""
+"""The loop's output for operators and tools: metrics, log, health and status pages, pool status, timelines."""

@@ -24,27 +24,29 @@ Value = TypeVar("Value")
 
 
 class AccessError(Exception):
-    """The error that a file needed for access cannot be used; its text names the file and the reason."""
+    """Raised if a file that is needed for access is unusable. The text names the file and the reason."""
 
 
 NO_AUTHENTICATION = Server()
 """Server settings with neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
-"""The number of wrong tokens that a client may send, and in how many seconds; further wrong tokens get status 429."""
+"""Number of wrong tokens that a client may send within this number of seconds. Further ones get status 429."""
 
 WRONG_SECONDS = 1.0
-"""Seconds before the response to each further wrong token. The pause slows guesses down and blocks no thread."""
+"""Seconds before the response to each further wrong token. The pause slows down guessing and does not block a
+thread."""
 
 LOGGED = 20
-"""The number of clients whose wrong tokens are logged by name in ``LOGIN_SECONDS``; other clients are only counted."""
+"""Number of clients whose wrong tokens the log names within ``LOGIN_SECONDS``. Further clients are only counted."""
 
 FILE_SECONDS = 1.0
-"""Seconds between two checks of the files, in a thread of their own, so that a disk that hangs blocks no connection."""
+"""Seconds between two checks of the files. A thread of its own makes them, so that a hanging disk does not block
+connections."""
 
 
 class FailedLogins:
-    """The number of wrong tokens of each client in the ``LOGIN_SECONDS`` since the first wrong token."""
+    """The number of wrong tokens of each client within ``LOGIN_SECONDS`` of its first wrong token."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,10 +55,10 @@ class FailedLogins:
         self._failed: Counter[str] = Counter()
 
     def add(self, client: str) -> bool:
-        """Count a wrong token, and return False if its client has sent more than ``LOGINS``.
+        """Count a wrong token. Return False if its client has sent more than ``LOGINS``.
 
-        The first wrong token of a client is logged. Beyond ``LOGGED`` clients only the number of further clients is
-        logged, each time it has grown tenfold.
+        The log names the client at its first wrong token. After ``LOGGED`` clients, only the number of further clients
+        is logged, each time it has grown tenfold.
         """
         with self._lock:
             if self._clock() >= self._end:
@@ -71,14 +73,15 @@ class FailedLogins:
 
 
 class _FileValue(Generic[Value]):
-    """A value that is made from files, and made again after they change."""
+    """A value that is made from files and made again when a file changes."""
 
     def __init__(
         self, make: Callable[..., Value], files: Sequence[Path], failure_message: str, *, is_kept: bool = False
     ) -> None:
         """Make the value. Raise AccessError if ``make`` does.
 
-        If a later change cannot be used, the message is logged and the value becomes None, or with ``is_kept`` stays.
+        If a changed file is unusable later, log ``failure_message``. The value then becomes None, or stays if
+        ``is_kept``.
         """
         self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
@@ -97,21 +100,21 @@ class _FileValue(Generic[Value]):
 
 
 class Access:
-    """The judge of each connection and request, in any thread."""
+    """The judge of each connection and request. Any thread may use it."""
 
     def __init__(
         self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda reason: None
     ) -> None:
-        """Read the files. Raise AccessError if a file cannot be used now; a file that fails later is logged.
+        """Read the files. Raise AccessError if a file is unusable now. A file that becomes unusable later is logged.
 
-        ``rejected`` is called with "token" for a wrong token, with "rate" for a wrong token of a client that sent too
-        many.
+        ``rejected`` is called with "token" for a wrong token, and with "rate" if the client of a wrong token has sent
+        too many.
         """
         self._rejected = rejected
         self._failed = FailedLogins()
         self._closed = threading.Event()
         self._token: _FileValue[bytes] | None = None
-        """The digest of the token; while it has no value, every token is refused."""
+        """The digest of the token. While it is None, every token is refused."""
         self._tls: _FileValue[ssl.SSLContext] | None = None
         if files.token_file is not None:
             self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
@@ -125,7 +128,7 @@ class Access:
         return self._tls.value if self._tls else None
 
     def follow(self) -> None:
-        """Follow changes of the files in a thread, until ``close``."""
+        """Start a thread that follows changes of the files until ``close``."""
 
         def refresh() -> None:
             while not self._closed.wait(FILE_SECONDS):
@@ -142,13 +145,14 @@ class Access:
             self._tls.refresh()
 
     def close(self) -> None:
-        """Stop to follow changes."""
+        """Stop following changes."""
         self._closed.set()
 
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
         """Return OK if a client that sends this header may read.
 
-        A header that is not empty and not right is a failed login: UNAUTHORIZED, after many TOO_MANY_REQUESTS.
+        A wrong header counts as a failed login: UNAUTHORIZED, and after many of them TOO_MANY_REQUESTS. An empty header
+        does not count.
         """
         if self._token is None:
             return HTTPStatus.OK
@@ -165,8 +169,8 @@ class Access:
 def is_own_host(host: str, listen: str) -> bool:
     """Return True if a request's Host header names this server, which listens on a loopback address.
 
-    This check refuses a foreign page whose name resolves to the loopback (DNS rebinding), because every browser sends
-    the page's own name in the header.
+    This refuses a foreign page that made its name resolve to the loopback address (DNS rebinding), because a browser
+    sends the name of the page in the header.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")

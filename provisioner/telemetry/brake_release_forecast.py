@@ -1,6 +1,7 @@
-"""The effects of a release of the brake: the machines that are deleted as orphans, and the requests that are cancelled.
+"""The effects of a release of the brake: the machines that it deletes as orphans, and the requests that it cancels.
 
-Pure. This is a forecast from files alone, for the operator's decision; the loop decides again by its own observations.
+The functions are pure. The forecast uses only files and helps the operator to decide. The loop decides again from its
+own observations.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from provisioner.telemetry.pool_status import PoolStatus
 
 
 def get_loop_time(memory: Memory, wall: float) -> float:
-    """Return the loop time at a moment of the wall clock, as the next loop would have it."""
+    """Return the loop time that the next loop would have at the wall clock time ``wall``."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
 
 class Waiting(NamedTuple):
-    """A machine that will be deleted as an orphan unless a request explains it before."""
+    """A machine that will be deleted as an orphan, unless a request explains it before."""
 
     name: str
     unlisted: bool = False
-    """True if the machine has a request and is in no list of HF; False if it has no request."""
+    """True if the machine has a request but HF's lists do not name it; False if it has no request."""
     at: float | None = None
-    """The earliest loop time of the delete, if no brake holds from now on; None: never, or unknown."""
+    """The earliest loop time of the delete, if the brake is not latched from now on. None: it is not deleted, or
+    unknown."""
 
 
 def find_waiting_orphans(
     memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()
 ) -> tuple[Waiting, ...]:
-    """Return the machines that wait to be deleted as orphans, in the order of their deletes, by grace and cap per hour.
+    """Return the machines that wait to be deleted as orphans, in the order in which they will be deleted.
 
-    ``limits``: None if unknown. ``news``: machines without a request that no loop has recorded yet.
+    ``limits``: None if unknown. ``news``: machines without a request that the loop has not recorded yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -55,7 +57,7 @@ def find_waiting_orphans(
 
 @dataclass(frozen=True, slots=True)
 class ScriptCalls:
-    """HF's calls by the poll markers of its scripts, in seconds by the file system's clock alone."""
+    """HF's calls as the poll markers of the scripts show them, in seconds by the file system's clock alone."""
 
     polled: Mapping[str, float]
     """The time of HF's last poll of each request."""
@@ -68,9 +70,9 @@ class ScriptCalls:
 def find_forgotten_requests(
     memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
 ) -> tuple[RequestRecord, ...]:
-    """Return the requests that HF seems to have forgotten; the loop cancels them unless HF polls them first.
+    """Return the requests that HF seems to have forgotten. The loop cancels them unless HF polls them before.
 
-    The loop counts only calls since its own start, so it may wait longer than the markers suggest.
+    The loop counts only calls since its own start, so it may cancel later than the markers suggest.
     """
     if limits is None:
         return ()
@@ -82,16 +84,17 @@ def find_forgotten_requests(
 
 
 def _silent_seconds(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
-    """Return the seconds for which HF has called without polling this request.
+    """Return the seconds for which HF has made calls without polling this request.
 
-    They count from its last poll; if HF never polled it, from its reading by the loop's clock.
+    They count from its last poll. If HF has never polled the request, they count from the moment at which the loop read
+    it.
     """
     polled = calls.polled.get(record.id)
     return now - record.read_at if polled is None else calls.last - polled
 
 
 def count_machines(record: RequestRecord) -> int:
-    """Count the machines of a request that a cancel deletes."""
+    """Return the number of machines that a cancel of the request deletes."""
     return sum(slot.verdict in DESIRED for slot in record.slots.values())
 
 
@@ -104,7 +107,7 @@ def release_fields(
 ) -> dict[str, Any]:
     """Return the fields ``brake``, ``waiting`` and ``forgotten`` of a ``StatusModel``.
 
-    ``news``: machines without a request that no loop has recorded yet, with their pools.
+    ``news``: machines without a request that the loop has not recorded yet, with their pools.
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")
@@ -142,7 +145,7 @@ def release_fields(
 def _last_pools(
     names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the pool in which each of these machines was seen last."""
+    """Return the pool in which each machine was last seen."""
     if not names:
         return {}
     pools = {name: pool for pool, orphans in pool_status.orphans.items() for name in orphans} | dict(news)

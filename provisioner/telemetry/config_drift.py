@@ -1,4 +1,5 @@
-"""The comparison of HF's two files as the loop has them in force with the files that the scripts have read."""
+"""Comparison of two versions of HF's two files: the version that the loop uses, and the version that the scripts
+have read."""
 
 from __future__ import annotations
 
@@ -30,15 +31,15 @@ def format_difference(difference: Difference) -> str:
 
 
 class ConfigDrift:
-    """The comparison after each cycle, in the loop's thread, and its metric."""
+    """Comparison of HF's files after each cycle, in the loop's thread, with its metric."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
-        """``digests`` returns the digests of HF's files that the loop has in force."""
+        """``digests`` returns the digests of HF's files as the loop uses them."""
         self._metrics, self._state, self._digests = metrics, state, digests
         self._logged: list[Difference] = []
 
     def compare(self) -> None:
-        """Record the digests in force if they are new, and compare them with those of the scripts."""
+        """Record the digests that the loop uses, if they are new, and compare them with those of the scripts."""
         try:
             self._state.note_in_force(self._digests())
             differences = self._state.config_differences()

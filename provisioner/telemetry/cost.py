@@ -1,4 +1,4 @@
-"""The costs of machines and their budgets, as ``status`` shows them. Pure: no input, no output, no clock."""
+"""The costs of machines and their budgets, as ``status`` shows them. The functions are pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from provisioner.telemetry.pool_windows import Document, format_count, format_du
 
 
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
-    """Return the costs and budgets; None if no pool has a price. ``unmet``: the unmet machines of open requests.
+    """Return costs and budgets; None if no pool has a price. ``unmet``: the unmet machines of open requests.
 
     ``per_hour`` and ``per_month`` have ``used``, ``limit`` (None: unlimited) and ``reached``. ``used`` per hour counts
-    all machines that exist or are asked for; ``forecast`` is the month's cost if they stay. ``held``: the number of
-    machines that the budget holds back; ``since``, ``since_seconds``: the time at which the oldest request was read.
+    all machines that exist or were requested. ``forecast`` is the cost of the month if these machines stay.
+
+    ``held``: the number of machines that the budget holds back. ``since``, ``since_seconds``: when the oldest of their
+    requests was read.
     """
     if not has_prices(limits):
         return None
@@ -55,7 +57,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
 
 
 def spending_lines(costs: Document | None) -> Iterator[str]:
-    """Yield the line of the costs with their budgets; no line if no pool has a price."""
+    """Yield the line with costs and budgets. If no pool has a price, yield no line."""
     if costs is None:
         return
     hour, month, currency = costs["per_hour"], costs["per_month"], costs["currency"]
@@ -67,7 +69,7 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
 
 
 def budget_alarm(costs: Document | None) -> str:
-    """Return a sentence on the budget that is used up, with the machines that it holds back; empty if none is."""
+    """Return a sentence about a used-up budget and the machines that it holds back; empty if no budget is used up."""
     if costs is None or not (costs["held"] or costs["per_month"]["reached"]):
         return ""
     name = "month" if costs["per_month"]["reached"] else "hour"
@@ -80,5 +82,5 @@ def budget_alarm(costs: Document | None) -> str:
 
 
 def format_limit(limit: float | None) -> str:
-    """Return the text for a budget, which follows the amount used; empty if the amount is unlimited."""
+    """Return the text for a budget, which follows the used amount; empty if there is no limit."""
     return "" if limit is None else f" of {limit:.2f}"

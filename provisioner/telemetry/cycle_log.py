@@ -1,4 +1,4 @@
-"""The log lines of a cycle, its problems, the brake, distrusted pools, and machines that their places refuse."""
+"""The log lines of a cycle: its actions and problems, the brake, distrusted pools, and refused machines."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class CycleLog:
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools of the last line, by which news is recognised."""
+        """The deferrals and unseen pools of the last line. A difference from these is news."""
         self._problem = ""
-        """The problem that was logged last."""
+        """The problem that the log has last reported."""
         self._brake: Brake | None = None
-        """The brake that was logged last."""
+        """The brake that the log has last reported."""
         self._distrusted: Mapping[str, Distrusted] = {}
-        """The distrusted pools that were logged last."""
+        """The distrusted pools that the log has last reported."""
 
     def record_cycle(self, report: CycleReport) -> None:
         """Log one cycle."""
@@ -58,7 +58,7 @@ class CycleLog:
         self._log_distrust(report)
 
     def _log_cycle(self, report: CycleReport) -> None:
-        """Log a cycle at INFO if it did something or met something new, else at DEBUG."""
+        """Log a cycle at INFO if it acted or has news, else at DEBUG."""
         # Deferrals and unseen pools may last for many cycles, so they are news only when they change.
         standing = dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
         has_news = report.closes or _outcomes(report) or standing != self._standing
@@ -68,7 +68,8 @@ class CycleLog:
             log.log(level, "Cycle", extra=cycle_facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
-        """Log the brake once when it latches or holds at the start, and once when it is released."""
+        """Log the brake when it latches, or when it is latched at the start, and log its release. Log each only
+        once."""
         if report.memory is None or report.memory.brake == self._brake:
             return
         before, brake = self._brake, report.memory.brake
@@ -88,7 +89,7 @@ class CycleLog:
         )
 
     def _log_distrust(self, report: CycleReport) -> None:
-        """Log the begin and the end of a pool's distrust, each once. A failed observation does not end the distrust."""
+        """Log when distrust of a pool begins and when it ends. A failed observation does not end it."""
         failed = {
             pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
         }
@@ -112,7 +113,8 @@ class CycleLog:
 
 
 def cycle_facts(report: CycleReport) -> Mapping[str, object]:
-    """Return the line's facts: accepted ``creates`` and ``deletes``, refused ``failures``, closed slots, causes."""
+    """Return the facts of the line: accepted ``creates`` and ``deletes``, refused ``failures``, closed slots,
+    causes."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {
@@ -128,7 +130,7 @@ def cycle_facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Yield each cause once, with its count."""
+    """Yield each cause once, with the number of its occurrences."""
     counts = Counter[str]()
     for outcome in _outcomes(report):
         action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
@@ -151,7 +153,7 @@ def _outcomes(report: CycleReport) -> list[Outcome]:
 
 
 def _format_deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
-    """Return the reason of a deferral, with the failure from which its pool backs off."""
+    """Return the reason of a deferral. If the pool backs off, add the failure that caused it."""
     window = report.memory.windows.get((pool, template)) if report.memory else None
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
@@ -162,14 +164,14 @@ def _format_deferral(report: CycleReport, pool: str, template: str, reason: Pend
 
 
 AGAIN_SECONDS = 600.0
-"""Seconds between two lines of the same pool, template and class while the refusals last."""
+"""Seconds between two lines of the same pool, template and error class while the refusals last."""
 
 Key = tuple[str, str, ErrorClass]
-"""Pool, template and class."""
+"""Pool, template and error class."""
 
 
 def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
-    """Return the refusals added up by pool, template and class, each sum with its newest words."""
+    """Return the refusals summed by pool, template and error class. Each sum has the newest text."""
     sums: dict[Key, Refusal] = {}
     for one in refusals:
         key = one.pool, one.template, one.error
@@ -178,25 +180,26 @@ def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
 
 
 class RefusalLog:
-    """The log lines and metrics of refused machines, written in the loop's thread."""
+    """The log lines and metrics of refused machines. The loop's thread writes them."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._has_recorded = False
         """True after the first cycle with a memory."""
         self._refused_before: Mapping[str, Refusal] = {}
-        """The refused machines that waited in the previous cycle, by name."""
+        """The refused machines that were waiting in the previous cycle, by name."""
         self._snapshots: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool, kept while the pool cannot be seen."""
+        """The last complete snapshot of each pool. It is kept while the pool cannot be observed."""
         self._waiting: Mapping[Key, Refusal] = {}
-        """Machines that wait because their place refused them or an earlier machine."""
+        """Machines that wait because their place refused them, or refused an earlier machine."""
         self._unlogged: dict[Key, Refusal] = {}
-        """Refusals since the last line that counted them."""
+        """Refusals that no line has counted yet."""
         self._logged_at: dict[Key, float] = {}
-        """Loop time of the last line, by pool, template and class."""
+        """Loop time of the last line, by pool, template and error class."""
 
     def record_cycle(self, report: CycleReport) -> None:
-        """Count and log the refusals of one cycle. The first cycle counts waiting machines and no earlier refusal."""
+        """Count and log the refusals of one cycle. The first cycle counts the waiting machines, but not refusals
+        before them."""
         if report.memory is None:
             return
         self._snapshots |= report.own_snapshots

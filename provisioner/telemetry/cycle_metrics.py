@@ -1,4 +1,4 @@
-"""The metrics of a cycle: its actions, the contents of memory and snapshots after it, usage and costs."""
+"""The metrics of a cycle: its actions, the contents of memory and snapshots after it, and usage and costs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class CycleMeter:
         self._metrics = metrics
         self._state = state
         self._seen: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool, kept while the pool cannot be seen."""
+        """The last complete snapshot of each pool. It is kept while the pool cannot be observed."""
         self._observed: dict[str, float] = {}
-        """The beginning of the last complete snapshot of each pool, in epoch seconds."""
+        """Begin of the last complete snapshot of each pool, in epoch seconds."""
         self._memory: Memory | None = None
-        """The memory that was measured last."""
+        """The memory that was last measured."""
 
     def record_cycle(self, report: CycleReport, limits: Limits) -> None:
         """Set and count the metrics of one cycle."""
@@ -75,7 +75,7 @@ class CycleMeter:
             self._count_memory(report, report.memory, limits, wall)
 
     def _count_end(self, one: Transition) -> None:
-        """Count a slot that ended."""
+        """Count a slot that has ended."""
         metrics, slot = self._metrics, one.slot
         if one.is_lost:
             metrics.lost.labels(slot.pool, one.template, slot.observed.cause or LossCause.UNKNOWN).inc()
@@ -83,7 +83,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """Count a machine that began to run, or that was returned and is gone; log a machine that became stuck."""
+        """Count a machine that has begun to run, or that HF returned and that is gone. Log a machine that is now
+        stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)
@@ -94,7 +95,7 @@ class CycleMeter:
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """Count the contents of memory and snapshots. The same objects are not counted again."""
+        """Count the contents of memory and snapshots. Skip objects that were counted last time."""
         news = {
             pool: observation
             for pool, observation in report.snapshots.items()
@@ -132,7 +133,8 @@ class CycleMeter:
 
 
 def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
-    """Return the pressure allowed by pool, summed over templates. An untried template counts with the first window."""
+    """Return the sum of the windows of each pool over its templates. An untried template counts with its first
+    window."""
     by_pool: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
@@ -145,7 +147,8 @@ def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> M
 
 
 def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
-    """Count machines by pool, template and phase; a machine that was asked for and not yet seen is ``submitted``."""
+    """Count machines by pool, template and phase. A machine that was requested and not seen yet counts as
+    ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
     for snapshot in seen.values():
         for machine in snapshot.machines.values():
@@ -159,7 +162,7 @@ def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -
 
 
 def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
-    """Return the wall-clock time at which the oldest open request of each template was read."""
+    """Return for each template the wall clock time at which its oldest open request was read."""
     oldest: dict[str, float] = {}
     for record in memory.requests.values():
         if record.ended is None:
@@ -170,7 +173,7 @@ def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 SUM_SECONDS = 60.0
-"""Least seconds between two sums: a sum reads every slot, which takes longer than a cycle with nothing to do."""
+"""Least seconds between two sums. A sum reads every slot, which takes longer than an idle cycle."""
 
 
 class UsageMeter:
@@ -179,7 +182,7 @@ class UsageMeter:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._observed: dict[str, float] = {}
-        """The beginning of the last complete observation of each pool in this process, in loop time."""
+        """Begin of the last complete observation of each pool in this process, in loop time."""
         self._summed = LONG_AGO
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
@@ -204,10 +207,10 @@ class UsageMeter:
 
 
 def machine_seconds(memory: Memory, observed_at: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the machine-seconds of each pool that was observed. The sums never fall, also across processes.
+    """Return the machine-seconds of each observed pool. The sums never decrease, even if the process restarts.
 
-    A machine that has run counts until the last observation that showed it. A machine that has not run does not count
-    yet, because its beginning is not known.
+    A machine that has run counts until the last observation that showed it. A machine that has not run yet does not
+    count, because its begin is unknown.
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:

@@ -15,9 +15,9 @@ from provisioner.telemetry.pool_windows import Document, format_local_time
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
     """Return the holds in force and the problem with their file.
 
-    ``held``: for each its ``hold`` (pause, drain, cancel, stop-all), ``target`` (pool, request, machine), ``who``,
-    ``since``, ``reason``, and the number of ``machines`` that HostFactory has still to return (None unless drained).
-    ``problem``: the reason for which the holds are unknown; empty if they are known.
+    ``held``: a document for each hold. It has ``hold`` (pause, drain, cancel, stop-all), ``target`` (pool, request,
+    machine), ``who``, ``since`` and ``reason``. ``machines`` is the number that HostFactory still has to return (None
+    unless drained). ``problem``: why the holds are unknown; empty if they are known.
     """
     try:
         holds = state.read_holds()
@@ -44,7 +44,7 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
 
 
 def hold_alarms(document: Document) -> Iterator[str]:
-    """Yield the holds that prevent machines until an operator releases them, the widest first."""
+    """Yield a sentence for each hold that prevents machines until an operator releases it, the widest hold first."""
     if problem := document["problem"]:
         yield f"HOLDS UNKNOWN, a running loop keeps the holds that it knows, a starting loop stops all: {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):

@@ -1,4 +1,5 @@
-"""Connections to the HTTP server: one request each; bounded in number, size and time; in a thread of their own."""
+"""Connections to the HTTP server, in a thread of their own. Each has one request and is limited in size and time,
+and their number is limited."""
 
 from __future__ import annotations
 
@@ -25,23 +26,26 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""The most seconds from the connection to the end of the request's head, TLS handshake included."""
+"""Most seconds from the connection, including the TLS handshake, to the end of the request's head."""
 RESPONSE_SECONDS = 30.0
-"""The most seconds from the end of the request's head until the client has received the response."""
+"""Most seconds from the end of the request's head until the client has received the response."""
 HEAD_BYTES, LINE_BYTES = 32_768, 8_192
-"""The most bytes of a request's head, and of a line in the head."""
+"""Most bytes of a request's head, and of one line in it."""
 UNSENT_BYTES = 32 * 1024 * 1024
-"""The most bytes of responses that clients have not received yet."""
+"""Most bytes of responses that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
-"""The most connections, and the divisor of the file descriptors that they may use, because the loop needs the rest."""
+"""Most connections; and the divisor of the process's file descriptors that they may use, because the loop needs the
+rest."""
 LEAST_SECONDS = 0.5
-"""Seconds before which no connection is closed to make room: time for a TLS handshake and a request. Others wait."""
+"""Seconds for which a connection is not closed to make room: the time for a TLS handshake and a request. New
+connections wait."""
 PAUSE_SECONDS = 0.1
-"""Seconds of pause after a connection that could not be accepted for a reason other than its client."""
+"""Seconds of pause after a connection could not be accepted and its client is not the reason."""
 WORKERS = 2
-"""Threads that make responses: few, because the loop's own thread waits while Python runs another thread."""
+"""Number of threads that make responses. They are few, because the loop's thread waits while Python runs another
+thread."""
 STOP_SECONDS = 2.0
-"""Seconds that responses under way have at the end."""
+"""Seconds that responses under way get when the server stops."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -51,12 +55,12 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""The headers of every response; the status page also allows its own style."""
+"""Headers of every response. The status page also allows its own style."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A client's request: path, query, the headers that are used, and the client's network."""
+    """A client's request: path, query, the headers that matter, and the client's network."""
 
     path: str
     query: str = ""
@@ -103,7 +107,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server", daemon=True)
 
     def start(self) -> None:
-        """Answer requests from now on."""
+        """Accept connections and answer requests from now on."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -112,7 +116,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self._thread.join()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> _Exchange:
-        """Expect the head of a request."""
+        """Begin the exchange of a request. Its head follows."""
         return _Exchange(self, request_conn)
 
     async def _serve(self) -> None:
@@ -128,7 +132,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self.workers.shutdown(wait=False, cancel_futures=True)
 
     async def _accept_connections(self, server: HTTPServer) -> None:
-        """Accept one connection after the other, and let open connections work in between."""
+        """Accept one connection after the other. Let open connections work in between."""
         while True:
             line: socket.socket | _Stream | None = None
             pause_seconds = 0.0
@@ -143,7 +147,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
                 log.log(level, "Connection cannot be accepted", exc_info=error)
                 if line is not None:
                     line.close()
-                if line is None or level == logging.ERROR:  # the process has no descriptor left, or there is a bug
+                if line is None or level == logging.ERROR:  # the process is out of descriptors, or there is a bug
                     pause_seconds = PAUSE_SECONDS
             await asyncio.sleep(pause_seconds)
 
@@ -154,16 +158,16 @@ class Connections(httputil.HTTPServerConnectionDelegate):
 
 
 class _Stream(IOStream):
-    """A connection. Its client receives the whole response, also if it has sent more than the server read."""
+    """A connection. Its client gets the whole response, even if it has sent more than the server has read."""
 
     client = ""
     accepted_at = 0.0
     """The monotonic time at which the connection was accepted."""
     unsent_bytes = 0
-    """The bytes of its response."""
+    """Size of the response in bytes."""
 
     def close_fd(self) -> None:
-        """Shut down the sending side first, because closing alone would reset the connection."""
+        """Shut down the sending side before the close, because a close alone would reset the connection."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         super().close_fd()
@@ -176,7 +180,7 @@ class _TlsStream(_Stream, SSLIOStream):
 class _OpenConnections:
     """The open connections, the oldest first.
 
-    To make room for a new connection, the oldest connection of the client with the most connections is closed.
+    To make room, the client with the most connections loses its oldest connection.
     """
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
@@ -185,7 +189,7 @@ class _OpenConnections:
         self._max_open = most_connections()
 
     async def make_room(self) -> None:
-        """Wait until another connection may be open; close a connection if there are too many."""
+        """Wait until another connection may be open. If there are too many, close one."""
         while True:
             self._streams = [stream for stream in self._streams if not stream.closed()]
             if len(self._streams) < self._max_open:
@@ -201,7 +205,8 @@ class _OpenConnections:
         self._streams.append(stream)
 
     def reserve(self, stream: _Stream, size: int) -> None:
-        """Reserve the bytes of a response for a connection; close other connections if they exceed the bound."""
+        """Reserve the bytes of a response for a connection. If all responses exceed the limit, close other
+        connections."""
         stream.unsent_bytes = size
         sending = [other for other in self._streams if other.unsent_bytes and not other.closed()]
         while sum(other.unsent_bytes for other in sending) > UNSENT_BYTES and len(sending) > 1:
@@ -215,19 +220,20 @@ class _OpenConnections:
 
 
 def _next_to_close(among: Sequence[_Stream]) -> _Stream:
-    """Return the connection that has to be closed first."""
+    """Return the connection that is closed next."""
     ((greediest, _),) = Counter(stream.client for stream in among).most_common(1)
     return next(stream for stream in among if stream.client == greediest)
 
 
 def most_connections() -> int:
-    """Return how many connections may be open at a time."""
+    """Return how many connections may be open at once."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, limit // SHARE))
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client; for IPv6 its /64 network, in which it may choose its address freely."""
+    """Return the address of a client. For IPv6, return its /64 network, because a client may choose any address in
+    it."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -235,14 +241,14 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """The exchange of one request and its response. The connection then ends; no body or second request is read."""
+    """The exchange of a request and its response. The connection then ends: a body or a second request is not read."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
         self._stream: _Stream = connection.stream
 
     async def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
-        """Answer the request as soon as its head is complete."""
+        """Answer the request when its head is complete."""
         start: httputil.RequestStartLine = start_line
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
@@ -258,10 +264,10 @@ class _Exchange(httputil.HTTPMessageDelegate):
         except (TimeoutError, StreamClosedError):
             log.debug("Response was not received", extra={"path": start.path})
         finally:
-            self._connection.detach().close()  # without detach, Tornado would answer further requests it has read
+            self._connection.detach().close()  # without detach, Tornado would answer a second request
 
     def _refusal(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> Response | None:
-        """Return the response to a request whose form is refused; None if the form is accepted."""
+        """Return the response that refuses the form of a request; None if the form is acceptable."""
         lines = (start.path, *(f"{name}: {value}" for name, value in headers.get_all()))
         if start.method not in ("GET", "HEAD"):
             allowed = {"Allow": "GET, HEAD"}
@@ -279,12 +285,12 @@ class _Exchange(httputil.HTTPMessageDelegate):
         path, _, query = target.partition("?")
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
         question = Question(path, query, accept, authorization, host, self._stream.client)
-        if path in self._shared.prompt and not authorization:  # a failed login is logged, which may take time
+        if path in self._shared.prompt and not authorization:  # the log line of a failed login may take time
             return self._make_response(question)
         return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._make_response, question)
 
     def _make_response(self, question: Question) -> Response:
-        """Return the response to a request; an empty response if its client is gone."""
+        """Return the response to a request. If the client has gone, return an empty response."""
         if self._stream.closed():
             return Response(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"")
         try:

@@ -1,4 +1,5 @@
-"""Log lines on stderr: a constant sentence with facts as keys; text on a terminal, else one JSON object a line."""
+"""Log lines on stderr: a constant sentence with facts as keys. A terminal gets text; otherwise each line is a JSON
+object."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from provisioner.loop.clock import CYCLE
 from provisioner.utc import format_utc
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every record has; all other attributes are the caller's facts."""
+"""Attributes that every log record has. All other attributes are facts that the caller added."""
 
 NOISY = ("urllib3", "google", "kubernetes", "aiohttp.access")
-"""Libraries whose INFO lines are of no use to an operator."""
+"""Libraries whose INFO lines do not help an operator."""
 
 
 def configure(level: str = "INFO") -> None:
@@ -24,18 +25,18 @@ def configure(level: str = "INFO") -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # a warning is a client's broken TLS
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # a warning there means broken TLS of a client
 
 
 def get_fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the caller's facts, with the number of the cycle in which the line was written."""
+    """Return the facts that the caller added, and the number of the cycle in which the line was written."""
     extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
     cycle = CYCLE.get()
     return {"cycle": cycle, **extra} if cycle else extra
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of lines as Cloud Logging reads them: a JSON object of UTC time, severity, message and facts."""
+    """Formatter for Cloud Logging: each line is a JSON object with UTC time, severity, message and facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -51,7 +52,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter of lines for a terminal: time, level, sentence and facts."""
+    """Formatter for a terminal: time, level, sentence and facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

@@ -1,4 +1,4 @@
-"""Samples of the machines wanted, running and pending: one a minute for a day, in memory alone; and plots as SVG."""
+"""Plots as SVG of the machines wanted, running and pending. The samples are one a minute for a day, in memory only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from provisioner.model import Memory, PendingReason
 from provisioner.telemetry.machine_rows import count_slots
 
 SAMPLE_SECONDS = 60.0
-"""Seconds between two samples: short enough to show the start of a burst; a day's samples take some 100 kB."""
+"""Seconds between two samples. They are short enough to show how a burst begins, and a day's samples take some 100
+kB."""
 
 KEPT_SAMPLES = 1440
 """The number of samples that are kept: a day."""
@@ -40,14 +41,14 @@ class Moment(NamedTuple):
 
 
 class Samples:
-    """The samples of a day, added in the loop's thread and read in the server's."""
+    """The samples of a day. The loop's thread adds them, and the server's threads read them."""
 
     def __init__(self) -> None:
         self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=KEPT_SAMPLES)
         """Epoch seconds, and the points at that time."""
 
     def add(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
-        """Add a sample if the last one is ``SAMPLE_SECONDS`` old or the clock was set back."""
+        """Add a sample if the last one is at least ``SAMPLE_SECONDS`` old, or if the clock was set back."""
         if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < SAMPLE_SECONDS):
             self._ring.append((wall, points(memory, deferred)))
 
@@ -57,7 +58,8 @@ class Samples:
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
-    """Return the machines of all pools and templates; wanted are those that run, are pending or are deferred. Pure."""
+    """Return the numbers of machines of all pools and templates. Wanted machines run, are pending or are deferred.
+    Pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
@@ -87,13 +89,13 @@ class Plot:
     running: str
     pending: str
     area: str
-    """The outline of the area below the line of running machines."""
+    """Outline of the area below the line of running machines."""
     top: int
-    """Machines at the upper edge."""
+    """Number of machines at the upper edge."""
     begins: str
-    """The time at the left edge; the right edge is now."""
+    """Time at the left edge. The right edge is the present."""
     description: str
-    """A description of the picture for readers who cannot see it."""
+    """Description of the picture for readers who cannot see it."""
 
 
 def plot(moments: Sequence[Moment], title: str) -> Plot | None:
@@ -117,7 +119,7 @@ def plot(moments: Sequence[Moment], title: str) -> Plot | None:
 
 
 def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
-    """Return the path of a line in steps, because a number holds until the next sample."""
+    """Return a line in steps, because each number is valid until the next sample."""
     start, span = moments[0].wall, max(moments[-1].wall - moments[0].wall, 1.0)
     steps: list[str] = []
     before = -1
@@ -130,7 +132,7 @@ def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
 
 
 def _round_up(machines: int) -> int:
-    """Return the next number of the series 1, 2, 5, 10, 20, 50, …"""
+    """Return the smallest number of the series 1, 2, 5, 10, 20, 50, … that is not less than ``machines``."""
     if machines < 1:
         return 1
     power = 10 ** math.floor(math.log10(machines))

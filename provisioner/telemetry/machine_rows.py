@@ -13,36 +13,36 @@ from provisioner.telemetry.pool_windows import Document, Key
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Machines of a pool, of a template, or of a template in a pool."""
+    """The machines of a pool, of a template, or of one template in one pool."""
 
     pool: str
-    """The pool; empty in a row of all pools."""
+    """The pool; empty in the row of a template over all pools."""
     template: str
-    """The template; empty in a row of all templates."""
+    """The template; empty in the row of a pool over all templates."""
     wanted: int
-    """Machines that should run: open slots, machines that HF has, and machines that wait for a slot."""
+    """Machines that should run: those of open slots, those that HF has, and those that wait for a slot."""
     running: int
     pending: int
     """Slots whose machines do not run yet."""
     failed: int
-    """Slots that failed, of the requests that are still in the files."""
+    """Slots that failed, for requests that are still in the files."""
     lost: int
-    """Machines that ran and vanished, of the same requests."""
+    """Machines that ran and vanished, for the same requests."""
     window: int | None
-    """Machines that may be pending now; None if no loop has published the limits."""
+    """Number of machines that may be pending now; None if the limits were not published."""
     cap: int | None
-    """The most machines of a template, or of each template in a pool; None: no cap."""
+    """Most machines of a template, or of each template in a pool; None if there is no cap."""
     last_error: Document | None
-    """The last error's ``error`` (class) and ``text``, its time ``at``, and its age ``at_seconds``."""
+    """The last error: ``error`` (class), ``text``, its time ``at``, and its age ``at_seconds``."""
 
     @property
     def name(self) -> str:
-        """The name of the pool or template that this row sums up."""
+        """Return the name of the pool or template that this row sums up."""
         return self.pool or self.template
 
 
 class Counts(NamedTuple):
-    """Numbers of slots by the state of their machines."""
+    """Numbers of slots, by the state of their machines."""
 
     running: int = 0
     pending: int = 0
@@ -77,7 +77,7 @@ def tables(
 ) -> dict[str, Sequence[Row]]:
     """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
 
-    Machines that wait in no particular pool count in the row of their template alone.
+    Machines that do not wait for a particular pool count only in the row of their template.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():
@@ -98,14 +98,14 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
     pool = limits.pools.get(key[0])
     if key in memory.windows:
         window: int | None = memory.windows[key].window
-    else:  # the window of a first try
+    else:  # use the window of an untried template
         window = min(pool.initial_window, pool.max_pending) if pool else None
     wanted = counts.running + max(counts.pending, waits)
     return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
 
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
-    """Return a row of each pool or template that is configured or that still has machines."""
+    """Return a row for each pool or template that is configured or still has machines."""
     parts: dict[str, list[Row]] = {name: [] for name in configured}
     for row in rows:
         if name := getattr(row, kind):

@@ -1,4 +1,5 @@
-"""The forms of metrics: a row that describes a metric, a table that is replaced whole, and a group of rows."""
+"""The building blocks of metrics: a row that describes one metric, a table that is replaced as a whole, and a group
+of rows."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-# Without this call every counter and histogram exports a second, useless series.
+# Without this call, every counter and histogram would export a second, useless series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Key = TypeVar("Key", bound=str | tuple[str, ...])
 """The label value of a series, or the values if the metric has several labels."""
 
 CONFIGURED = None
-"""The mark of a label whose values the configuration gives."""
+"""Mark of a label that gets its values from the configuration."""
 
 
 class Table(Collector, Generic[Key]):
-    """A gauge whose series are replaced all at once, so that a scrape sees either all old or all new series."""
+    """A gauge with series that are replaced all at once. A scrape sees either all old series or all new ones."""
 
     family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
 
@@ -35,7 +36,7 @@ class Table(Collector, Generic[Key]):
         registry: CollectorRegistry,
         empty: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``empty`` returns the value of an expected series that has no value."""
+        """``empty`` returns the value of an expected series without a value of its own."""
         self._empty_family = partial(self.family, name, meaning, labels=labels)
         self._empty = empty
         self._expected: Mapping[tuple[str, ...], float] = {}
@@ -43,11 +44,11 @@ class Table(Collector, Generic[Key]):
         registry.register(self)
 
     def expect(self, keys: Iterable[tuple[str, ...]]) -> None:
-        """Export these series also while they have no value."""
+        """Export these series even while they have no value."""
         self._expected = {key: self._expected[key] if key in self._expected else self._empty() for key in keys}
 
     def replace(self, values: Mapping[Key, float]) -> None:
-        """Replace all values by these, by label values."""
+        """Replace all values. ``values``: the new ones, by label values."""
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -59,7 +60,7 @@ class Table(Collector, Generic[Key]):
 
 
 class CountedTable(Table[Key]):
-    """A table for a counter whose values are counted elsewhere, across restarts."""
+    """A table for a counter that is counted elsewhere, so that it survives restarts."""
 
     family = CounterMetricFamily
 
@@ -72,16 +73,17 @@ Made = TypeVar("Made", bound=Table[Any] | Counter | Gauge | Histogram)
 
 @dataclass(frozen=True, eq=False)
 class Metric(Generic[Made]):
-    """A metric's row: its maker, name, meaning and labels, and the series that it has from the beginning."""
+    """The row of a metric: how it is made, its name, meaning and labels, and its series at the beginning."""
 
     make: Callable[..., Made]
     name: str
     labels: Mapping[str, Iterable[str] | None]
-    """Each label with the values whose series exist as zero from the beginning."""
+    """The labels, each with the values for which a series exists as zero from the beginning."""
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Serve type checkers only: an instance attribute of the same name hides the row. Raise AttributeError."""
+        """Declare the type for type checkers. At run time, an instance attribute of the same name hides the row.
+        Raise AttributeError."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:
@@ -95,7 +97,7 @@ class Metric(Generic[Made]):
 
 
 class Group:
-    """Metrics on one registry, each made from its row in the class."""
+    """Metrics on one registry. Each is made from its row in the class."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -105,7 +107,7 @@ class Group:
         self._begin({})
 
     def _begin(self, configured: Configured) -> None:
-        """Export the series that each row has from the beginning as zero."""
+        """Export as zero the series that each row has from the beginning."""
         for name, row in self._rows.items():
             metric, keys = vars(self)[name], row.first_keys(configured)
             if isinstance(metric, Table):
@@ -116,5 +118,6 @@ class Group:
 
 
 def timed(*bounds: float) -> Callable[..., Histogram]:
-    """Return a maker of histograms with these upper bounds in seconds; each bound costs a series per label set."""
+    """Return a maker of histograms with these upper bounds in seconds. Each bound adds a series for each set of
+    labels."""
     return partial(Histogram, buckets=bounds)

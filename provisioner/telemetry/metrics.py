@@ -1,6 +1,6 @@
-"""The metrics of the provisioner, each as a row: its kind, its name as one literal, its labels, its meaning.
+"""The metrics of the provisioner. Each is a row: kind, name as one literal, labels and meaning.
 
-Timestamps are epoch seconds, durations seconds.
+Time stamps are in epoch seconds, durations in seconds.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from provisioner.telemetry.metric_collectors import CONFIGURED, CountedTable, Gr
 Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 RESULTS = ("ok", "failed")
-"""Results of one create or delete."""
+"""Possible results of one create or delete."""
 LOGIN_REJECTIONS = ("token", "rate")
-"""The HTTP server's reasons to refuse a login: a wrong token, and a wrong token of a client that sent many before."""
+"""Reasons of the HTTP server to refuse a login: a wrong token, or a wrong token after many from the same client."""
 
 Pair = tuple[str, str]
-"""A pool and a template whose machines it makes."""
+"""A pool and a template that the pool can make."""
 
 POOL = {"pool": CONFIGURED}
 PAIR = {"pool": CONFIGURED, "template": CONFIGURED}
 EXPECTED_DEFERRALS = (PendingReason.WINDOW, PendingReason.CAP, PendingReason.BACKOFF, PendingReason.PAUSED)
-"""The deferral reasons that are exported also as zero: all but the budget, because few sites have one."""
+"""Deferral reasons that are also exported as zero. The budget is not among them, because few sites have one."""
 
 
 class EventMetrics(Group):
-    """Metrics of Pub/Sub messages, exported only if a subscription is configured."""
+    """Metrics of Pub/Sub messages. They are exported only if a subscription is configured."""
 
     # fmt: off
     events = Metric(Counter, "hf_provisioner_events_total", {"worth": CONFIGURED},
@@ -58,13 +58,14 @@ class EventMetrics(Group):
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
-        """``worths``: the values of ``pubsub_events.Worth``, passed in because its module loads Pub/Sub's client."""
+        """``worths``: the values of ``pubsub_events.Worth``. The caller passes them, because an import would load
+        Pub/Sub's client."""
         super().__init__(registry)
         self._begin({("worth",): [(worth,) for worth in worths]})
 
 
 class Metrics(Group):
-    """All metrics except those of messages, together with the metrics of the process."""
+    """All metrics except those of messages. The metrics of the process are included."""
 
     # fmt: off
     # The loop
@@ -118,7 +119,7 @@ class Metrics(Group):
     shutdown = Metric(timed(10, 60, 300, 3600), "hf_provisioner_machine_shutdown_seconds", {"pool": ()},
         "From returned to gone.")
     lost = Metric(Counter, "hf_provisioner_machines_lost_total",
-        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # this end is known beforehand; no alert uses it
+        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # an end known from the start; no alert uses it
         "Machines that succeeded and then vanished, or that HostFactory returned because their end was announced.")
     failed = Metric(Counter, "hf_provisioner_slots_failed_total", {"pool": (), "template": (), "error": ()},
         "Slots that ended failed.")
@@ -162,7 +163,7 @@ class Metrics(Group):
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, provisioner: str = "") -> None:
-        """``provisioner``: the id, by which alerts distinguish several provisioners in one Prometheus."""
+        """``provisioner``: the id by which alerts distinguish several provisioners in one Prometheus."""
         super().__init__(registry)
         ProcessCollector(registry=registry)
         self.build_info.labels(__version__).set(1)
@@ -173,12 +174,12 @@ class Metrics(Group):
         self._used: frozenset[Pair] = frozenset()
 
     def configure(self, limits: Limits) -> None:
-        """Export the series of these pools and templates as zero until they have values."""
+        """Export the series of all pools and templates in ``limits`` as zero until they have values."""
         self._limits = limits
         self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Export the series of these pairs as well, because they have or had machines."""
+        """Also export the series of these pairs, because they have or had machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()
@@ -189,7 +190,8 @@ class Metrics(Group):
             self.rejections.labels(reason)
 
     def count_cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
-        """Count a cycle that took ``seconds`` and ended at epoch time ``ended``, and mark this process as the loop."""
+        """Count a cycle with its duration ``seconds`` and its end ``ended`` in epoch seconds, and mark this process
+        as the loop."""
         self._active.set(1)
         self.cycles.labels(result).inc()
         self.cycle_duration.observe(seconds)
@@ -205,7 +207,7 @@ class Metrics(Group):
             self.deletes.labels(action.pool, action.reason, result).inc()
 
     def _begin_configured(self) -> None:
-        # A template that names many pools fills the first pool first, and never needs most of the others.
+        # A template with many pools fills the first pool first, and most of its other pools are never used.
         pairs = [
             (pool, template.id)
             for template in self._limits.templates.values()

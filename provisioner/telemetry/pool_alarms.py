@@ -1,6 +1,7 @@
-"""Troubles of pools that an operator has to fix: unseen pools, failing machines, caps below what runs, used-up budgets.
+"""Problems of pools that an operator has to fix: unseen pools, failing machines, caps that are exceeded, used-up
+budgets.
 
-Pure: no input, no output, no clock.
+The functions are pure.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from provisioner.telemetry.pool_status import PoolStatus
 from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, format_local_time, past_fields
 
 ROW = 3
-"""Machines of a pool and template that failed one after another, from which the failures do not pass by themselves."""
+"""Number of machines of a pool and template that failed in a row from which the failures will not end without an
+operator."""
 
 UNREADY = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
-"""Error classes of machines that were made and did not begin to run."""
+"""Error classes of machines that were made but did not begin to run."""
 
 
 class Cap(NamedTuple):
-    """A setting that limits machines, and the machines that run under it."""
+    """A setting that limits machines, and the number of machines that run under it."""
 
     pool: str
     template: str
@@ -32,7 +34,7 @@ class Cap(NamedTuple):
 
 
 def unseen_documents(pool_status: PoolStatus) -> list[dict[str, Any]]:
-    """Return the unseen pools, each with the time ``since`` (None: unknown) and the reason ``text``."""
+    """Return the unseen pools, each with the time ``since`` (None if unknown) and the reason ``text``."""
     return [
         {
             "pool": pool,
@@ -48,7 +50,8 @@ def failing_documents(
 ) -> list[dict[str, Any]]:
     """Return the pools and templates whose machines fail until an operator fixes the cause.
 
-    ``error``, ``text`` and ``since``: the last failure. A pool without room and a lost Spot machine are not among them.
+    ``error``, ``text`` and ``since``: the last failure. A pool without room and a lost Spot machine need no operator,
+    so they are left out.
     """
     refused = {(one.pool, one.template) for one in pool_status.refused}
     return [
@@ -73,7 +76,8 @@ def _backs_off(memory: Memory, key: Key) -> bool:
 
 
 def over_cap_documents(limits: Limits, rows: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    """Return the caps below what runs: ``pool`` and ``template`` (or empty), ``setting``, ``cap`` and ``running``."""
+    """Return the caps that running machines exceed: ``pool`` and ``template`` (or empty), ``setting``, ``cap`` and
+    ``running``."""
     caps = [
         Cap(row.pool, row.template, "max_machines", limits.pools[row.pool].max_machines, row.running)
         for row in rows["machines"]
@@ -98,7 +102,7 @@ def over_cap_documents(limits: Limits, rows: Mapping[str, Sequence[Row]]) -> lis
 def pool_alarms(
     unseen: Sequence[Document], failing: Sequence[Document], over_cap: Sequence[Document], budget: Document | None
 ) -> Iterator[str]:
-    """Yield a sentence for each of these troubles, with the next step."""
+    """Yield a sentence with the next step for each problem."""
     for one in unseen:
         since = f" since {format_local_time(one['since'])}" if one["since"] else ""
         yield f"UNSEEN pool {one['pool']}{since}, no machine is made or deleted there: {one['text']}"

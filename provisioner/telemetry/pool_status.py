@@ -1,6 +1,7 @@
-"""The status of the loop and its pools for operators: the loop writes ``pools.json``, and commands read it.
+"""The status of the loop and its pools for operators. The loop writes it to ``pools.json``, and commands read it.
 
-No decision depends on this file. It repeats no content of the other files, which commands read without a loop.
+Decisions never depend on this file. It does not repeat what the other files contain, because commands can read those
+too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastingFailure:
-    """A failure that lasts, and its beginning in epoch seconds of the loop's host."""
+    """A failure that lasts, and when it began in epoch seconds of the loop's host."""
 
     since: float
     text: str
@@ -41,15 +42,15 @@ class LastingFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandingRefusal:
-    """A pool that refuses every call of a kind until an operator fixes something."""
+    """A pool that refuses all creates of a template, or all deletes, until an operator fixes something."""
 
     pool: str
     operation: str
     """``create`` or ``delete``."""
     template: str
-    """The template of the refused creates; empty for deletes."""
+    """Template of the refused creates; empty for deletes."""
     since: float
-    """The beginning of the refusal, as in ``LastingFailure``."""
+    """Begin of the refusal, in epoch seconds of the loop's host."""
     text: str
     """The reason in the words of the place."""
 
@@ -59,27 +60,27 @@ class PoolStatus:
     """The content of ``pools.json``."""
 
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Sentences on each pool's place."""
+    """Sentences about the place of each pool."""
     problem: LastingFailure | None = None
-    """The problem for which the loop plans nothing."""
+    """The problem that keeps the loop from planning."""
     configuration: LastingFailure | None = None
-    """The mistake for which the configuration in the files is not in force."""
+    """The mistake that keeps the configuration in the files from taking effect."""
     refused: tuple[StandingRefusal, ...] = ()
-    """Creates and deletes that fail until an operator fixes something; the loop still tries them."""
+    """Creates and deletes that fail until an operator fixes something. The loop keeps trying them."""
     paused: tuple[str, ...] = ()
     """Pools in which an operator has paused creates."""
     orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The machines without a request, by pool."""
     limits: Limits | None = None
-    """The limits that the loop has in force; None if no loop has published them."""
+    """The limits that the loop uses; None if they were not published."""
     unseen_since: Mapping[str, float] = field(default_factory=dict)
-    """The beginning of the time for which each unseen pool is unseen, as in ``LastingFailure``."""
+    """Since when each unseen pool has been unseen, in epoch seconds of the loop's host."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    """Machines of each open request that do not run: their pools, reasons, beginnings and next tries."""
+    """Unmet machines of each open request, with their pools, reasons, beginnings and next tries."""
 
     @property
     def pool_limits(self) -> Mapping[str, PoolLimits]:
-        """Return the limits of each pool, as far as they are published."""
+        """Return the limits of each pool; empty if they were not published."""
         return self.limits.pools if self.limits else {}
 
     @property
@@ -108,10 +109,10 @@ def read_pool_status(state: State) -> PoolStatus:
 
 
 class PoolStatusWriter:
-    """The writer of ``pools.json``, in the loop's thread, whenever the pool status changes."""
+    """The writer of ``pools.json``. It runs in the loop's thread and writes whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
-        """``refused`` returns the reason for which the configuration in the files is not in force; empty if it is."""
+        """``refused`` returns why the configuration in the files has not taken effect; empty if it has."""
         self._state = state
         self._refused = refused
         self._problem: LastingFailure | None = None
@@ -122,13 +123,13 @@ class PoolStatusWriter:
         self._deletes: dict[tuple[str, str], StandingRefusal] = {}
         """Refused deletes, by pool and machine."""
         self._orphan_pools: dict[str, str] = {}
-        """The pool in which each orphan was seen last."""
+        """The pool in which each orphan was last seen."""
         self._written: PoolStatus | None = None
         self._write_error = ""
-        """The error of the last write that failed, so that each error is logged once."""
+        """Error of the last write if it failed. It is kept so that each error is logged once."""
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
-        """Record one cycle, which ended at ``wall`` (epoch seconds), and write the file if its content changed."""
+        """Record one cycle, which ended at ``wall`` (epoch seconds). Write the file if its content has changed."""
         self._problem = _update_failure(self._problem, report.problem, wall)
         self._configuration = _update_failure(self._configuration, self._refused(), wall)
         self._update_refused_creates(report.memory or Memory(""), limits, wall)
@@ -159,7 +160,7 @@ class PoolStatusWriter:
             self._write_error = str(error)
 
     def _published_unmet(self) -> Mapping[str, tuple[Unmet, ...]]:
-        """Return the unmet machines that were published last, by this loop or by the loop before it."""
+        """Return the unmet machines as last published by this loop or the loop before it."""
         if self._written is not None:
             return self._written.unmet
         with suppress(StateError):
@@ -167,7 +168,7 @@ class PoolStatusWriter:
         return {}
 
     def _update_refused_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
-        """Record the pools that refuse creates of a template, by the outcome of the last create."""
+        """Record the pools that refuse creates of a template, judged by the outcome of the last create."""
         named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {
@@ -180,7 +181,7 @@ class PoolStatusWriter:
         }
 
     def _update_refused_deletes(self, report: CycleReport, wall: float) -> None:
-        """Record refused deletes until their pool accepts a later delete, or their machine is gone."""
+        """Record refused deletes. Keep each until its pool accepts a later delete or its machine is gone."""
         for done in report.results:
             failures = {one.action.name: one.failure for one in done.outcomes if isinstance(one.action, Delete)}
             if None in failures.values():
@@ -197,14 +198,14 @@ class PoolStatusWriter:
         }
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:
-        """Return the refused creates, and the first refused delete of each pool."""
+        """Return the refused creates, and for each pool its first refused delete."""
         first: dict[str, StandingRefusal] = {}
         for refusal in sorted(self._deletes.values(), key=lambda one: (one.pool, one.since)):
             first.setdefault(refusal.pool, refusal)
         return (*self._creates.values(), *first.values())
 
     def _locate_orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
-        """Return the orphans by pool. An orphan keeps its last pool while that pool cannot be seen."""
+        """Return the orphans by pool. While its pool cannot be observed, an orphan stays listed there."""
         names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
         self._orphan_pools = {name: pool for name, pool in (self._orphan_pools | now).items() if name in names}
@@ -213,5 +214,5 @@ class PoolStatusWriter:
 
 
 def _update_failure(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
-    """Return the failure with its first time and its newest words; None if it has ended."""
+    """Return the failure with its first time and newest text; None if it has ended."""
     return LastingFailure(before.since if before else wall, text) if text else None

@@ -19,28 +19,29 @@ Key = tuple[str, str]
 
 
 class PoolFailure(NamedTuple):
-    """The last failure in a pool for a template. Times are loop time."""
+    """The last failure of a template in a pool. Times are loop time."""
 
     failure: Failure
     at: float
-    """Time at which the slot was closed or the back-off began; for a waiting machine, the time of its create."""
+    """Moment at which the slot was closed or the back-off began. For a waiting machine: when its create was sent."""
     since: float
-    """Beginning of the failures of this class in the pool, after the last machine that ran."""
+    """Moment of the first failure of this class in the pool since a machine last ran there."""
     is_over: bool = False
-    """True if a machine has begun to run there since, and the pool does not back off."""
+    """True if a machine has begun to run in the pool since then, and the pool does not back off."""
     failed_in_a_row: int = 0
-    """Number of machines that failed with this class after the last machine that ran, without one that was taken."""
+    """Number of machines that failed with this class since the last machine that ran. Machines that were taken away
+    do not count."""
 
 
 TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
-"""Causes of the end of a machine that was taken away before it ran."""
+"""Causes of an end that mean that a machine was taken away before it ran."""
 
 _Failed = tuple[float, Failure, bool]
-"""The time of a failure, the failure, and True if it ended a machine that was not taken away."""
+"""Time of a failure, the failure, and True if it ended a machine that was not taken away."""
 
 
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
-    """Return the last failure in each pool for each template, by the slots and the windows that back off."""
+    """Return the last failure of each template in each pool, from the slots and from the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
     for record in memory.requests.values():
@@ -71,10 +72,10 @@ def _last_failure(failed: list[_Failed], ran: float, *, is_over: bool) -> PoolFa
 def window_documents(
     memory: Memory, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
 ) -> list[dict[str, Any]]:
-    """Return a document for each pool and template; ``waiting``: the number of machines that wait there.
+    """Return a document for each pool and template. ``waiting``: the number of machines that wait there.
 
-    ``window``, ``backing_off`` and ``why``; ``since``, the beginning of the back-off, and ``next_probe``;
-    ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
+    ``window``, ``backing_off`` and ``why``; ``since``: when the back-off began; ``next_probe``; ``last_error``: its
+    ``error``, ``text`` and time ``at``, or None; ``missing``: the number of machines that wait there.
     """
     return [
         _window_document(memory, key, failures.get(key), waiting.get(key, 0), now)
@@ -105,20 +106,20 @@ def _window_document(
 
 
 def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
-    """Return the class, words and time of a failure; None if it is over and no machine ``waits`` any more."""
+    """Return the class, text and time of a failure. Return None if it is over and no machine waits any more."""
     if last is None or (last.is_over and not waiting_machines):
         return None
     return {**last.failure.log_fields, **past_fields(memory, "at", last.at, now)}
 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return the fields of a past time: UTC, and the seconds since then."""
+    """Return the fields for a moment in the past: its UTC time, and the seconds since then."""
     seconds_passed = None if at is None else round(max(0.0, now - at), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
 def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return the fields of a coming time: UTC, and the seconds until then."""
+    """Return the fields for a moment in the future: its UTC time, and the seconds until then."""
     seconds_left = None if at is None else round(max(0.0, at - now), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 
@@ -147,7 +148,7 @@ def format_pool_line(pool: Document) -> str:
 
 
 def format_local_time(utc_time: str) -> str:
-    """Return a UTC time in local time, with its date if it is a day or more away."""
+    """Return a UTC time as local time. Include the date if it is a day or more away."""
     try:
         then = datetime.fromisoformat(utc_time).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -156,7 +157,7 @@ def format_local_time(utc_time: str) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a number with its noun, in the singular for 1."""
+    """Return a number with its noun. The noun is singular for 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -1,4 +1,4 @@
-"""The report of a cycle, passed on to metrics, log, health, status page and pool status."""
+"""The report of a cycle and its way to metrics, log, health, status page and pool status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from provisioner.telemetry.server import Health
 
 
 class Reporter:
-    """The receiver of each cycle's report, in the loop's thread; the server's threads read its other members."""
+    """The receiver of each cycle's report in the loop's thread. The server's threads read its attributes."""
 
     def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
         self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
@@ -38,7 +38,7 @@ class Reporter:
         self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
-        """Pass one cycle's report on."""
+        """Pass the report of one cycle on."""
         ended, limits = time.monotonic(), self._configuration.limits
         self._metrics.config_ok.set(not self._configuration.refused)
         if limits is not self._limits:
@@ -59,14 +59,14 @@ class Reporter:
 
 
 class LoopHealth:
-    """The health of the loop, set in the loop's thread and read in the server's."""
+    """The health of the loop. The loop's thread sets it, and the server's threads read it."""
 
     def __init__(self) -> None:
         self._report: CycleReport | None = None
         self._complete = False
         self._ended = time.monotonic()
         self._failing: float | None = None
-        """The monotonic time since which no cycle could plan."""
+        """The monotonic time since which cycles have failed to plan; None if the last cycle could plan."""
 
     def record_cycle(self, report: CycleReport, ended: float) -> None:
         """Record one cycle, which ended at ``ended`` by the monotonic clock."""
@@ -79,9 +79,10 @@ class LoopHealth:
         self._report = report
 
     def health(self) -> Health:
-        """Return the health: alive while cycles end, ready once a cycle has seen every pool and if the last could plan.
+        """Return the health. The loop is alive while cycles end. It is ready once a cycle has observed every pool, and
+        if the last cycle could plan.
 
-        A loop that waits, for a pool or an operator, stays alive, because after a restart it would wait again.
+        A loop that waits for a pool or an operator stays alive, because it would wait again after a restart.
         """
         report = self._report
         if report is None:
@@ -121,5 +122,5 @@ def _pool_facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
 
 
 def _format_unseen(report: CycleReport) -> str:
-    """Return a sentence for each pool that cannot be seen, with its reason, to follow another sentence."""
+    """Return a sentence with the reason for each pool that cannot be observed. The text follows another sentence."""
     return "".join(f" Pool {name} cannot be seen: {failure.text}" for name, failure in report.unseen.items())

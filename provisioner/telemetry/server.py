@@ -1,4 +1,4 @@
-"""The HTTP server for /metrics, /healthz, /readyz, /status and the status page; it never blocks the loop."""
+"""The HTTP server for /metrics, /healthz, /readyz, /status and the status page. It never blocks the loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ log = logging.getLogger(__name__)
 JSON = "application/json; charset=utf-8"
 
 PROBES = ("/healthz", "/readyz")
-"""Paths that a platform requests without a token. It then gets the status code alone, without a cloud's words."""
+"""Paths that a platform may request without a token. The response is then only a status code, without a cloud's
+text."""
 
 SCRAPED = ("/metrics", *PROBES)
-"""Paths that may be requested under any host name, because their responses name no machine, address or request."""
+"""Paths that may be requested under any host name, because their responses do not name machines, addresses or
+requests."""
 
 BACKLOG = 1024
-"""The most connections that wait until the server accepts them."""
+"""Most connections that wait until the server accepts them."""
 
 PATHS = "/ /status.json /metrics /healthz /readyz /status"
 
@@ -49,17 +51,17 @@ REFUSALS = {
         WRONG_SECONDS,
     ),
 }
-"""The responses to readers without the right token."""
+"""Responses to readers without the right token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of the loop. ``detail`` is one sentence for operators."""
+    """The health of the loop. ``detail`` is a sentence for operators."""
 
     alive: bool
-    """True unless no cycle has ended for too long; False asks the platform to restart the process."""
+    """True while cycles end in time. False asks the platform to restart the process."""
     ready: bool
-    """True if a complete cycle has ended and the last cycle could plan."""
+    """True if a cycle has observed every pool and the last cycle could plan."""
     detail: str
 
 
@@ -68,11 +70,11 @@ Page = Callable[[str, str], Response | None]
 
 
 class ListenError(Exception):
-    """The error that the server cannot listen; its text names the address and the reason."""
+    """Raised if the server cannot listen. The text names the address and the reason."""
 
 
 class Server:
-    """The HTTP server. It calls ``health``, ``status`` and ``page`` in its threads, once for each request."""
+    """The HTTP server. Its threads call ``health``, ``status`` and ``page`` once for each request."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Server:
         self._socket: socket.socket | None = None
         self._connections: Connections | None = None
         self.rejected: Callable[[str], None] = lambda reason: None
-        """The callback for each login, request and connection that is refused, with the reason."""
+        """Called with the reason for each login, request or connection that is refused."""
 
     @property
     def url(self) -> str:
@@ -124,7 +126,7 @@ class Server:
         self._connections.start()
 
     def stop(self) -> None:
-        """Stop to answer, and free the port. Do nothing if the server was not started."""
+        """Stop answering and free the port. Do nothing if the server was not started."""
         self._access.close()
         if self._connections is not None:
             self._connections.stop()
@@ -148,7 +150,7 @@ class Server:
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
-        """Return the response to a path for programs; ``accept`` chooses the format of the metrics."""
+        """Return the response to a path that programs request. ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
             return Response(HTTPStatus.OK, kind, encode(self._registry))

@@ -1,4 +1,4 @@
-"""The inputs of a status: all that the state directory records of the loop and its machines, read at once."""
+"""The inputs of a status: what the state directory records of the loop and its machines, read at one moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from provisioner.telemetry.pool_windows import Document, format_duration, format
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The condition of a state file, and a sentence on it unless the file is fine."""
+    """The condition of a state file. The text is a sentence about it, and is empty if the file is fine."""
 
     condition: Condition = Condition.FINE
     text: str = ""
@@ -29,7 +29,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class StatusInputs:
-    """The facts from which a ``StatusModel`` is made."""
+    """The inputs from which a ``StatusModel`` is made."""
 
     directory: str
     memory: Memory | None
@@ -39,25 +39,25 @@ class StatusInputs:
     pool_status: PoolStatus
     signs: LifeSigns
     calls: ScriptCalls
-    """HF's calls, as recorded in the poll markers of the scripts."""
+    """HF's calls as the poll markers of the scripts record them."""
     release_asked: bool
     """True if an operator has asked the loop to release the brake."""
     holds: Mapping[str, Any]
     """The holds that operators set, as returned by ``current_holds``."""
     refusal: str
-    """The reason for which the loop cannot write the state directory; empty if only this host or user cannot write."""
+    """Reason why the loop cannot write the state directory; empty if only this host or user cannot write it."""
     differing: Sequence[Difference]
-    """HF's files that scripts and loop have read with different contents."""
+    """HF's files of which scripts and loop have read different contents."""
     wall: float
     """The time of this reading in epoch seconds."""
 
 
 def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
-    """Read the files. If ``memory`` of this process's loop is given, memory.json is not read.
+    """Read the files. If this process's loop passes its ``memory``, do not read memory.json.
 
-    Raise StateError, also if the directory has never been used.
+    Raise StateError, for example if the directory was never used.
     """
-    # Memory is read before intent, so that memory never contains a request that this reading of intent lacks.
+    # Read memory before intent, so that intent contains every request in memory.
     remembered, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, remembered)
     signs = state.life_signs()
@@ -79,9 +79,9 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
 
 
 def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
-    """Return the reason for which the loop cannot write; empty if the reason applies to this user or host alone.
+    """Return why the loop cannot write; empty if the reason applies only to this user or host.
 
-    A reader's host may mount the directory read-only.
+    For example, another host may mount the directory read-only.
     """
     error = state.find_write_error()
     if error is None or is_denied(error):
@@ -154,7 +154,7 @@ def _waits_message(signs: LifeSigns) -> str:
 
 
 def silence_message(loop: Document) -> str:
-    """Return the time since which no loop runs and the length of the silence; empty if a loop runs or may run."""
+    """Return since when no loop has run, and for how long; empty if a loop runs or may run."""
     if loop["running"] is not False:
         return ""
     if not loop["last_beat"]:

@@ -1,6 +1,6 @@
 """The status: machines wanted, running and missing, the reasons, and the alarms for an operator.
 
-``status``, its JSON and the status page render it. Pure: no input, no output, no clock.
+``status``, its JSON and the status page show it. The functions are pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
 
 @dataclass(frozen=True, slots=True)
 class StatusModel:
-    """Each field is a key of ``status -o json``. Times are UTC; ``_seconds``: how long ago, or in how long."""
+    """Each field is a key of ``status -o json``. Times are UTC. A key with ``_seconds`` says how long ago, or in how
+    long."""
 
     time: str
     """The time at which the status was made."""
@@ -59,63 +60,65 @@ class StatusModel:
     Also the holder's ``fate``, an ``advice`` for a loop that does not run, and ``waits``, empty unless a loop waits.
     """
     files: Document
-    """The ``condition`` of intent and of memory and, unless it is fine, a ``text``."""
+    """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
     unwritable: str
-    """The reason for which the state directory cannot be written, and the remedy; empty if it can."""
+    """Reason why the state directory cannot be written, and the remedy; empty if it can be written."""
     memory_lost: bool
     nothing_planned: Document | None
     """``since`` and ``text``."""
     configuration_refused: Document | None
     """``since`` and ``text``."""
     configuration_differs: Sequence[Document]
-    """HF's files that its scripts and the loop read with different contents: ``file``, ``newer`` side and ``text``."""
+    """HF's files of which scripts and loop have read different contents: ``file``, ``newer`` side and ``text``."""
     paused: Sequence[str]
-    """The pools that are paused by the configuration."""
+    """The pools that the configuration pauses."""
     holds: Document
-    """The holds that operators set: ``held`` and ``problem``, as returned by ``current_holds``."""
+    """The holds that operators have set: ``held`` and ``problem``, as ``current_holds`` returns them."""
     refused: Sequence[Document]
-    """Pools that accept no create or delete until an operator fixes something."""
+    """Pools that refuse creates or deletes until an operator fixes something."""
     unseen: Sequence[Document]
-    """The unseen pools, as returned by ``unseen_documents``."""
+    """The unseen pools, as ``unseen_documents`` returns them."""
     failing: Sequence[Document]
     """Pools and templates whose machines fail until an operator fixes the cause: see ``failing_documents``."""
     over_cap: Sequence[Document]
-    """The caps below what runs, as returned by ``over_cap_documents``."""
+    """The caps that running machines exceed, as ``over_cap_documents`` returns them."""
     brake: Document | None
     """``reason``, ``detail``, ``pool`` and ``since``."""
     release_asked: bool
-    """True if the loop has to release the brake with its next cycle."""
+    """True if the loop will release the brake in its next cycle."""
     waiting: Sequence[Document]
     """Machines that wait to be deleted as orphans: ``machine``, ``pool`` (or empty), ``unlisted``, ``deleted_at``.
 
-    ``deleted_at`` is the earliest time of the delete if no brake holds from now on; None: never, or unknown.
+    ``deleted_at`` is the earliest time of the delete if the brake is not latched from now on. None: it is not deleted,
+    or unknown.
     """
     forgotten: Sequence[Document]
-    """Requests that will be cancelled as forgotten, with the number of ``machines`` that this deletes."""
+    """Requests that will be cancelled as forgotten, each with the number of ``machines`` that the cancel deletes."""
     problems: Mapping[str, Sequence[str]]
-    """Sentences by pool."""
+    """Sentences about places, by pool."""
     templates: Sequence[Row]
     pools: Sequence[Row]
     machines: Sequence[Row]
     """A row for each template in each pool."""
     budget: Document | None
-    """The costs and budgets, as returned by ``cost.spending``; None if no pool has a price."""
+    """The costs and budgets, as ``cost.spending`` returns them; None if no pool has a price."""
     requests: Sequence[Document]
-    """Requests with ``deadline``, machines by pool, and ``missing`` machines with reasons (see ``UnmetDocuments``)."""
+    """Requests with ``deadline``, their machines by pool, and the ``missing`` machines with reasons (see
+    ``UnmetDocuments``)."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
-    """Machines that still exist after their grace period, with the reason in ``text`` if their place gives one."""
+    """Machines that still exist after their grace period. If their place gives a reason, it is in ``text``."""
     down: Sequence[Document]
     """Machines that were reported to HF and do not run now, with the time ``since`` and the reason in ``text``."""
     pressure: Sequence[Document]
-    """The window, back-off and last error of each pool and template, as returned by ``window_documents``."""
+    """Window, back-off and last error of each pool and template, as ``window_documents`` returns them."""
     unlisted: Sequence[str]
-    """Machines that no list of HF has named for a day."""
+    """Machines that HF's lists have not named for a day."""
     unread: Sequence[str]
-    """Requests and returns that no loop has read yet."""
+    """Requests and returns that the loop has not read yet."""
 
     def document(self) -> dict[str, Any]:
-        """Return the document that ``-o json`` prints."""
+        """Return the document for ``-o json``."""
         rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("templates", "pools", "machines")}
         return {one.name: getattr(self, one.name) for one in fields(self)} | rows
 
@@ -126,7 +129,7 @@ class StatusModel:
 
     @property
     def is_fine(self) -> bool:
-        """Return True if no part of this status needs an operator."""
+        """Return True if this status does not need an operator."""
         return not (self.alarms or self.brake)
 
     @property
@@ -136,13 +139,13 @@ class StatusModel:
 
     @property
     def total(self) -> Row:
-        """Return the sum of all rows, without window and cap."""
+        """Return the sum of all rows. It has no window and no cap."""
         wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
         return Row("", "", wanted, *Counts(*counts), None, None, None)
 
     @property
     def is_loop_acting(self) -> bool:
-        """Return True if a loop plans and runs, or may run."""
+        """Return True if a loop runs and plans, or may do so."""
         return self.loop["running"] is not False and not self.nothing_planned and not self.unwritable
 
 
@@ -150,7 +153,7 @@ class StatusModel:
 
 
 def status_model(inputs: StatusInputs) -> StatusModel:
-    """Return the status that follows from these inputs."""
+    """Return the status that follows from ``inputs``."""
     memory, intent, pool_status = inputs.memory, inputs.intent, inputs.pool_status
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
@@ -186,13 +189,13 @@ def _failure_entry(failure: LastingFailure | None) -> Document | None:
 
 
 def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
-    """Return the fields that follow from memory, with the reasons of missing machines."""
+    """Return the fields that follow from memory, including the reasons of missing machines."""
     now, failures = get_loop_time(memory, wall), pool_failures(memory)
     slots = {record.id: count_slots(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
     limits, waiting = pool_status.limits or Limits("", {}, {}), count_waiting(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
-    # A machine that was given up is not wanted any more, because no other machine replaces it.
+    # A machine that was given up is not replaced, so it is not wanted any more.
     wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
     rows = tables(memory, limits, slots, wanted, errors)
     return rows | {
@@ -276,7 +279,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield the machines that do not run, that should be gone and still exist, and that are set aside."""
+    """Yield sentences about machines that do not run, that still exist but should be gone, or that are set aside."""
     for pool, count in Counter(one["pool"] for one in status.down).items():
         one = next(one for one in status.down if one["pool"] == pool)
         machines = format_count(count, "machine")

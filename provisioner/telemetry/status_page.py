@@ -1,4 +1,5 @@
-"""The status page: the content of ``status`` as HTML that refreshes itself and needs no script, rendered on request."""
+"""The status page: what ``status`` shows, as HTML that is rendered on request. It reloads itself and needs no
+script."""
 
 from __future__ import annotations
 
@@ -35,51 +36,51 @@ from provisioner.telemetry.unmet import unmet_lines
 HTML = "text/html; charset=utf-8"
 
 REFRESH = 10
-"""Seconds after which a browser asks again, unless the reader stopped the refresh."""
+"""Seconds after which a browser loads the page again, unless the reader has stopped the refresh."""
 
 SHOWN = 100
-"""The most entries of a list that are shown. The page says how many more there are, and its filter finds them."""
+"""Most entries of a list that are shown. The page says how many more there are, and its filter finds them."""
 
 LONGEST = 120
-"""The most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
+"""Most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
 
 MOST_SENTENCES = 100
-"""The most sentences of a timeline that are shown. The newest are kept."""
+"""Most sentences of a timeline that are shown: the newest."""
 
 MOST_LINES = 5_000
-"""The most lines of the journal from which a pool's timeline is made: the newest, and more than it shows sentences.
+"""Most journal lines from which a pool's timeline is made: the newest. They make more sentences than the page shows.
 
-A pool that refused all day has fifty thousand lines.
+A pool that has refused all day has fifty thousand lines.
 """
 
 FRESH = 1.0
-"""Seconds for which a reading of the files is shown again, so that many open pages cost no more than a few."""
+"""Seconds for which one reading of the files serves all pages, so that many open pages cost little more than one."""
 
 TimelineRow = tuple[str, str]
 """The time of an event as text, and the event."""
 
 
 class Visit(NamedTuple):
-    """A page that is asked for, and the status that it shows."""
+    """A request for a page, and the status that the page shows."""
 
     inputs: StatusInputs
     status: StatusModel
     subject: PlottedSubject
-    """The kind of the page and the name in its path; two empty texts for the first page."""
+    """The kind of the page and the name in its path. Both texts are empty for the first page."""
     query: str
 
     @property
     def name(self) -> str:
-        """The name in the path."""
+        """Return the name in the path."""
         return self.subject[1]
 
     @property
     def find(self) -> str:
-        """The filter that was entered."""
+        """Return the filter that the reader has entered."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
     def format_time(self, at: float | None) -> str:
-        """Return a moment of loop time as text: the clock time, and how long ago or in how long."""
+        """Return a moment of loop time as text: the clock time, and how long ago it was or in how long it comes."""
         memory = self.inputs.memory
         if at is None or memory is None:
             return ""
@@ -89,16 +90,16 @@ class Visit(NamedTuple):
 
 
 class StatusPage:
-    """The pages, rendered in the server's threads. ``memory`` returns the memory of this process's loop."""
+    """The pages. The server's threads render them. ``memory`` returns the memory of this process's loop."""
 
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, StatusInputs, StatusModel] | None = None
-        """The time of the newest reading by the monotonic clock, and the reading."""
+        """The newest reading of the files, after its time by the monotonic clock."""
 
     def respond(self, path: str, query: str) -> Response | None:
-        """Return the page of a path; None if the path has no page."""
+        """Return the page of a path; None if there is no such page."""
         kind, _, name = path.removeprefix("/").partition("/")
         pages: Mapping[str, Callable[[Visit], Response]] = {
             "pool": self._pool,
@@ -119,7 +120,7 @@ class StatusPage:
         return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
     def _observe(self) -> tuple[StatusInputs, StatusModel]:
-        """Return the loop's memory and the files, at most ``FRESH`` seconds old. Raise StateError."""
+        """Return the inputs and the status, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
@@ -199,7 +200,7 @@ class StatusPage:
         return _render(template, HTTPStatus.OK, **(shown | values))
 
     def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
-        """Return the events of a subject in order, from the journal's newest file; ``explain`` reads all files."""
+        """Return the events of a subject in order, from the newest file of the journal. ``explain`` reads all files."""
         kind, name = visit.subject
         if kind not in ("pool", "request", "machine"):
             return ()
@@ -211,7 +212,7 @@ class StatusPage:
         return [(format_local_time(format_utc(one.at)), one.text) for one in sentences]
 
     def _plot(self, subject: PlottedSubject, status: StatusModel) -> Plot | None:
-        """Return a plot of the samples of a pool, a template or all machines, up to the present numbers."""
+        """Return a plot of the samples of a pool, a template or all machines. It ends with the present numbers."""
         kind, name = subject
         rows = {"pool": status.pools, "template": status.templates}.get(kind, [status.total])
         row = next((row for row in rows if row.name == name), None)
@@ -223,7 +224,7 @@ class StatusPage:
 
 
 def _unknown(visit: Visit, names: Sequence[str]) -> Response:
-    """Return the page for an unknown name, which lists the names that exist."""
+    """Return the page for an unknown name. It lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
     text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
@@ -236,7 +237,7 @@ def _sentence(code: HTTPStatus, title: str, text: str, root: str = "") -> Respon
 
 def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
     text = format_printable_lines(templates().get_template(template).render(values))
-    # A browser may load our own style, by its digest, and nothing else.
+    # The digest allows our own style, and the browser loads no other file.
     digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
     own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
     policy = f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
@@ -245,7 +246,7 @@ def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
 
 @cache
 def templates() -> Environment:
-    """Return the pages' templates. Each is compiled once, escapes every value, and fails if a name is missing."""
+    """Return the templates of the pages. Each is compiled once, escapes every value, and fails if a name is missing."""
     environment = Environment(
         loader=PackageLoader("provisioner.telemetry"),
         autoescape=True,
@@ -278,7 +279,7 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
 
 
 def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
-    """Return the first machines of a list and the list's length; machines that do not run come first."""
+    """Return the first machines of a list and its length. Machines that do not run come first."""
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:

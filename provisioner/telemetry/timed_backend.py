@@ -1,4 +1,4 @@
-"""The decorator that times a backend's calls and counts its errors, so that no backend contains metrics."""
+"""A backend that wraps another one, times its calls and counts its errors, so that backends need no metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from provisioner.telemetry.metrics import Metrics, Operation
 
 
 class TimedBackend:
-    """A backend that passes each call to another backend, and records its duration and failures in the metrics."""
+    """A backend that passes each call to another backend. It records duration and failures of the call in the
+    metrics."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend, self._metrics = backend, metrics
@@ -23,7 +24,8 @@ class TimedBackend:
             self.record_ends = backend.record_ends
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Observe the pool. A failed observation counts with its class, an unexpected exception as ``other``."""
+        """Observe the pool. A failed observation counts under its error class, an unexpected exception under
+        ``other``."""
         began = time.monotonic()
         try:
             return self._backend.observe(now, sought)

@@ -1,6 +1,6 @@
-"""The timeline of a request, a return request, a machine or a pool: journal and memory as dated sentences.
+"""The timeline of a request, a return request, a machine or a pool: dated sentences made from journal and memory.
 
-``timeline`` is pure: no I/O, no clock, no logger. Memory supplies events that the journal lacks, as far as it can.
+``timeline`` is pure. If the journal lacks events, memory supplies those that it contains.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Subject(NamedTuple):
 
     kind: Kind
     id: str
-    """The id as in the state files; for a machine its short name."""
+    """The id as in the state files. For a machine, its short name."""
 
     @property
     def request(self) -> str:
-        """Return the request that a machine belongs to by its name, or the request itself; empty for other kinds."""
+        """Return the request of a machine, which its name contains, or the request itself; empty for other kinds."""
         if self.kind is Kind.REQUEST:
             return self.id
         return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""
 
 
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
-    """Return search texts; each line of the journal about the subject contains at least one of them.
+    """Return texts to search for. Each journal line about the subject contains at least one of them.
 
-    ``lines``: the journal lines with the id of the subject. For a return request that memory lacks, these lines name
-    its machines.
+    ``lines``: the journal lines with the id of the subject. If memory lacks a return request, these lines name its
+    machines.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
@@ -62,7 +62,8 @@ def _returned_names(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
-    """Return the timeline in order. ``lines``: at least the journal lines that contain one of the ``search_texts``."""
+    """Return the timeline in order. ``lines``: the journal lines that contain one of the ``search_texts``, and
+    perhaps others."""
     kept = readable_lines(lines)
     if subject.kind is Kind.POOL:
         return sentences(read_facts(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
@@ -75,10 +76,10 @@ def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> 
 
 
 def readable_lines(lines: Iterable[Line]) -> list[Line]:
-    """Return the lines whose fields have the types that the loop gives them.
+    """Return the lines whose fields have the types that the loop writes.
 
-    Lines of one cycle that differ only in their machine become one line, because that saves most of the work if a
-    request has ten thousand machines.
+    Lines of one cycle that differ only in their machine become one line. This saves most of the work for a request with
+    ten thousand machines.
     """
     folded: list[Line] = []
     named: dict[tuple[object, ...], list[Any]] = {}
@@ -91,7 +92,7 @@ def readable_lines(lines: Iterable[Line]) -> list[Line]:
         )
         try:
             names = named.get(key)
-        except TypeError:  # a field is a list instead of a text, so no loop of this program wrote the line
+        except TypeError:  # a field is a list instead of a text, so the line is not from our loop
             continue
         if names is None:
             names = named[key] = []
@@ -127,7 +128,7 @@ def get_machine_names(line: Line) -> list[str]:
 
 
 def _is_of_pool(line: Line) -> bool:
-    """Return True for a pool's failures, windows and holds, False for its successes."""
+    """Return True for failures, windows and holds of a pool, False for its successes."""
     quiet = line["event"] in ("create", "delete", "close", "deferred", "opened", "running", "gone")
     return not quiet or ("text" in line and line["event"] != "deferred")
 
@@ -148,14 +149,14 @@ def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | Non
     part = f"-{subject.id}-" if is_whole else subject.id
 
     def is_ours(name: str) -> bool:
-        return part in name  # names have a fixed width, so that no machine's name is a part of another's
+        return part in name  # names have a fixed width, so one is never part of another
 
     facts = read_facts((line for line in lines if line.get("request", subject.request) == subject.request), is_ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
         slots = [slot for slot in record.slots.values() if is_ours(slot.name)]
         facts += _facts_from_memory(memory, record, slots, facts, is_whole=is_whole)
-    # A line has the time of its cycle's end, and memory that of the event: no event may precede the request.
+    # A line has the time at which its cycle ended; memory has the time of the event. No event may precede the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
     if not is_whole:
@@ -164,7 +165,7 @@ def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | Non
 
 
 def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
-    """Replace the starts of many machines by milestones: the first, half, 90 % and the last machine that runs."""
+    """Replace the starts of many machines by milestones: when the first, half, 90 % and the last of them ran."""
     running = [fact for fact in facts if fact.event == "running"]
     total = sum(fact.number for fact in running)
     if total <= FEW:
@@ -185,7 +186,8 @@ def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fa
 
 
 def _machine_facts(facts: list[Fact]) -> list[Fact]:
-    """Return the events of a request that a machine's timeline needs: order, waits, own events, and first answers."""
+    """Return the events of a request for a machine's timeline: the order, waits, the machine's own events, and first
+    answers."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
     before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
@@ -207,7 +209,8 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 def _facts_from_memory(
     memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """Yield the facts in memory that the journal lacks, because of an earlier version or a rotation of its files."""
+    """Yield the facts in memory that the journal lacks, because an earlier version wrote it or its files were
+    rotated."""
     journalled = defaultdict[str, set[str]](set)
     for fact in facts:
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
@@ -222,7 +225,7 @@ def _facts_from_memory(
 
 
 def _slot_steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
-    """Yield the steps of a slot, except those that the journal has (``journalled``)."""
+    """Yield the steps of a slot, except those that are in ``journalled``."""
     if slot.ran_at is not None and "running" not in journalled:
         yield _slot_fact(memory, slot, "running", slot.ran_at)
     if slot.deletion.closed_at is not None and "ended" not in journalled:
@@ -244,7 +247,7 @@ def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord
 
 
 def machine_documents(memory: Memory, request: str) -> list[dict[str, Any]]:
-    """Return a document for each machine of a request: ``pool``, ``verdict`` of its slot, ``ran`` and ``gone``."""
+    """Return a document for each machine of a request: ``pool``, the ``verdict`` of its slot, ``ran`` and ``gone``."""
     record = memory.requests.get(request)
     return [
         {

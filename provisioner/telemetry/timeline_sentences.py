@@ -1,4 +1,5 @@
-"""The events of a timeline: a journal line becomes a fact; equal facts in short succession become a sentence. Pure."""
+"""The sentences of a timeline. A journal line becomes a fact, and equal facts that soon follow each other become a
+sentence. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from provisioner.model import PendingReason, RequestStatus
 from provisioner.state.journal import Line, parse_time
 
 FEW = 3
-"""The most machines that a sentence names; of more it gives the number."""
+"""Most machines that a sentence names. For more machines it gives only the number."""
 
 APART = 600.0
-"""The most seconds between two equal events that share a sentence."""
+"""Most seconds between two equal events that share a sentence."""
 
 
 class Fact(NamedTuple):
@@ -22,21 +23,21 @@ class Fact(NamedTuple):
     event: str
     pool: str = ""
     about: str = ""
-    """The text that, with event and pool, decides which facts are equal."""
+    """Text that, together with event and pool, decides which facts are equal."""
     machines: tuple[str, ...] = ()
     number: int = 1
-    """The number of machines, slots or calls."""
+    """Number of machines, slots or calls."""
     words: str = ""
     """The failure in the cloud's words."""
     until: float = 0.0
 
 
 class Sentence(NamedTuple):
-    """An event as text; times are epoch seconds."""
+    """An event as text. Times are epoch seconds."""
 
     at: float
     until: float
-    """The time of the last equal event, or of the end; the same as ``at`` for a single event."""
+    """Time of the last equal event, or of the end; for a single event the same as ``at``."""
     event: str
     text: str
 
@@ -45,7 +46,8 @@ class Sentence(NamedTuple):
 
 
 def read_facts(lines: Iterable[Line], is_ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
-    """Return the facts about the machines that are ``ours``; a line that names no machine concerns all."""
+    """Return the facts about machines for which ``is_ours`` is true. A line that names no machine concerns all
+    machines."""
     return [fact for line in lines if (fact := _read_line(line, is_ours))]
 
 
@@ -54,7 +56,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     machines = tuple([name for name in named if is_ours(name)])
     if named and not machines:
         return None
-    # A line that also names other machines counts only the machines that are ours.
+    # If a line also names other machines, count only ours.
     number = line.get("times") if len(machines) == len(named) else None
     if number is None:
         number = line.get("count", len(machines) or 1)
@@ -132,7 +134,7 @@ _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "troubled": lambda line: {"about": line.get("error", "")},
     "window": _read_window,
 }
-"""The readers of event-specific fields, by the event of a line."""
+"""Functions that read the fields of an event, by the name of the event."""
 
 _REASONS: Mapping[str, str] = {
     PendingReason.WINDOW: "the window",
@@ -147,14 +149,14 @@ _REASONS: Mapping[str, str] = {
 
 
 def sentences(facts: Iterable[Fact]) -> list[Sentence]:
-    """Return the sentences in order. Equal facts in short succession become one sentence."""
+    """Return the sentences in order. Equal facts that soon follow each other become one sentence."""
     merged: list[Fact] = []
     names: list[list[str]] = []
     latest: dict[tuple[str, ...], int] = {}
-    """The index of the newest fact of each kind."""
+    """Index of the newest sentence of each kind of fact."""
     for fact in sorted(facts, key=lambda fact: (fact.at, _ORDER.get(fact.event, len(_ORDER)))):
         until = max(fact.at, fact.until)
-        if fact.event == "deferred" and fact.about == "over":  # no machine waits any more
+        if fact.event == "deferred" and fact.about == "over":  # no machine is deferred any more
             for key in [key for key in latest if key[0] == "deferred"]:
                 place = latest.pop(key)
                 merged[place] = merged[place]._replace(until=fact.at)
@@ -197,7 +199,7 @@ _SENTENCES: Mapping[str, str] = {
     "gone": "{who} {are} gone.",
     "window": "The window of template {about}{quoted}.",
 }
-"""The sentence of each event. Events of one moment are sorted in this order."""
+"""The sentence of each event. Events of the same moment are sorted in this order."""
 
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
 

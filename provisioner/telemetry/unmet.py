@@ -1,4 +1,4 @@
-"""The reasons for which requests miss machines, as the loop published them: documents, and sentences for operators."""
+"""The reasons why requests miss machines, as the loop published them: documents, and sentences for operators."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from provisioner.telemetry.pool_windows import (
 )
 
 HOLDERS_SHOWN = 3
-"""The most requests that a terminal line names as users of a cap; ``-o json`` names all."""
+"""Most requests that a terminal line names as users of a cap. ``-o json`` names all of them."""
 
 QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING})
-"""Reasons that need no attention, because each machine goes through them."""
+"""Reasons that need no attention, because each machine passes through them."""
 
 HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
-"""Reasons that last as long as the failures of the pool."""
+"""Reasons that last as long as the pool fails."""
 
 BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
-"""Reasons that memory's window explains once for all requests."""
+"""Reasons that the window in memory explains once for all requests."""
 
 MET = DESIRED | {Verdict.CANCELLED}
-"""The verdicts of slots that need no other machine in their place."""
+"""Verdicts of slots that no other machine has to replace."""
 
 UNTRIED = Window(0)
-"""The window of a pool and template for which memory has none."""
+"""Window of a pool and template that have none in memory."""
 
 PUBLISHED = ("pool", "reason", "machines", "spills_to", "behind", "bound")
-"""The fields of ``Unmet`` that a document repeats unchanged."""
+"""Fields of ``Unmet`` that a document repeats unchanged."""
 
 
 class UnmetDocuments:
-    """A maker of documents of unmet machines, from memory and from the pool status that the loop published."""
+    """Maker of documents about unmet machines, from memory and from the pool status that the loop published."""
 
     def __init__(
         self, memory: Memory, pool_status: PoolStatus, failures: Mapping[Key, PoolFailure], now: float
@@ -105,7 +105,8 @@ class UnmetDocuments:
     def _find_cause(
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
-        """Return the class and words of the failure behind the reason, the reason's beginning, and the next try."""
+        """Return the class and text of the failure behind the reason, when the reason began, and when the next try
+        is."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
@@ -122,7 +123,7 @@ class UnmetDocuments:
         return error, text, since, next_try
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
-        """Return the users of the cap of a template, or of all templates, the largest first."""
+        """Return the users of the cap, which is of one template or of all templates. The largest user comes first."""
         key = (one.pool, "" if one.text == TOTAL else template)
         if key not in self._holders:
             users = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
@@ -138,7 +139,8 @@ class UnmetDocuments:
 def count_waiting(
     memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None
 ) -> Counter[Key]:
-    """Count the machines that do not run, by pool and template; only for ``reason``, if it is given."""
+    """Count the machines that do not run, by pool and template. If ``reason`` is given, count only those with this
+    reason."""
     waiting = Counter[Key]()
     for id_, entries in unmet.items():
         for one in entries:
@@ -151,9 +153,10 @@ def count_waiting(
 
 
 def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
-    """Yield a line for each pool and reason for which a request misses machines; no line if its machines only start.
+    """Yield a line for each pool and reason for which a request misses machines. Yield no line if its machines are only
+    starting.
 
-    ``loop_acts``: a loop runs and plans.
+    ``loop_acts``: True if a loop runs and plans.
     """
     entries = request["missing"]
     if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in entries):
