@@ -40,7 +40,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.marker_files import ReadContent, Side
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
-"""The two sides that read HF's files."""
+"""The two sides that read HF's files, with their names in messages."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and return PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError."""
+    """Check, and return PROBLEM if a place has an error. Raises ConfigError, TemplatesError, UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
@@ -66,9 +66,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files that differs from what the scripts, or the loop, last read.
+    """Return a warning for each of HF's two files that differs from the version that the scripts, or the loop, last
+    read.
 
-    Empty if no state directory is known, or if it contains no poll marker.
+    The result is empty if no state directory is known or if it has no marks of reads.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -107,7 +108,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return the findings of a rehearsal of one create, with the first template that names each pool."""
+    """Return the findings of a rehearsal of one create in each pool, with the first template that names the pool."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
     rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
@@ -122,7 +123,7 @@ def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding
 
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a finding for each template that promises larger machines than these places make."""
+    """Return a finding for each template that promises larger machines than its pools make."""
 
     def size_of(backend: Sized) -> MachineSize | BackendError | None:
         try:
@@ -143,7 +144,7 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 
 def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a finding for each pool that cannot be observed, for kinds without checks of their own."""
+    """Return a finding for each pool that cannot be observed, if its kind has no checks of its own."""
     observations = observe(
         {name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0
     )
@@ -155,7 +156,7 @@ def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Findin
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:
-    """Return the findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
+    """Return the findings about the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
     if settings.events is None:
         return []
     with require_packages(extra("events")):
@@ -186,7 +187,7 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """Return the findings on the pools, the worst first."""
+    """Return the findings about the pools, the worst first."""
     ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
     return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
 
@@ -197,7 +198,7 @@ def check_is_fine(document: Document) -> bool:
 
 
 def _verdict(document: Document) -> str:
-    """Return the first words of the text: the numbers of errors and warnings, or that there are none."""
+    """Return the first words of the text: the numbers of errors and warnings, or the news that there are none."""
     severities = [finding["severity"] for finding in document.get("findings", ())]
     warnings = len(document["warnings"]) + severities.count(Severity.WARNING)
     numbers = {"error": len(document["warnings"]) + len(severities) - warnings, "warning": warnings}
@@ -205,7 +206,7 @@ def _verdict(document: Document) -> str:
 
 
 def check_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: first errors and warnings, the errors before the warnings."""
+    """Yield the document as lines for a terminal: the errors, then the warnings, then the rest."""
     yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
     pools, findings = document["pools"], document.get("findings")
     for one in findings or ():

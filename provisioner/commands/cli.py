@@ -32,7 +32,7 @@ STDOUT, STDERR = 1, 2
 """File descriptors of standard output and standard error."""
 
 WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
-"""Errors of the call or the configuration. A BackendError also counts as such an error, if it reaches ``run``."""
+"""Errors of the call or of the configuration. A BackendError that reaches ``run`` counts as one, too."""
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C, 141 the reader "
@@ -51,11 +51,11 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module with several commands, in its ``COMMANDS``; empty if the command has a module of the same name."""
+    """Module whose ``COMMANDS`` contains the command; empty if a module has the name of the command."""
     extra: str = "loop"
-    """Extra of the distribution that installs the command's packages."""
+    """Extra of the distribution that installs the packages of the command."""
     is_in_lab: bool = False
-    """True for a command of the laboratory, which no other module of the product imports."""
+    """True for a command of the lab, which other modules of the product do not import."""
 
     def load(self) -> tuple[AddOptions, Run]:
         """Import the command's module; return its ``add_options`` and ``run``. Raises MissingExtra."""
@@ -135,12 +135,12 @@ COMMANDS = (
 
 
 class Command(argparse.ArgumentParser):
-    """The parser of one command. The command's module is imported only when that command is called."""
+    """The parser of one command. It imports the command's module only when the command is called."""
 
     entry: CommandEntry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Let the module add its options, then parse; an unknown argument is an error of this command."""
+        """Let the module add its options, then parse. An unknown argument is reported as an error of this command."""
         self.actions()
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -148,7 +148,7 @@ class Command(argparse.ArgumentParser):
         return options, unknown
 
     def actions(self) -> list[argparse.Action]:
-        """Return the command's options; let its module add them first."""
+        """Return the options of the command, after its module has added them."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
             add_options, run = entry.load()
@@ -158,7 +158,7 @@ class Command(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the console script; end the process with one of the exit codes, never with a traceback."""
+    """Run the console script. End the process with one of the exit codes and without a traceback."""
     _open_closed_streams()
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
@@ -194,7 +194,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for a closed stdin, stdout or stderr, so that no other file gets its number."""
+    """Open the null device for a closed stdin, stdout or stderr, so that a file that is opened later does not get
+    its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -203,19 +204,19 @@ def _open_closed_streams() -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """A standard stream that removes control characters, which texts from outside may contain."""
+    """A standard stream that removes control characters, because texts from outside may contain them."""
 
     is_drawn_on = False
-    """True while rich controls the terminal; its texts are printable already."""
+    """True while rich controls the terminal. Its texts contain no unsafe characters."""
 
     def write(self, text: str) -> int:
-        """Write the text without control characters; characters that the stream's encoding lacks are escaped."""
+        """Write the text without control characters. Escape characters that the stream's encoding lacks."""
         super().write(text if self.is_drawn_on else format_printable_lines(text))
         return len(text)
 
 
 def _screen(stream: TextIO) -> TextIO:
-    """Return the stream as a ``_Screen``; a stream that was replaced, as by a test, is returned as it is."""
+    """Return the stream as a ``_Screen``. Return a stream that was replaced, for example by a test, unchanged."""
     if type(stream) is not io.TextIOWrapper:
         return stream
     encoding, lines = stream.encoding, stream.line_buffering
@@ -223,12 +224,12 @@ def _screen(stream: TextIO) -> TextIO:
 
 
 def _discard_output() -> None:
-    """Redirect further output to the null device, including the output that Python flushes at its exit."""
+    """Redirect further output to the null device, including what Python flushes at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused_message(error: OSError) -> str:
-    """Return the message about an error of the operating system; without a file name it concerns our output."""
+    """Return the message about an error of the operating system. If the error names no file, it concerns our output."""
     return (
         f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. Check "
         "disk space, rights and mounts there, then try again."
@@ -247,7 +248,7 @@ def _internal_error_message(error: Exception) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; each adds its options when it is called."""
+    """Return the parser of all commands. Each command adds its options when it is called."""
     top = argparse.ArgumentParser(
         prog="provisioner", description="HostFactory provisioner for Google Cloud.", epilog=EXIT_CODES
     )
@@ -261,6 +262,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def commands_of(top: argparse.ArgumentParser) -> list[Command]:
-    """Return the parsers of all commands, without repeats for aliases."""
+    """Return the parsers of all commands. An alias does not repeat its command."""
     (choices,) = (action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
     return list(dict.fromkeys(choices.values()))

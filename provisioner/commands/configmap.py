@@ -1,6 +1,7 @@
-"""``provisioner configmap``: print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read.
+"""``provisioner configmap``: print the ConfigMap for the loop's pod, made from the directory that HostFactory's scripts
+read.
 
-Both sides then have the same source. A ConfigMap is mounted as one directory without subdirectories.
+So scripts and loop have the same source. A ConfigMap is mounted as one directory without subdirectories.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ LARGEST = 1_048_576
 """Most bytes of a ConfigMap's data."""
 
 PUBLIC = frozenset({"ca_file", "ca_bundle"})
-"""Optional settings that name a file without a secret. All other optional files are logins and keys."""
+"""Optional settings that name a file without a secret. Every other optional file is a login or a key."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 Place = tuple[str, ...]
-"""The names that lead to a setting in provisioner.yaml."""
+"""Names of the mappings that lead to a setting in provisioner.yaml, with its own name last."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that prints texts of several lines as blocks."""
+    """A dumper that prints a text of several lines as a block."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
@@ -85,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """Return the files that settings name, by setting: the included files, and the files that may hold a key."""
+    """Return two mappings from setting to file: the files that the ConfigMap includes, and the files that may
+    contain a key."""
     included_files: dict[Place, Path] = {}
     secret_files: dict[Place, Path] = {}
     configuration = settings(given)
@@ -105,7 +107,8 @@ def _format_setting(place: Place) -> str:
 
 
 def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
-    """Return the text of provisioner.yaml with new values of these settings only. Raises UsageError."""
+    """Return the text of provisioner.yaml with new values of these settings and otherwise unchanged. Raises
+    UsageError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
     for place, name in names.items():

@@ -1,4 +1,5 @@
-"""``provisioner diff``: compare HostFactory's last list, our memory and the clouds by machine; change nothing."""
+"""``provisioner diff``: compare HostFactory's last list, our memory and the clouds, machine by machine. Change
+nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from provisioner.model import Memory, Observation, ObservationFailed, Phase, Slo
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
-"""Machines that are named of each group, unless all are requested."""
+"""Number of machines that the text names of each group, unless all are requested."""
 
 NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
@@ -27,16 +28,16 @@ class View(NamedTuple):
     memory: str
     """Verdict of the machine's slot; ``none`` if no slot has this name."""
     cloud: str
-    """Phase of the machine; ``strayed`` if it exists without our labels, or outside its group; ``absent``; ``unseen``
-    if its pool could not be observed."""
+    """Phase of the machine. ``strayed``: it exists without our labels or outside its group. ``absent``: it does not
+    exist. ``unseen``: its pool could not be observed."""
 
 
 class Meaning(NamedTuple):
-    """The meaning of a view, as a text."""
+    """A text that says what a view means."""
 
     text: str
     differs: bool = True
-    """True if HostFactory, memory and cloud should agree here and do not."""
+    """True if HostFactory, memory and cloud should agree in this view but do not."""
 
 
 AGREE = Meaning("all three agree", differs=False)
@@ -71,10 +72,11 @@ MEANINGS = {
     (Verdict.LOST, True, True): LOST,
     (Verdict.LOST, True, False): LOST,
 }
-"""Meanings by the slot's verdict (None: no slot), is listed by HostFactory, and exists in the cloud."""
+"""Meanings by three values: the verdict of the slot (None: no slot), True if HostFactory lists the machine, and True
+if the machine exists."""
 
 WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-"""Meanings of the phases in which no machine should be that was reported to HostFactory."""
+"""Meanings of the phases that a machine reported to HostFactory should not have."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -84,7 +86,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare; return PROBLEM if the three differ or a pool was not seen. Raises StateError, BackendError."""
+    """Compare. Return PROBLEM if the three differ or a pool could not be observed. Raises StateError, BackendError."""
     configuration = settings(options.config)
     state = state_directory(options.state_dir)
     names, written_ns = state.listed_hosts() or (None, 0)
@@ -99,11 +101,11 @@ def run(options: argparse.Namespace) -> int:
 def diff_document(
     memory: Memory, names: Collection[str] | None, observations: Mapping[str, Observation], prefix: str
 ) -> dict[str, Any]:
-    """Return the machines in groups of the same view, groups with a difference first.
+    """Return the machines in groups with the same view. Groups with a difference come first.
 
-    ``names``: the machines of HostFactory's last list; None before the first list. In the document: ``hostfactory``,
-    ``memory``, ``clouds``: the number of machines of each; ``unseen``: the pools that could not be observed, with the
-    reason; ``groups``: each view with its meaning and machines.
+    ``names``: the machines in HostFactory's last list; None before the first list. The document has ``hostfactory``,
+    ``memory`` and ``clouds``: the number of machines of each; ``unseen``: the pools that could not be observed, with
+    the reason; ``groups``: each view with its meaning and machines.
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
@@ -132,7 +134,7 @@ def diff_document(
 
 
 def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return the phase that the clouds show, by machine."""
+    """Return by machine the phase that the clouds show."""
     return {
         name: STRAYED_PHASE if machine.is_strayed else str(Phase.RUNNING if machine.is_nameless else machine.phase)
         for observation in observations.values()
@@ -142,7 +144,7 @@ def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
-    """Return the meaning of a view; ``ours``: the machine's name has the form of our names."""
+    """Return the meaning of a view. ``ours``: True if the machine's name has the form of our names."""
     if view.cloud == UNSEEN and not (slot and slot.deletion.is_gone):
         return UNKNOWN if slot or ours else FOREIGN
     verdict, exists = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
@@ -155,7 +157,7 @@ def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
 
 
 def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal; ``every``: with all machines of each group."""
+    """Yield the document as lines for a terminal. ``every``: name all machines of each group."""
     listed = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
     yield f"HostFactory {listed}, memory has {document['memory']}, the clouds {document['clouds']} machines."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())

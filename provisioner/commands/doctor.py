@@ -1,4 +1,5 @@
-"""``provisioner doctor``: run every check at once, show each problem with its remedy, and pack all for support."""
+"""``provisioner doctor``: run every check at once, show each problem with its remedy, and pack all results for
+support."""
 
 from __future__ import annotations
 
@@ -38,16 +39,16 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import advice_message, is_denied
 
 SECONDS = 300.0
-"""Most seconds of a part; a live check waits for the slowest cloud."""
+"""Most seconds for one part. A live check waits for the slowest cloud."""
 
 SHOWN = 3
-"""Most lines shown of a part; its command shows all lines, and the bundle contains them."""
+"""Most lines of a part that are shown. The command of the part and the bundle show all lines."""
 
 LEAST_FREE = 200_000_000
-"""Bytes that the state directory's disk should have free: three times the journal's largest size."""
+"""Bytes that should be free on the disk of the state directory: three times the largest size of the journal."""
 
 PART_BYTES = 20_000_000
-"""Most bytes of a file in the bundle; the newest bytes are kept."""
+"""Most bytes of a file in the bundle. The newest bytes are kept."""
 
 BUNDLE_MODE = 0o600
 
@@ -63,7 +64,7 @@ PARTS = {
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
 }
-"""Parts and their commands, in the order of the output."""
+"""The parts and their commands, in the order of the output."""
 
 
 class Answer(NamedTuple):
@@ -71,7 +72,7 @@ class Answer(NamedTuple):
 
     part: str
     command: str
-    """The command that gives the same answer."""
+    """The command that gives the same answer as the part."""
     fine: bool
     text: str
 
@@ -90,7 +91,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask all parts; return PROBLEM if a part needs an operator. Raises UsageError."""
+    """Run all parts. Return PROBLEM if a part needs an operator. Raises UsageError."""
     if options.bundle and os.path.lexists(options.bundle):
         raise UsageError(f"--bundle {options.bundle}: already exists; name another file")
     environment = parts_environment(options)
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment of the parts: HostFactory's, with the directories that the options name."""
+    """Return the environment of the parts: that of HostFactory, with the directories that the options name."""
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent
@@ -118,7 +119,8 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """Return the answer of a command by its exit code. A command that does not end in time has a problem, too."""
+    """Return the answer of a command, judged by its exit code. A command that does not end in time counts as a
+    problem."""
     answer = partial(Answer, part, seen_as)
     try:
         result = subprocess.run(
@@ -133,7 +135,7 @@ def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[st
 
 
 def disk(environment: Mapping[str, str]) -> Answer:
-    """Check that the state directory's disk has free space and can be written."""
+    """Check that the disk of the state directory has free space and can be written."""
     answer = partial(Answer, "disk", "df")
     try:
         path = Directories(environment).state
@@ -150,7 +152,7 @@ def disk(environment: Mapping[str, str]) -> Answer:
 
 
 def clock(environment: Mapping[str, str]) -> Answer:
-    """Compare the clocks of this host and the state directory's file system; ``check --live`` asks the clouds."""
+    """Compare this host's clock with that of the state directory's file system. ``check --live`` asks the clouds."""
     answer = partial(Answer, "clock of the state directory's disk against this host's", "date")
     try:
         path = Directories(environment).state
@@ -165,7 +167,8 @@ def clock(environment: Mapping[str, str]) -> Answer:
 
 
 def doctor_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: one line for a part that is fine, the text of any other part."""
+    """Yield the document as lines for a terminal: one line for a part that is fine, and the text of every other
+    part."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -183,7 +186,8 @@ def doctor_lines(document: Document) -> Iterator[str]:
 
 
 def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
-    """Write the answers and the files behind them, without secrets, for their owner alone. Raises UsageError."""
+    """Write the answers and the files behind them into the bundle, without secrets. Only the owner may read it.
+    Raises UsageError."""
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
@@ -201,7 +205,7 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
 
 
 def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the harmless content of each file; add the withheld values to ``withheld``."""
+    """Yield the name and the harmless content of each file. Add the withheld values to ``withheld``."""
     for path, redact in _paths(Directories(environment), withheld):
         try:
             content = redact(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))
@@ -213,7 +217,8 @@ def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[
 def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
     """Yield the instance's files, then state, journal and the scripts' log, each with the function that redacts it.
 
-    State, journal and log come last, because values withheld from the configuration are removed from them, too.
+    State, journal and log come last, because the values that are withheld from the configuration are removed from them
+    too.
     """
     try:
         state, conf = Path(directories.state), Path(directories.conf)
@@ -231,11 +236,11 @@ def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path,
 
 
 def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
-    """Return a configuration file's harmless settings as JSON; add the other values to ``withheld``."""
+    """Return the harmless settings of a configuration file as JSON. Add all other values to ``withheld``."""
     text = text.removeprefix("\ufeff")
     try:
         try:
-            document = json.loads(text)  # JSON first, because YAML allows no tabs
+            document = json.loads(text)  # try JSON first, because YAML does not allow tabs
         except ValueError:
             document, _ = parse(text[:LARGEST])
         return json.dumps(harmless(document, known, withheld), indent=2) + "\n"
@@ -244,7 +249,8 @@ def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
 
 
 def records(text: str) -> str:
-    """Return a JSON document, or lines of JSON, without secrets. Other lines are withheld, as they are not ours."""
+    """Return a JSON document, or lines of JSON, without secrets. Withhold other lines, because the provisioner did
+    not write them."""
     return _record(text) or "\n".join((_record(line) or WITHHELD) if line.strip() else "" for line in text.split("\n"))
 
 

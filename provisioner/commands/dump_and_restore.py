@@ -18,7 +18,7 @@ from provisioner.state.dump_format import MODE, Dump, unpack
 from provisioner.state.restore import Restored, restore_dump
 
 STANDARD = Path("-")
-"""The file argument that stands for stdin or stdout."""
+"""File argument that means stdin or stdout."""
 
 NEXT = """\
   1. Start the loop: it observes every pool, makes memory.json again, and latches the brake. No machine is deleted as an
@@ -52,7 +52,8 @@ def run_dump(options: argparse.Namespace) -> int:
 
 
 def _check(file: Path, state: StateDir) -> None:
-    """Check that a dump can be written to the file and would not be lost with the state. Raises UsageError."""
+    """Check that a dump can be written to the file, and that the file is outside the state directory. Raises
+    UsageError."""
     if file.is_dir():
         raise UsageError(f"{file}: is a directory; name a file in it, such as {file}/state.tar.gz")
     if file.exists() and not file.is_file():

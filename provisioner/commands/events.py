@@ -1,4 +1,4 @@
-"""``provisioner events``: print each message of the subscription, and its use for the loop."""
+"""``provisioner events``: print each message of the subscription, and how the loop would use it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print messages; return PROBLEM if the stream broke. Raises UsageError if no subscription is configured."""
+    """Print messages. Return PROBLEM if the stream broke. Raises UsageError if no subscription is configured."""
     configuration = settings(options.config)
     if configuration.events is None:
         raise UsageError(f"{config_file(options.config)}: no section 'events', so there are no messages to print.")
@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for ``seconds`` (None: without limit), until SIGTERM or a break of the stream.
+    """Print every message for ``seconds`` (None: without limit), until SIGTERM or until the stream breaks.
 
-    Return the reason if the stream broke, else an empty text. Raises BrokenPipeError when the reader closes the output,
-    because further messages would be consumed and lost.
+    Return the reason if the stream broke, else an empty text. Raises BrokenPipeError if the reader closes the output,
+    because further messages would be taken from the subscription and lost.
     """
     from provisioner.backends.pubsub_events import EventStream
 
@@ -76,7 +76,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
 
 def message_document(message: Judged) -> dict[str, Any]:
-    """Return a message as a document. ``grace_seconds``: seconds that a preempted machine had left; else null."""
+    """Return a message as a document. ``grace_seconds``: the seconds that a preempted machine had left; else null."""
     hint = message.hint
     return {
         "worth": str(message.worth),

@@ -1,4 +1,4 @@
-"""``provisioner explain``: show the timeline of a request, a machine or a pool, its state, and the next steps."""
+"""``provisioner explain``: show the timeline of a request, a machine or a pool, its state, and what happens next."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain; return PROBLEM if the id is unknown. Raises UsageError."""
+    """Explain. Return PROBLEM if the id is unknown. Raises UsageError."""
     document = explain(state_directory(options.state_dir), options.id)
     return show(options, document, partial(explain_lines, named=options.machines), fine=document["kind"] is not None)
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
-    """Return the timeline, state and next steps of the subject with this id.
+    """Return the timeline, the state and the next steps of the subject with this id.
 
     ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
-    ``event`` and ``text``. ``now``: sentences about its state and the next steps. ``machines``: the machines of a
-    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: known ids with similar
-    spelling, if this id is unknown.
+    ``event`` and ``text``. ``now``: sentences about the state and the next steps. ``machines``: the machines of a
+    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: for an unknown id, known
+    ids with similar spelling.
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
@@ -78,7 +78,8 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
 
 
 def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
-    """Find the subject with this id in the state files or else in the journal, and its lines of the journal."""
+    """Find the subject with this id, in the state files or else in the journal. Also return its lines of the
+    journal."""
     find, excerpt = sources.state.find_history, Excerpt()
     subject = _in_files(sources, id_)
     if subject is None:
@@ -99,7 +100,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
 
 
 def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
-    """Find a subject that only the journal still contains."""
+    """Find a subject that is only in the journal."""
     for line in excerpt.lines:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:
@@ -110,7 +111,8 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
 
 
 def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
-    """Return known ids with similar spelling; for a machine of a known request, the request's first machines."""
+    """Return known ids with similar spelling. For a machine of a known request, return the first machines of the
+    request."""
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
     record = sources.memory.requests.get(get_request_id(get_prefix(name), name))
@@ -124,7 +126,7 @@ def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
 
 
 def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal; ``named``: with each machine of a request."""
+    """Yield the document as lines for a terminal. ``named``: name each machine of a request."""
     is_known = document["kind"] is not None
     yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown_message(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])

@@ -1,6 +1,6 @@
 """``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: set and release holds.
 
-The commands write only holds.json, so they work whether or not a loop runs. A hold lasts until an operator releases it.
+The commands write only holds.json, so they also work while no loop runs. A hold lasts until an operator releases it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500
-"""Most characters of a reason, which appears in HostFactory's messages, in the log and in each line of ``status``."""
+"""Most characters of a reason. It appears in HostFactory's messages, in the log and in each line of ``status``."""
 
 
 class Verb(NamedTuple):
@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     kinds: tuple[HoldKind, ...]
     target: str = ""
-    """Metavar of the command's argument; empty if the hold applies to everything."""
+    """Metavar of the command's argument; empty if the command concerns everything."""
     sets: bool = True
     needs_reason: bool = False
 
@@ -73,7 +73,7 @@ TEXTS = {
         "No machine is made or deleted until `provisioner start-all`; the scripts still answer.",
     ),
 }
-"""The state of the target and the effect of a new hold, by kind of hold; the cancel of a machine is separate."""
+"""By kind of hold: the state of the target, and the effect of a new hold. The cancel of a machine has its own texts."""
 
 
 def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Set or release holds; return PROBLEM without any change if the name is unknown. Raises StateError."""
+    """Set or release holds. Return PROBLEM and change nothing if the name is unknown. Raises StateError."""
     state = state_directory(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
@@ -109,7 +109,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
     def change(holds: Holds) -> Holds:
-        # A hold on everything must not depend on a file that contains machines.
+        # A hold on everything must work even if the file with the machines is unreadable.
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
         return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
@@ -119,7 +119,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
 
 
 def _unusable_message(state: State) -> str:
-    """Return the reason why the holds cannot be read; empty if they can. Raises StateTooNew, StateDenied."""
+    """Return why the holds cannot be read; empty if they can be read. Raises StateTooNew, StateDenied."""
     try:
         state.read_holds()
     except (StateMissing, StateUnreadable) as error:
@@ -128,42 +128,42 @@ def _unusable_message(state: State) -> str:
 
 
 class _Known:
-    """The names in a state directory."""
+    """The names that a state directory contains."""
 
     def __init__(self, options: argparse.Namespace, state: State) -> None:
         self._options, self.state = options, state
         self.pool_status = PoolStatus()
-        with suppress(StateError):  # the loop writes the file again
+        with suppress(StateError):  # the loop will write the file again
             self.pool_status = read_pool_status(state)
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory, read only if it is needed, because a stop of everything must not depend on it."""
+        """Return memory. It is read only if needed, because stop-all must work without it."""
         with suppress(StateMissing):
             return self.state.memory.read()
         return NO_MEMORY
 
     @cached_property
     def intent(self) -> frozenset[str]:
-        """Ids of the requests that HostFactory has made."""
+        """Return the ids of the requests that HostFactory has made."""
         with suppress(StateMissing):
             return frozenset(self.state.intent.read().requests)
         return frozenset()
 
     def refusal_message(self, verb: Verb, target: str) -> str:
-        """Return the reason why the target cannot have this hold; empty if it can."""
+        """Return why the target cannot have this hold; empty if it can have it."""
         if HoldKind.CANCEL in verb.kinds:
             return self._uncancellable_message(target)
         return self._unknown_pool_message(target) if verb.target else ""
 
     def is_over(self, hold: Hold) -> bool:
-        """Return True for a cancel whose request has ended or has left the state files."""
+        """Return True if the hold is a cancel and its request has ended or has left the state files."""
         if hold.kind is not HoldKind.CANCEL or self.memory is NO_MEMORY:
             return False
         return hold.target not in self.intent and is_done(hold, self.memory)
 
     def is_machine(self, hold: Hold) -> bool:
-        """Return True for the cancel of a machine."""
+        """Return True if the hold is the cancel of a machine."""
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _unknown_pool_message(self, name: str) -> str:
@@ -207,18 +207,19 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the end of a message about an unknown name: a name with similar spelling, or some of the known names."""
+    """Return the end of a message about an unknown name: a known name with similar spelling, or some of the known
+    names."""
     return suggestion(name, sorted(names), many=True) or "; there is none"
 
 
 def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:
     """Return the effect of the command.
 
-    ``changed``: false if the hold was in force, or released, already. ``held_by``: the hold in force, or None.
+    ``changed``: false if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
+    true for the cancel of a machine. ``paused_by_settings``: true if provisioner.yaml also pauses the pool.
 
-    ``machine``: true for the cancel of a machine. ``paused_by_settings``: true if provisioner.yaml pauses the pool,
-    too. ``loop_runs``: true if a loop follows the hold now. ``anew``: the reason why holds.json was moved aside or
-    made again, so that all other holds are released; else empty.
+    ``loop_runs``: true if a loop follows the hold now. ``anew``: why holds.json was moved aside or made again, which
+    releases all other holds; empty otherwise.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)

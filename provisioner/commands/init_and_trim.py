@@ -1,4 +1,4 @@
-"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: create the first file, and make files smaller.
+"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: create the first file, and make the files smaller.
 
 ``trim`` removes ended requests, as a running loop does by itself.
 """
@@ -37,7 +37,7 @@ def add_trim_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_trim(options: argparse.Namespace) -> int:
-    """Show the ids that left the files, or would leave them. Raises StateError."""
+    """Show the ids that have left the files, or that would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
     document = {
         "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
@@ -49,9 +49,10 @@ def run_trim(options: argparse.Namespace) -> int:
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
-    """Remove ended requests; return their ids, or None if a loop runs, which does so itself. Raises StateError.
+    """Remove ended requests and return their ids. Return None if a loop runs, because the loop trims the files itself.
+    Raises StateError.
 
-    ``dry_run``: return the ids without any change, also while a loop runs.
+    ``dry_run``: only return the ids and change nothing, even while a loop runs.
     """
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):

@@ -1,4 +1,5 @@
-"""The service of ``provisioner run``: backends, metrics, health and status page, and the loop, built from settings."""
+"""The service of ``provisioner run``. It builds backends, metrics, health and status page, and the loop from the
+settings."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 9
-"""Seconds after SIGTERM or Ctrl-C within which the process ends, even during a wait without a limit."""
+"""Seconds after SIGTERM or Ctrl-C in which the process ends, even if it waits without a limit."""
 
 
 def interrupted_work(frame: FrameType | None) -> dict[str, object]:
-    """Return the function of ours that the main thread is in, and the names of the other threads, for a log line."""
+    """Return for a log line the function of ours that the main thread runs, and the names of the other threads."""
     while frame is not None and not f"{frame.f_globals.get('__name__')}".startswith("provisioner."):
         frame = frame.f_back
     at = f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}" if frame else ""
@@ -52,11 +53,11 @@ class Service:
     """A provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
-        """Build all parts. Raises BackendError if a pool's configuration names no place that can be reached."""
+        """Build all parts. Raises BackendError if a pool's configuration does not name a place that can be reached."""
         settings = configuration.settings
         self.registry = CollectorRegistry()
         self.interrupted = False
-        """True once Ctrl-C has ended the loop."""
+        """True if Ctrl-C has ended the loop."""
         self._is_started = False
         self._settings = settings
         metrics = Metrics(self.registry, settings.id)
@@ -92,11 +93,11 @@ class Service:
             metrics.expect_logins()
 
     def follow_signals(self) -> None:
-        """End at SIGTERM and SIGINT, observe at once at SIGHUP. Call it only in the main thread."""
+        """End at SIGTERM and SIGINT, and observe at once at SIGHUP. Call this method only in the main thread."""
 
         def end_on_signal(code: int) -> None:
             self.interrupted = self.interrupted or code == INTERRUPTED
-            if not self._is_started:  # until then only questions are sent to clouds
+            if not self._is_started:  # before the start, the clouds only get questions
                 end(code)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal must not postpone the end
                 signal.signal(signal.SIGALRM, lambda _, frame: abort(code, frame))
@@ -104,9 +105,9 @@ class Service:
             self.stop()
 
         def abort(code: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # logging may hang, if the reader of the log has stopped
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # logging may hang if the reader of the log has stopped
             signal.alarm(1)
-            with suppress(Exception):  # logging may fail, if the signal interrupted the writing of another line
+            with suppress(Exception):  # logging may fail if the signal interrupted another line
                 log.warning("Ended with work under way, which the next start repeats", extra=interrupted_work(frame))
             end(code)
 
@@ -115,7 +116,7 @@ class Service:
         signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:
-        """End after the current action; safe in a signal handler and from any thread."""
+        """End the loop after the current action. Safe in a signal handler and from any thread."""
         self.loop.stop()
 
     def run(self, *, once: bool = False) -> None:
@@ -133,7 +134,8 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _check_places(self) -> None:
-        """Log the findings on the pools' places. Raises BackendError if the loop could touch machines of others."""
+        """Log the findings about the places of the pools. Raises BackendError if the loop might touch machines that
+        are not ours."""
         findings = live_findings(self._backends)
         for finding in findings:
             level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR

@@ -1,4 +1,5 @@
-"""The state and next steps of a request, a return request, a machine or a pool, as sentences for ``explain``."""
+"""The state of a request, a return request, a machine or a pool, and what happens next, as sentences for
+``explain``."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ T = TypeVar("T")
 
 
 class Sources:
-    """The content of the state files, as far as they can be read."""
+    """The content of the state files that can be read."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.caveats: list[str] = []
-        """Gaps in the answer, with their reasons."""
+        """Gaps in the answer, each with its reason."""
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")
@@ -53,15 +54,15 @@ class Sources:
         return {*(pool for pool, _ in self.memory.windows), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
-        """Return the machines that open requests miss, with the reasons."""
+        """Return the documents of the machines that open requests miss, with the reasons."""
         return UnmetDocuments(self.memory, self.pool_status, pool_failures(self.memory), self.now)
 
     def local(self, at: float) -> str:
-        """Return a moment of loop time as this terminal's clock shows it."""
+        """Return a moment of loop time in this terminal's local time."""
         return format_local_time(format_utc(self.memory.wall_of(at)))
 
     def silence_message(self) -> str:
-        """Return the text that says since when no loop runs; empty if a loop runs, or may run."""
+        """Return a text that says since when no loop has run; empty if a loop runs or may run."""
         try:
             return silence_message(loop_document(self.state.life_signs()))
         except StateError:
@@ -69,7 +70,7 @@ class Sources:
 
 
 def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
-    """Yield sentences about the state of the subject and its next steps."""
+    """Yield sentences about the state of the subject and what happens next."""
     memory, id_ = sources.memory, subject.id
     if subject.kind is Kind.POOL:
         yield from _pool(sources, id_)
@@ -157,7 +158,7 @@ def _return(sources: Sources, record: ReturnRecord) -> str:
 
 
 def _orphan_deletion(sources: Sources, name: str) -> str:
-    """Return the time at which an orphan is deleted, as text; empty if the machine is not an orphan."""
+    """Return as text when an orphan is deleted; empty if the machine is not an orphan."""
     if not sources.has_memory:
         return ""
     try:

@@ -1,4 +1,5 @@
-"""Questions of a command to the places of all pools at once: their machines, and findings on their settings."""
+"""Questions that a command asks the places of all pools at once: which machines exist, and what is wrong with the
+settings."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ from provisioner.settings.definitions import Settings
 
 NOT_SOUGHT: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 OBSERVE_SECONDS = 30.0
-"""Seconds for which a command tries to observe the pools."""
+"""Seconds in which a command tries to observe the pools."""
 CHECK_SECONDS = 10.0
-"""Seconds that a place has for the check of its settings. A start waits no longer, because mistakes show up later."""
+"""Seconds in which a place must check its settings. The start of the loop does not wait longer, because mistakes
+show later, too."""
 ANSWER_SECONDS = 2.0
-"""Seconds to wait after ``CHECK_SECONDS`` for the findings of a place, because a finding may forbid the start."""
+"""Seconds to wait after ``CHECK_SECONDS`` for the findings of a place. A finding may forbid the start."""
 MESSAGE_SECONDS = 5.0
-"""Seconds between two messages of a command that waits."""
+"""Seconds between two messages of a waiting command."""
 WAITING = "Waiting"
-"""First word of a message of a command that waits."""
+"""First word of the messages of a waiting command."""
 
 T = TypeVar("T")
 
@@ -40,9 +42,10 @@ def observe(
     seconds: float = OBSERVE_SECONDS,
     sought: Mapping[str, Mapping[str, str]] = NOT_SOUGHT,
 ) -> dict[str, Observation]:
-    """Observe all pools at once; return a complete observation of each pool, or its failure.
+    """Observe all pools at once. Return a complete observation of each pool, or its failure.
 
-    ``sought``: by pool, the machines for ``Backend.observe``. A failed observation is repeated within ``seconds``.
+    ``sought``: by pool, the machines to pass to ``Backend.observe``. A failed observation is repeated within
+    ``seconds``.
     """
     deadline = time.monotonic() + seconds
     seen = all_at_once(
@@ -55,10 +58,10 @@ def observe(
 
 
 def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float = math.inf) -> dict[str, T]:
-    """Make all calls at once; return the results of the calls that ended within ``seconds``, by name.
+    """Make all calls at once. Return by name the results of the calls that ended within ``seconds``.
 
-    Raises the error of a call. A message on standard error names the unfinished calls every few seconds; ``noun``: the
-    plural noun for the calls, empty for no messages.
+    Raises the error of a call. Every few seconds, a message on standard error names the unfinished calls. ``noun``: the
+    plural noun for the calls in this message; if it is empty, there is no message.
     """
     started_at, futures = time.monotonic(), {name: Future[T]() for name in calls}
     for name, call in calls.items():  # The threads of an executor would delay the end of the process.
@@ -76,7 +79,7 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float 
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Make the call; set its result, or its error, in the future."""
+    """Make the call. Set its result or its error in the future."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - the caller of all_at_once raises the error
@@ -84,7 +87,7 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Finding]:
-    """Return the findings on the pools' places; ``noun`` as in ``all_at_once``."""
+    """Return the findings about the places of the pools. ``noun``: see ``all_at_once``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
     questions = {name: partial(backend.check, CHECK_SECONDS) for name, backend in checkable.items()}
     return ask_all(questions, noun, CHECK_SECONDS + ANSWER_SECONDS)
@@ -93,9 +96,9 @@ def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Findi
 def ask_all(
     questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
-    """Ask all pools at once; return their findings, with an error for each pool that does not answer.
+    """Ask all pools at once. Return their findings, with an error for each pool that does not answer.
 
-    ``noun`` and ``seconds`` as in ``all_at_once``.
+    ``noun`` and ``seconds``: see ``all_at_once``.
     """
 
     def ask(name: str) -> list[Finding]:
@@ -110,7 +113,8 @@ def ask_all(
 
 
 def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Observation:
-    """Observe until success or the deadline, but at most twice after failures that an operator has to fix."""
+    """Observe until it succeeds or the deadline comes. After failures that an operator has to fix, observe at most
+    twice."""
     lasting_failures = 0
     while True:
         try:
@@ -124,9 +128,9 @@ def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str,
 
 
 def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
-    """Observe the pools, and observe pools again that lack machines of ``memory`` (None if there is no memory).
+    """Observe the pools. Observe a pool again if it lacks machines of ``memory`` (None if there is no memory).
 
-    Raises BackendError if a pool's configuration names no place that can be reached.
+    Raises BackendError if a pool's configuration does not name a place that can be reached.
     """
     backends = make_backends(settings.pools, settings.site)
     try:

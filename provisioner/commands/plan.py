@@ -1,4 +1,4 @@
-"""``provisioner plan``: show the actions of the next cycle, by pool, template and reason."""
+"""``provisioner plan``: show what the next cycle would do, by pool, template and reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the plan; return PROBLEM if a pool was not seen or is not trusted. Raises StateError, BackendError."""
+    """Show the plan. Return PROBLEM if a pool could not be observed or is not trusted. Raises StateError,
+    BackendError."""
     observations, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, observations)
     return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
@@ -55,7 +56,7 @@ def make_clock(state: State) -> LoopClock:
 
 
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
-    """Return a Reconciler without pools to act in; it writes as the loop of that ``epoch``."""
+    """Return a Reconciler that writes as the loop of that ``epoch`` and has no pools to act in."""
     return Reconciler(
         clock=clock,
         state=state,
@@ -69,9 +70,10 @@ def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: i
 def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) -> dict[str, Any]:
     """Return the actions of the next cycle.
 
-    ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty without a
-    request) and ``reason``. ``deferred``: the number of ``machines`` of a pool and template. ``text``: the cloud's
-    message, if any. ``pools``: the content of each; or ``error`` and ``text`` if it was not seen or is not trusted.
+    ``creates``, ``deletes`` and ``closes``: an entry for each ``machine``, with its ``pool``, ``template`` (empty
+    without a request) and ``reason``. ``deferred``: the number of ``machines`` of a pool and template. ``text``: the
+    cloud's message, if any. ``pools``: the machines of each pool; or ``error`` and ``text`` if it could not be observed
+    or is not trusted.
     """
     pools = {name: seen.log_fields for name, seen in observations.items()}
     if plan is None:
@@ -108,14 +110,14 @@ def _close(close: Transition) -> dict[str, Any]:
 
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
-    """Return an entry for deferred machines, with the cloud's message if their pool backs off."""
+    """Return an entry for deferred machines. If their pool backs off, it has the cloud's message."""
     window = plan.memory.windows.get((pool, template))
     text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
     return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 
 
 def plan_is_fine(document: Document) -> bool:
-    """Return True if every pool was seen and is trusted. The plan has no actions for other pools."""
+    """Return True if every pool was observed and is trusted. The plan has no actions for other pools."""
     return not any("error" in seen for seen in document["pools"].values())
 
 
@@ -124,7 +126,7 @@ ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
 
 
 def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal; ``named``: with each machine under its pool, template and reason."""
+    """Yield the document as lines for a terminal. ``named``: name each machine under its pool, template and reason."""
     has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
     yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
     for name, seen in document["pools"].items():
@@ -137,7 +139,8 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """Yield a line for the machines of each pool, template and reason; the cloud's messages may differ within it."""
+    """Yield a line for the machines of each pool, template and reason. The cloud's messages within a line may
+    differ."""
     groups = defaultdict[tuple[str, ...], list[Document]](list)
     for entry in entries:
         groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)

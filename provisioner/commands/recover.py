@@ -1,4 +1,4 @@
-"""``provisioner recover``: show problems of the state files, recover them, and release the brake."""
+"""``provisioner recover``: show problems of the state files, recover the files, and release the brake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Recover; return PROBLEM if the brake stays despite ``--release-brake``, or for a problem without a flag."""
+    """Recover. Return PROBLEM if the brake stays despite ``--release-brake``, or if there is a problem and no option
+    was given."""
     state = state_directory(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = file_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_lines)
-    sys.stdout.flush()  # the operator should read the effects of the release before it takes effect
+    sys.stdout.flush()  # the operator should read the effects before the release happens
     if releases:
         state.ask_recovery()
     if options.output == "text":
@@ -59,19 +60,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
-    """Return the pool status of the loop; without one, the limits of the configuration, if it can be read."""
+    """Return the pool status that the loop wrote. If there is none, return the limits of the configuration if it can
+    be read."""
     try:
         pool_status = read_pool_status(state)
     except StateUnreadable:
         pool_status = PoolStatus()
     try:
         return pool_status if pool_status.limits else replace(pool_status, limits=settings(options.config).limits())
-    except (ConfigError, DirectoryError):  # a mistake in the configuration must not hide the state files
+    except (ConfigError, DirectoryError):  # show the state files even if the configuration has a mistake
         return pool_status
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Return the recovery plan. Pools are observed, and a configuration is needed, only if intent is lost."""
+    """Return the recovery plan. Only if intent is lost, observe the pools, which needs a configuration."""
     files = file_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
@@ -95,8 +97,9 @@ def recovery_document(
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why a file is unreadable, by kind.
-    ``requests`` and ``returns``: written back; of a ``kept`` request only the machines are known. ``writes``: kinds of
-    files written or moved aside. ``unknown``: machines without a request. ``unseen``: pools.
+    ``requests`` and ``returns``: records to write back. ``kept``: requests of which only the machines are known.
+    ``writes``: kinds of files to write or move aside. ``unknown``: machines without a request. ``unseen``: pools that
+    could not be observed.
 
     ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. ``applied``, ``released``,
     ``moved`` (files) and ``outcome`` (a sentence): the effects of this command.

@@ -1,7 +1,7 @@
-"""Redaction of texts and documents for the bundle of ``provisioner doctor``. Pure: no I/O, no clock, no log.
+"""Redaction of texts and documents for the bundle of ``provisioner doctor``. Pure: no I/O, clock or log.
 
-Configuration files that operators write keep only the settings known to be harmless. Secrets are searched for and
-withheld in texts of programs.
+Of configuration files, which operators write, only settings that are known to be harmless are kept. In texts of
+programs, secrets are searched for and withheld.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 WITHHELD = "(withheld)"
 
 HOLDERS = frozenset({"pools", "templates"})
-"""Settings whose keys are names that an operator chose."""
+"""Settings with keys that are names chosen by an operator."""
 
 PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
-"""A plain value: a word, path or address without user, query and space."""
+"""A plain value: a word, a path, or an address without user, query and space."""
 
 SHORTEST = 5
-"""Least characters of a withheld value that is removed from other texts, because shorter values occur in words."""
+"""Least number of characters of a withheld value that is removed from other texts. Shorter values occur inside
+words."""
 
 MOST = 300
-"""Most withheld values that are removed from other texts, longest first. More would take minutes for a journal."""
+"""Most withheld values that are removed from other texts; the longest come first. More would take minutes for a
+journal."""
 
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 
@@ -38,7 +40,8 @@ NAME = (
     rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})"
     rf"|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
-"""Pattern of names of secret values. ``credentials``, ``key`` and ``kubeconfig`` match unless their value is a path."""
+"""Pattern of the names of secret values. ``credentials``, ``key`` and ``kubeconfig`` do not match if their value is
+a path."""
 
 NAMED = re.compile(
     rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"
@@ -46,19 +49,19 @@ NAMED = re.compile(
     r"|\bpass(?:word|wd|phrase)\s+)\s*"
 )
 OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
-"""The rest of a line with a secret's name, if its value stands in the next line."""
+"""Rest of a line after a secret's name, if the value is in the next line."""
 
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
-"""The value of a pair of name and value on separate lines; it is withheld if a secret's name is near."""
+"""Value of a pair whose name and value are in separate lines. It is withheld if a secret's name is near."""
 
 MACHINE = rf"[a-z0-9-]*(?<=-)[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}(?![\w-])"
-"""The end of a machine name with any prefix."""
+"""End of a machine name, after any prefix."""
 
 ISSUED = re.compile(
     r"(?:\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)(?=[\w.~+/=-]{8})"
     rf"|(?<![\w-])sk-(?=[\w-]{{20}}))(?!{MACHINE})[\w.~+/=-]+|(?<![\w-])[0-9a-f]{{40}}(?![\w-])"
 )
-"""Tokens by the prefix that their issuer uses, and tokens of 40 hexadecimal digits."""
+"""Tokens that begin with an issuer's prefix, and tokens of 40 hexadecimal digits."""
 
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),
@@ -69,18 +72,19 @@ TOKENS = (
     ISSUED,
     re.compile(r"(?<![\w+=-])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[a-z])(?=[\w+=-]*[0-9])[\w+=-]{24,}"),
 )
-"""Logins in addresses, queries, credentials of HTTP, and random words of mixed letters and digits."""
+"""Logins in addresses, in queries and in HTTP credentials, and random words of mixed letters and digits."""
 
 NEVER = re.compile(r"[a-z0-9-]*")
-"""Names of machines and pools, and words, which are most of a journal. They are no secret unless ``ISSUED`` matches."""
+"""Names of machines and pools, and words, which make up most of a journal. They are not secret unless ``ISSUED``
+matches."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
-"""The quotation in a message about a wrong setting or file."""
+"""The quoted value in a message about a wrong setting or file."""
 
 
 @lru_cache(maxsize=4096)
 def masked(text: str) -> str:
-    """Return a program's text without values that resemble a secret."""
+    """Return the text of a program without values that look like a secret."""
     if NEVER.fullmatch(text) and not ISSUED.search(text):
         return text
     lines = PEM.sub(WITHHELD, text).split("\n")
@@ -88,7 +92,8 @@ def masked(text: str) -> str:
 
 
 def _masked(lines: list[str]) -> Iterator[str]:
-    """Yield each line redacted. Lines deeper than a secret's name, and items of its list, belong to the secret."""
+    """Yield each line redacted. Lines that are indented deeper than a secret's name, and items of its list, belong
+    to the secret."""
     named, is_open = None, False
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -109,7 +114,7 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in a line, or of a value whose name is in a line near it; else None."""
+    """Return the match of a secret's name in a line, or of a value with such a name in a near line; else None."""
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)
@@ -117,7 +122,7 @@ def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
 
 
 def make_remover(values: Collection[str]) -> Callable[[str], str]:
-    """Return a function that removes these values from a text, also in their JSON and Python notation."""
+    """Return a function that removes these values from a text, including their JSON and Python notation."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
     longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]
     if not longest_first:
@@ -127,7 +132,7 @@ def make_remover(values: Collection[str]) -> Callable[[str], str]:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a document of ours with its texts masked, and without the values of secrets' names."""
+    """Return a document of ours with its texts masked. Values under a secret's name are removed."""
     if isinstance(value, dict):
         return {
             masked(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part) for key, part in value.items()
@@ -143,7 +148,7 @@ def _is_secrets_name(text: str) -> bool:
 
 
 def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str = "", is_known: bool = False) -> Any:
-    """Return the document with the values of ``known`` settings only; add all other values to ``withheld``."""
+    """Return the document with only the values of ``known`` settings. Add all other values to ``withheld``."""
     if isinstance(value, dict):
         return {
             name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, withheld, key=name, is_known=ours)
@@ -159,7 +164,7 @@ def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str
 
 
 def _withhold(value: Any, withheld: set[str]) -> str:
-    """Add each text and number of a value to ``withheld``; return the text that replaces the value."""
+    """Add each text and number in a value to ``withheld``. Return the text that replaces the value."""
     parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         _withhold(part, withheld)

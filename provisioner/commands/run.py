@@ -1,4 +1,4 @@
-"""``provisioner run``: run the loop, or print the actions of its cycles."""
+"""``provisioner run``: run the loop, or print what its cycles would do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _address(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the loop; return an exit code.
 
-    PROBLEM: another loop took over, the address is in use, or ``--once`` did not see all pools or did not do its work.
+    PROBLEM means that another loop took over, that the address is in use, or that ``--once`` could not observe all
+    pools or could not do its work.
     """
     from provisioner.commands.loop_service import Service
     from provisioner.loop.cycle_report import SupersededError

@@ -26,11 +26,11 @@ Document = Mapping[str, Any]
 
 
 class UsageError(Exception):
-    """A wrong call or environment; the message contains the remedy."""
+    """Raised for a wrong call or environment. The message contains the remedy."""
 
 
 def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[str] = ("text", "json")) -> None:
-    """Add options that several commands have: ``config`` and ``state-dir``, their files, and ``output``."""
+    """Add options that several commands share: ``config`` and ``state-dir`` with their defaults, and ``output``."""
     for name in names:
         if name == "output":
             command.add_argument("-o", "--output", choices=outputs, default="text", help="default text")
@@ -48,7 +48,8 @@ def _get_directory(read: Callable[[], str], option: str) -> str:
 
 
 def config_file(given: Path | None) -> Path:
-    """Return provisioner.yaml, as ``--config`` or HostFactory's environment names it. Raises DirectoryError."""
+    """Return the path of provisioner.yaml, from ``--config`` or from HostFactory's environment. Raises
+    DirectoryError."""
     path = given or Path(_get_directory(lambda: Directories(os.environ).conf, "--config FILE"))
     return path / "provisioner.yaml" if path.is_dir() else path
 
@@ -61,7 +62,8 @@ def settings(given: Path | None) -> Settings:
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """Return the state directory of ``--state-dir`` or HostFactory's environment. Raises UsageError, DirectoryError."""
+    """Return the state directory, from ``--state-dir`` or from HostFactory's environment. Raises UsageError,
+    DirectoryError."""
     from provisioner.state.directory import StateDir
 
     path = given or Path(_get_directory(lambda: Directories(os.environ).state, "--state-dir DIR"))
@@ -76,7 +78,7 @@ def state_directory(given: Path | None) -> StateDir:
 
 
 def allow_drawing() -> None:
-    """Let rich control the terminal from now on, with its own control characters."""
+    """Let rich write its control characters to the terminal from now on."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "is_drawn_on"):
             stream.is_drawn_on = True

@@ -1,6 +1,7 @@
 """``provisioner status``: show the state files, the state of the loop, and the problems that need an operator.
 
-``--watch`` reads the files repeatedly: a live picture on a terminal, a block of text for each reading elsewhere.
+``--watch`` reads the files again and again. On a terminal it draws a live picture; elsewhere it prints a block of text
+for each reading.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_status(options: argparse.Namespace, state: State) -> StatusModel:
-    """Read the files; return the status, or the requested part. Raises StateError, UsageError for an unknown name."""
+    """Read the files. Return the status or the requested part of it. Raises StateError; UsageError for an unknown
+    name."""
     whole = status_model(read_status_inputs(state))
     known = {
         "pool": [row.pool for row in whole.pools],
@@ -79,7 +81,8 @@ Read = Callable[[], StatusModel]
 
 
 def watch(read: Read, options: argparse.Namespace) -> int:
-    """Show the status repeatedly until Ctrl-C; return FINE. Raises the errors of the first reading, MissingExtra."""
+    """Show the status repeatedly until Ctrl-C, then return FINE. Raises the errors of the first reading, and
+    MissingExtra."""
     first = read()
     is_live = sys.stdout.isatty() and options.output in ("text", "wide")
     try:
@@ -97,7 +100,7 @@ def watch(read: Read, options: argparse.Namespace) -> int:
 
 
 def _readings(first: StatusModel, read: Read, seconds: float) -> Iterator[StatusModel | str]:
-    """Yield the first reading, then further ones without end; yield the error message of a failed reading."""
+    """Yield the first reading, then further readings without end. For a failed reading, yield its error message."""
     yield first
     while True:
         time.sleep(seconds)

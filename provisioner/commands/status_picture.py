@@ -30,7 +30,7 @@ def _words(text: str, style: str = "") -> Text:
 
 
 def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
-    """Return the status for a live terminal: problems for an operator, machines, and open requests as bars."""
+    """Return the status for a live terminal: problems for an operator, machines, and a bar for each open request."""
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
     head = f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."
@@ -55,7 +55,7 @@ def _machines(seen: StatusModel, wide: bool) -> Table:
 
 
 def _requests(seen: StatusModel) -> Table:
-    """Return a table with a bar for each open request, and its missing machines with the reasons."""
+    """Return a table of the open requests, with a bar for each and the reasons of its missing machines."""
     table = Table("request", "template", "", "running", "missing", box=None, pad_edge=False)
     for request in seen.requests:
         if request["status"] == "running":

@@ -1,4 +1,4 @@
-"""The text of ``provisioner status``; the text about the brake, which ``recover`` prints, too."""
+"""The text of ``provisioner status``, and the text about the brake, which ``recover`` prints too."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
-"""Most characters of a last error in the table; ``-o wide`` shows all."""
+"""Most characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
 """Most moments shown at which machines without a request appeared."""
 
 SHOWN = 20
-"""Most machines shown that wait to be deleted; ``-o json`` names all."""
+"""Most machines waiting for their delete that are shown. ``-o json`` names all."""
 
 
 def printed(seen: StatusModel, output: str) -> str:
@@ -50,7 +50,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
 
 
 def _head(seen: StatusModel) -> Iterator[str]:
-    """Yield the provisioner of these files, the state of the loop, and the problems that need an operator."""
+    """Yield the provisioner id, the state of the loop, and the problems that need an operator."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
     ran = "has never run" if last is None else f"last ran at {format_local_time(last)} on {host}"
@@ -69,7 +69,8 @@ def _head(seen: StatusModel) -> Iterator[str]:
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
-    """Yield tables of machines by template and by pool; ``wide``: also by both, and each last error in full."""
+    """Yield tables of the machines by template and by pool. ``wide``: add a table by both, and show each last error
+    in full."""
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:
         tables.append(("template in pool", seen.machines))
@@ -88,7 +89,7 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def title_of(row: Row) -> str:
-    """Return the template and pool of a row, or the template or pool that the row sums up."""
+    """Return the template and the pool of a row. In a row that sums up, return only one of them."""
     return format_printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
@@ -98,7 +99,7 @@ def numbers_of(row: Row) -> list[str]:
 
 
 def error_text(row: Row, longest: int | None = None) -> str:
-    """Return the last error of a row with its age, cut to ``longest`` characters; a dash without an error."""
+    """Return the last error of a row with its age, cut to ``longest`` characters; a dash if there is no error."""
     error = row.last_error
     if error is None:
         return "-"
@@ -118,7 +119,7 @@ def _request_line(request: Document) -> str:
 
 
 def brake_lines(document: Document) -> list[str]:
-    """Return the brake, and the machines and requests that wait for its release, as lines for a terminal."""
+    """Return lines about the brake, and about the machines and requests that a release affects."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""

@@ -46,7 +46,7 @@ def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
 
 
 def first_day(text: str) -> str:
-    """Return the first of so many days up to today, or a date. Raises ArgumentTypeError."""
+    """Return a date, given as a date or as a number of days that end today. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
         return day(text, "a date such as 2026-11-01, or a number of days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
     """Return the usage from day ``since`` to day ``until``, both included. Raises StateError.
 
-    ``rows``: the parts in ``by``, with ``hours`` and ``cost`` by the present prices. ``total``: their sums. ``cost``:
+    ``rows``: the parts in ``by``, with ``hours`` and ``cost`` at present prices. ``total``: their sums. ``cost`` is
     None if no machine of the row has a price. ``unpriced_hours``: hours of machines without a price.
 
-    ``counted_since``: time before which machines that were gone are not counted; None if no machine that is gone is
-    counted. ``now``: number of present machines, their cost ``per_hour`` and the cost of this ``month``, with budgets.
+    ``counted_since``: the moment from which ended machines are counted; None if none was counted yet. ``now``: the
+    number of existing machines, their cost ``per_hour``, and the cost of this ``month``, with budgets.
     """
     memory, pool_status = state.memory.read(), read_pool_status(state)
     limits = pool_status.limits or Limits("", {}, {})
@@ -99,7 +99,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the milliseconds of each group by cell, not summed, because cells have different prices."""
+    """Return the milliseconds of each group by cell. They are not summed, because cells have different prices."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
@@ -133,7 +133,7 @@ def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[st
 
 
 def usage_csv(document: Document) -> list[str]:
-    """Return the rows as CSV; the currency is in the head of its column."""
+    """Return the rows as CSV. The head of the cost column names the currency."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
@@ -142,7 +142,7 @@ def usage_csv(document: Document) -> list[str]:
 
 
 def usage_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: a table, and remarks on it."""
+    """Yield the document as lines for a terminal: a table, and remarks about it."""
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
     lines += [[*(format_printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]

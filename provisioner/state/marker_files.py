@@ -104,7 +104,7 @@ class LifeSigns(NamedTuple):
     """The last holder of the loop's lock, as returned by ``LoopLock.holder``."""
     last_beat_at: float | None = None
     silent_seconds: float | None = None
-    """Seconds since the last heartbeat; None without a heartbeat, or if its age is unknown."""
+    """Seconds since the last heartbeat; None if there is no heartbeat or its age is unknown."""
     fate: Fate = ""
     signed_at: float | None = None
     """The time of the holder's signature; None if unknown."""

@@ -93,11 +93,10 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         rejected: Callable[[str], None],
         prompt: Collection[str],
     ) -> None:
-        """``tls`` returns the context of a new connection. ``prompt``: paths whose response, if no login is sent, needs
-        neither time nor file, and therefore waits for no other response.
+        """Take the settings. ``tls`` returns the TLS context of a new connection.
 
-        ``rejected`` is called with "request" for a request that is refused for its form, with "room" for a connection
-        that is closed to make room for another.
+        ``rejected`` is called with "request" if the form of a request is refused, and with "room" if a connection is
+        closed to make room. ``prompt``: paths whose response is made at once, unless a login is sent.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
