@@ -1,6 +1,6 @@
 """The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
-A backend never retries an action, because the next cycle does, and never decides, because the plan does.
+A backend does not retry an action, because the next cycle does. It does not decide, because the plan does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BackendError(Exception):
         self.lines = text.splitlines()
         """The lines of the text: one for each pool if the error concerns several pools."""
         self.retry_after = retry_after
-        """Seconds for which a throttling cloud asks not to be called; None if the cloud gave no time."""
+        """Seconds for which a throttling cloud asks to receive no calls; None if it did not say."""
 
 
 class Severity(StrEnum):
@@ -46,51 +46,51 @@ class Finding:
 
 
 CAUSE_SECONDS = 300.0
-"""Seconds for which a backend remembers why a machine ended: longer than a plan can be late."""
+"""Seconds for which a backend remembers why a machine ended. A plan is never so late."""
 
 SPOT_GRACE_SECONDS = 30.0
 """Seconds between the preemption notice and the end of a Spot instance (Scheduling in the API's reference)."""
 
 MayStart = Callable[[], bool]
-"""A question asked before each call to a cloud. False: start no new call, because the cycle's time is over or the loop
-is ending."""
+"""A function that is called before each call to a cloud. If it returns False, no new call may start, because the
+cycle's time is over or the loop is ending."""
 
 
 class Backend(Protocol):
-    """The backend of one pool. ``observe`` and the actions may run at the same time in different threads."""
+    """The backend of one pool. ``observe`` may run in one thread while actions run in another."""
 
     pool: str
     lag: float
-    """Seconds that must lie between the beginnings of two snapshots that prove an absence (GKE 0, MIG 30)."""
+    """Least seconds between the begins of two snapshots that together prove that a machine is gone (GKE 0, MIG 30)."""
     pace: float
     """Seconds between two observations."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to watch if this kind of place can be watched. ``wake`` is called when something changed."""
+        """Begin to watch, if this kind of place can be watched. Call ``wake`` whenever something has changed."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a complete snapshot of our machines in the pool, begun at ``now``. Raise BackendError otherwise.
 
-        A snapshot from a list that pools share may have begun a little earlier, and contains that time.
+        If pools share a list, the snapshot may have begun a little earlier. It contains the true time.
 
-        ``sought``: names to search for individually, each with the expected uid if known. Our machines among them that
-        are no longer listed as ours are in ``machines``, marked as strayed. Objects that are not ours are in
-        ``foreign``. Objects that may be ours but are no machines of this pool are in ``name_collisions``.
+        ``sought``: names to search for one by one, each with the expected uid if known. Machines of ours that are no
+        longer listed as ours are in ``machines``, marked as strayed. Objects that are not ours are in ``foreign``.
+        Objects that may be ours but are not machines of this pool are in ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create the machines, several at a time. Return one outcome for each machine that was tried.
 
-        A machine that already exists with its slot's identity is a success. The first error that ``stops_batch`` stops
-        further creates of its template, which then have no outcome.
+        If a machine with the identity of its slot exists already, this is a success. After the first error that
+        ``stops_batch``, no further creates of its template are tried, and these have no outcome.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Begin to delete the machines. A machine that does not exist is a success.
+        """Begin to delete the machines. If a machine does not exist, this is a success.
 
-        ``uid``: delete only the machine with this uid; without it, the machine with this name and our identity.
-        ``adopted``: without a uid, delete the machine with this name, whoever owns it.
-        ``force``: give the machine no grace period, if this kind of place has grace periods.
+        ``uid``: delete only the machine with this uid. Without a uid, delete the machine with this name and our
+        identity. ``adopted``: without a uid, delete the machine with this name, whoever owns it. ``force``: give the
+        machine no grace period, if this kind of place has grace periods.
         """
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class MachineSize:
 
 @runtime_checkable
 class Sized(Protocol):
-    """A backend that has to ask its place for the size of its machines."""
+    """A backend that must ask its place for the size of its machines."""
 
     def size(self, seconds: float) -> MachineSize | None:
         """Ask the place within ``seconds``. Return None if it gives no size. Raise BackendError without a response."""
@@ -118,18 +118,20 @@ class Sized(Protocol):
 
 @runtime_checkable
 class Timed(Protocol):
-    """A backend whose place gives its time in each response."""
+    """A backend whose place sends its own time with each response."""
 
     def ahead(self) -> float | None:
-        """Return the seconds by which the place's clock was ahead of this host's at the last response, or None."""
+        """Return by how many seconds the place's clock was ahead of this host's at the last response; None if
+        unknown."""
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """A backend whose observations combine an older list with the events since."""
+    """A backend that observes by combining an older list with the events that followed."""
 
     def list_after(self, when: float) -> None:
-        """Base observations from ``when`` (loop time) on a list begun no sooner. Start such a list if none exists.
+        """For observations after ``when`` (loop time), use a list that began at ``when`` or later. Start such a list if
+        there is none.
 
         Any thread may make the list, and observations do not wait for it. ``Snapshot.listed_at`` is the time of the
         list that an observation used.
@@ -138,7 +140,7 @@ class Watching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A machine that ended by itself, as recorded for operators at its place."""
+    """A machine that ended without a delete by the loop, as its place records it for operators."""
 
     machine: str
     request: str
@@ -146,25 +148,26 @@ class Ended:
     uid: str
     """Uid of the machine; empty if its kind of place has no uids."""
     lost: bool
-    """The machine was reported to HF. False: it never ran, or it ended before its request did."""
+    """True if the machine was reported to HF. False if it never ran, or ended before its request did."""
     cause: LossCause | None
     failure: Failure | None
 
 
 @runtime_checkable
 class Recording(Protocol):
-    """A backend whose place keeps a record for operators, for example Kubernetes Events."""
+    """A backend whose place keeps records for operators, for example Kubernetes Events."""
 
     def record_ends(self, ends: Sequence[Ended]) -> None:
-        """Record these ends in the background. Return at once; a refused record has no further effect."""
+        """Record these ends in the background and return at once. If the place refuses a record, nothing else
+        changes."""
 
 
 @runtime_checkable
 class Rehearsing(Protocol):
-    """A backend that can try the loop's calls at its place without any effect."""
+    """A backend that can try the loop's calls at its place without an effect."""
 
     def rehearse(self, template: str) -> list[Finding]:
-        """Return the reasons for which the place would refuse a machine of this template, and the rights that we lack.
+        """Return why the place would refuse a machine of this template, and which rights we lack.
 
         Raise BackendError if the place does not answer.
         """

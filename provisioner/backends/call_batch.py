@@ -1,6 +1,7 @@
-"""Batches of calls to a cloud: several calls at a time, each with its own outcome, without calls that must fail.
+"""Batches of calls to a cloud. Several calls run at a time, each has its own outcome, and calls that must fail are not
+sent.
 
-A batch never retries, because the next cycle does.
+A batch does not retry a call, because the next cycle does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 log = logging.getLogger(__name__)
 
 Send = Callable[[], Mapping[str, Failure]]
-"""A function that sends one request. It returns the failures by machine name, which is empty if all succeeded, and
-raises BackendError if all failed."""
+"""A function that sends one request. It returns the failures by machine name. The result is empty if all succeeded.
+The function raises BackendError if all failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,11 @@ class Call:
 def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: Flow | None = None) -> list[Outcome]:
     """Send ``calls``, each with its own time-out. Return the outcomes of the calls that were sent, in their order.
 
-    ``workers``: the largest number of calls under way. A ``flow`` may lower this number.
-    ``may_start``: once False, or once the server asks for a pause, no further call is sent.
-    The first failure whose class ``stops_batch`` stops the creates of its template. No other failure stops a call.
+    ``workers``: the largest number of calls under way at once. A ``flow`` may lower this number. ``may_start``: after
+    it has returned False, or after the server has asked for a pause, no further call is sent.
+
+    After the first failure of a class that ``stops_batch``, no further creates of its template are sent. Other failures
+    do not stop calls.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 
@@ -66,7 +69,8 @@ class _Batch:
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
     def _start_worker(self) -> None:
-        """Start one more worker, which waits for the caller's lock. Raise RuntimeError if no thread can start."""
+        """Start one more worker. It waits for the lock that the caller has. Raise RuntimeError if no thread can
+        start."""
         thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._work,), name=f"call-{self._working}", daemon=True
         )
@@ -77,7 +81,7 @@ class _Batch:
             self._flow.add_caller()
 
     def _work(self) -> None:
-        """Send calls until none is left for this worker. Start one more worker if the limit allows it."""
+        """Send calls until this worker gets no more. Start one more worker if the limit allows it."""
         while True:
             with self._lock:
                 following = self._next_call() if self._room() >= 0 or self._working == 1 else None
@@ -93,12 +97,12 @@ class _Batch:
             self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
-        """Return the number of workers that may still start; if negative, the number that have to end."""
+        """Return the number of workers that may still start. A negative number says how many have to end."""
         own = self._max_workers - self._working
         return own if self._flow is None else min(own, self._flow.room())
 
     def _next_call(self) -> tuple[int, Call] | None:
-        """Return the next call that is neither useless nor too late; None if there is none."""
+        """Return the next call that can still succeed and is in time; None if there is none."""
         while self._remaining:
             number, call = self._remaining.popleft()
             if not self._stopped_templates.isdisjoint(_templates(call.actions)):
@@ -109,7 +113,7 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and report its duration or refusal to the flow."""
+        """Send one call. Report its duration or its refusal to the flow."""
         began = time.monotonic()
         failures, wait = _send_call(call)
         ended = time.monotonic()
@@ -126,14 +130,14 @@ class _Batch:
 
 
 def _templates(actions: Iterable[Action]) -> set[str]:
-    """Return the templates of the creates among ``actions``. Deletes have none, because a delete is never useless."""
+    """Return the templates of the creates among ``actions``. Deletes have no template, so a delete is never stopped."""
     return {action.template for action in actions if isinstance(action, Create)}
 
 
 def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """Send a call. Return its failures by name, and the seconds for which the cloud asks not to be called.
+    """Send a call. Return its failures by name, and for how many seconds the cloud asks to receive no calls.
 
-    An unexpected exception is a failure of its call only, so that the other calls keep their outcomes.
+    An unexpected exception fails only its own call, so that the other calls keep their outcomes.
     """
     names = [action.name for action in call.actions]
     try:

@@ -1,7 +1,7 @@
-"""Connections of all HTTP clients. They limit the time and the size of each response as a whole.
+"""Connections of all HTTP clients. They limit the time and the size of each whole response.
 
-Kubernetes is called through the pools in this module. Google (Compute Engine, token servers, the metadata server) is
-called through sessions whose adapter has such pools (``google_auth``).
+Calls to Kubernetes use the connection pools in this module. Calls to Google (Compute Engine, token servers, the
+metadata server) use sessions whose adapter has such pools (``google_auth``).
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ import urllib3
 import urllib3.connection
 
 IDLE_SECONDS = 5.0
-"""Seconds without a request after which a connection is made anew, which takes milliseconds. A firewall that has
-forgotten an idle connection silently drops its packets, which costs the whole time-out of a call."""
+"""Seconds without a request after which a connection is made again, which takes milliseconds. A firewall may have
+forgotten an idle connection. It then drops the packets silently, and the call waits for its whole time-out."""
 
 CONNECT_SECONDS = 5.0
-"""Seconds in which an address must accept a connection. After them the next address of the name is tried."""
+"""Seconds in which an address must accept a connection. Then the next address of the name is tried."""
 
 LONGEST_SECONDS = 120.0
-"""Seconds for a response whose caller sets no limit: the usual time-out of Google's clients."""
+"""Seconds for a response if the caller sets no limit. Google's clients usually have the same time-out."""
 
 HEAD_BYTES = 1 << 18
-"""Bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB of a request's head, and
-send less."""
+"""Most bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB in the head of a
+request, and send less."""
 
 BODY_BYTES = 20 << 20
-"""Bytes of a response's body, decompressed. The largest list that we ask for, a page of 500 pods of 20 kB each, has
-half of that. An unpaged list of the largest group has 6 MB."""
+"""Most bytes of a response's body after decompression. Our largest list, a page of 500 pods of 20 kB each, has half
+as many. An unpaged list of the largest group has 6 MB."""
 
 MOST_VALUES = 1_500_000
-"""Values of a document, counted by commas and brackets. The smallest values, empty lists, use twenty times as many
-bytes in memory as in a response. A page of 500 pods of 20 kB each has a million if managed fields fill the pods."""
+"""Most values in a document, counted by commas and brackets. The smallest values, empty lists, take twenty times as
+many bytes in memory as in a response. A page of 500 pods of 20 kB each has a million values if managed fields fill
+the pods."""
 
 LINE_BYTES = 4 << 20
-"""Bytes of a piece of a stream, such as a watch event. An API server accepts no object of more than 3 MB."""
+"""Most bytes of a piece of a stream, such as a watch event. An API server accepts objects of up to 3 MB."""
 
 PAGE, MOST_PAGES = 500, 400
-"""Objects of a page, and pages of a list: enough for the pods of the largest GKE cluster."""
+"""Objects in a page, and pages in a list. Together they suffice for the pods of the largest GKE cluster."""
 
 PIECE = 1 << 16
 """Bytes of a body that are read at once."""
@@ -53,37 +54,37 @@ Connections = TypeVar("Connections", bound=urllib3.PoolManager)
 
 
 class LateResponse(urllib3.exceptions.ReadTimeoutError):
-    """A response that has not ended in its time."""
+    """Raised if a response does not end in its time."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
 
 
 class LargeResponse(urllib3.exceptions.HTTPError):
-    """A response that is larger than allowed."""
+    """Raised if a response is larger than allowed."""
 
 
 class LargeBody(LargeResponse):
-    """A response whose body is larger than allowed."""
+    """Raised if the body of a response is larger than allowed."""
 
 
 class Allowance:
     """The time and the bytes that a response has left."""
 
     def __init__(self, call: str, seconds: float | None, began: float) -> None:
-        """Limit a response. ``call``: address, method and path for messages. ``began``: monotonic time of the
-        request."""
+        """Limit a response. ``call``: address, method and path for messages. ``began``: monotonic time at which the
+        request began."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
         self._deadline = began + self._seconds
         self.too_large = LargeResponse
         self.allow(HEAD_BYTES)
 
     def allow(self, size: int) -> None:
-        """Allow ``size`` bytes for the next part of the response, in the time that is left."""
+        """Allow ``size`` bytes for the next part of the response, within the time that is left."""
         self._bytes_allowed = self._bytes_left = size
 
     def renew(self, size: int) -> None:
-        """Begin another part of the response with the full time again."""
+        """Allow ``size`` bytes for another part of the response, with the full time again."""
         self._deadline = time.monotonic() + self._seconds
         self.allow(size)
 
@@ -109,7 +110,7 @@ class Allowance:
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket, limited by their allowance."""
+    """The bytes of a socket, within the limits of an allowance."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, allowance: Allowance) -> None:
         self._raw, self._sock, self._allowance = raw, sock, allowance
@@ -132,7 +133,7 @@ class _Source(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """A response, also of a proxy to CONNECT, that reads no more than its allowance."""
+    """A response that reads no more than its allowance. It may also be a proxy's response to CONNECT."""
 
     def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
@@ -150,14 +151,15 @@ _lookups_lock = threading.Lock()
 
 
 def _lookup(*question: Any) -> Future[Any]:
-    """Return a future with the result of ``getaddrinfo``, which has no time-out. All calls share a name's thread."""
+    """Return a future with the result of ``getaddrinfo``, which has no time-out. Concurrent calls for a name share
+    one thread."""
 
     def look_up() -> None:
         try:
             settle = partial(found.set_result, socket.getaddrinfo(*question))
         except Exception as error:  # noqa: BLE001 - each waiting call raises it
             settle = partial(found.set_exception, error)
-        with _lookups_lock:  # Remove the question first, so that a later call resolves the name anew.
+        with _lookups_lock:  # Remove the question first, so that a later call resolves again.
             del _lookups[question]
         settle()
 
@@ -171,7 +173,7 @@ def _lookup(*question: Any) -> Future[Any]:
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
-    """A connection whose time-out covers a whole call: connecting (also to a proxy and by TLS), request, response."""
+    """A connection with one time-out for a whole call: connecting (including proxy and TLS), request and response."""
 
     _began, _called, _is_new = 0.0, "", False
     _allowance: Allowance
@@ -208,7 +210,8 @@ class _Bounded(urllib3.connection.HTTPConnection):
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
 
     def _new_conn(self) -> socket.socket:
-        """Connect to the first address that accepts. Each address gets an equal part of the time that is left."""
+        """Connect to the first address that accepts. Each remaining address gets an equal part of the time that is
+        left."""
         name, whole = self._dns_host, self.timeout
         addresses = self._addresses()
         failure: Exception = self._allowance.late_error()
@@ -260,7 +263,8 @@ class _PoolTLS(urllib3.HTTPSConnectionPool):
 
 
 def limit_responses(connections: Connections) -> Connections:
-    """Limit responses in time and size, reopen connections idle for ``IDLE_SECONDS``, return the same object."""
+    """Limit responses in time and size, and reopen connections that were idle for ``IDLE_SECONDS``. Return the same
+    object."""
     connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections
 

@@ -1,7 +1,7 @@
-"""The number of calls under way at one server: it grows while responses are quick, and falls if they slow down.
+"""The number of concurrent calls to one server. It grows while responses are quick, and falls when they become slow.
 
-A refusal by the server lowers the number, too. :class:`Flow` is the rule (no I/O, no clock); :class:`Readings` makes
-calls in the background, one at a time.
+If the server refuses a call, the number falls too. :class:`Flow` is the rule (no I/O, no clock). :class:`Readings`
+makes calls in the background, one at a time.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from collections.abc import Callable
 LEAST = 1
 FIRST = 16
 MOST = 32
-"""Calls under way: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls;
-more calls under way only add latency."""
+"""Concurrent calls: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls.
+Further calls only make all slower."""
 
 QUICK_SECONDS = 0.25
-"""Seconds within which a response is never slow, however quick the idle server was: a quarter of the second that
-Kubernetes allows itself for a call that changes something."""
+"""Seconds within which a response never counts as slow, even if an idle server is much quicker. This is a quarter of
+the second that Kubernetes allows itself for a call that changes something."""
 SLOW_MULTIPLE = 4.0
-"""Multiple of the unloaded server's latency above which a response is slow."""
+"""A response is slow if it takes longer than this multiple of the unloaded server's latency."""
 LATENCY_GROWTH = 1.05
-"""Factor per round by which the remembered latency of the unloaded server grows, because a server that stays slower is
-not overloaded."""
+"""Factor by which the remembered latency of the unloaded server grows in each round. A server that stays slower is
+not overloaded, and the remembered latency follows it."""
 HOLD_SECONDS = 10.0
-"""Seconds after a 429 in which the limit does not grow. Else a server with a fixed rate refuses every tenth call."""
+"""Seconds after a 429 in which the limit does not grow. Otherwise a server with a fixed rate would refuse every
+tenth call."""
 USUAL_WAIT_SECONDS = 1.0
-"""Seconds to wait after a 429 without Retry-After, as API servers themselves ask for."""
+"""Seconds to wait after a 429 without Retry-After. API servers themselves ask for this time."""
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of a reading. The reading ends with the process anyway."""
+"""Seconds to wait for the end of a reading. After that, the reading ends with the process."""
 
 
 class Flow:
-    """The limit of calls to one server, for all threads that call the server. Times are monotonic seconds.
+    """The limit of concurrent calls to one server, for all threads that call it. Times are monotonic seconds.
 
-    A round has as many responses as calls may be under way. Only responses to calls that began in the round count. The
-    limit changes once a round.
+    A round has as many responses as concurrent calls are allowed. Only responses to calls that began in the round
+    count. The limit changes once in a round.
     """
 
     def __init__(self) -> None:
@@ -46,27 +47,27 @@ class Flow:
         self.limit = FIRST
         """Allowed number of concurrent calls."""
         self._calls_allowed_at = -math.inf
-        """Monotonic time before which no call may begin, as the server asked."""
+        """Monotonic time before which the server wants no calls."""
         self._growth_allowed_at = -math.inf
         """Monotonic time before which the limit does not grow."""
         self._unloaded: dict[str, float] = {}
-        """Seconds of the quickest recent responses, by kind of call, because a webhook may delay creates alone."""
+        """Seconds of the quickest recent responses, by kind of call, because a webhook may delay only creates."""
         self._round_began_at = -math.inf
         """Monotonic time at which this round began."""
         self._round_responses: list[tuple[str, float]] = []
         """Kind and seconds of each response of this round."""
 
     def room(self) -> int:
-        """Return the number of callers that may still begin; if negative, the number that should end."""
+        """Return how many more callers may begin. A negative number says how many should end."""
         return self.limit - self._callers
 
     def add_caller(self) -> None:
-        """Count a caller. A caller sends calls to the server one after the other."""
+        """Count one more caller. Each caller sends one call after the other."""
         with self._lock:
             self._callers += 1
 
     def remove_caller(self) -> None:
-        """Count a caller no longer."""
+        """Count one caller less."""
         with self._lock:
             self._callers -= 1
 
@@ -75,7 +76,7 @@ class Flow:
         return now >= self._calls_allowed_at
 
     def answered(self, kind: str, began: float, now: float) -> None:
-        """Note the duration of a call that was answered or timed out."""
+        """Note the duration of a call that got a response or timed out."""
         with self._lock:
             if began >= self._round_began_at:
                 self._round_responses.append((kind, now - began))
@@ -83,7 +84,7 @@ class Flow:
                     self._end_round(now)
 
     def refused(self, began: float, now: float, wait: float | None) -> None:
-        """Note that the server is too busy and asks not to be called for ``wait`` seconds."""
+        """Note that the server is too busy and wants no calls for ``wait`` seconds."""
         with self._lock:
             self._calls_allowed_at = max(self._calls_allowed_at, now + (USUAL_WAIT_SECONDS if wait is None else wait))
             self._growth_allowed_at = now + HOLD_SECONDS
@@ -91,8 +92,8 @@ class Flow:
                 self._begin_round(self.limit // 2, now)
 
     def _end_round(self, now: float) -> None:
-        """End a round. Halve the limit if half of the responses were slow. Else raise it by a quarter, unless the
-        server refused a call recently."""
+        """End a round. If half of the responses were slow, halve the limit. Otherwise raise it by a quarter, unless
+        the server has recently refused a call."""
         self._unloaded = {kind: seconds * LATENCY_GROWTH for kind, seconds in self._unloaded.items()}
         for kind, seconds in self._round_responses:
             self._unloaded[kind] = min(seconds, self._unloaded.get(kind, math.inf))
@@ -116,12 +117,12 @@ class Readings:
         self._name = name
         self._lock = threading.Lock()
         self._next_reading_at = 0.0
-        """Monotonic time of the earliest next reading."""
+        """Monotonic time at which the next reading may begin."""
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Begin the reading that ``wanted`` returns, if any. A reading under way or begun within ``pause`` seconds
-        prevents another."""
+        """Begin the reading that ``wanted`` returns, if any. Do not begin it if a reading is under way or began less
+        than ``pause`` seconds ago."""
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):
                 return
@@ -132,7 +133,7 @@ class Readings:
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no other reading for ``seconds``; infinite seconds mean never again."""
+        """Begin no reading for ``seconds``. Infinite seconds mean never again."""
         self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WORKERS = 8
-"""Name resolutions at a time, because a name server that does not answer blocks each for seconds."""
+"""Number of names that are resolved at once. A name server that does not answer blocks each for seconds."""
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to resolve a name."""
 
@@ -32,11 +32,11 @@ class Resolver:
         self._lock = threading.Lock()
         self._resolved: set[str] = set()
         self._next_attempt_at: dict[str, float] = {}
-        """Monotonic time of each name's next attempt; infinite while an attempt is under way."""
+        """Monotonic time at which each name is tried next; infinite while it is being tried."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
     def is_resolved(self, name: str) -> bool:
-        """Return True once the name has resolved. Start an attempt that is due, and never wait."""
+        """Return True once the name has resolved. Start a try if it is due. Never wait."""
         with self._lock:
             if name in self._resolved:
                 return True
@@ -47,13 +47,13 @@ class Resolver:
         return False
 
     def forget(self, name: str) -> None:
-        """Forget the name of a machine that is gone, because the name is never used again."""
+        """Forget the name of a machine that is gone, because a name is used only once."""
         with self._lock:
             self._resolved.discard(name)
             self._next_attempt_at.pop(name, None)
 
     def close(self) -> None:
-        """Start no further attempts."""
+        """Start no further tries."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _resolve(self, name: str) -> None:

@@ -1,6 +1,7 @@
-"""Raw requests to one Kubernetes API server, each tried once, with own time-outs. Refusals become few error classes.
+"""Raw requests to one Kubernetes API server. Each is tried once, with its own time-out. Refusals become few error
+classes.
 
-The official client's typed models would cost three times the processor time of the request itself.
+The typed models of the official client would take three times the processor time of the request.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from provisioner.backends.responses import class_of_status, json_object, smaller
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
-"""Seconds for all pages of a list. Afterwards a server has forgotten the version of the list."""
+"""Seconds for all pages of a list. After that, a server has forgotten the version of the list."""
 NOT_FOR_US = frozenset({403, 404, 405})
-"""HTTP statuses of a server that accepts other calls: we lack a right, or a proxy passes only pods."""
+"""HTTP statuses of a server that accepts our other calls: we lack a right, or a proxy passes only calls about pods."""
 MAX_CHARACTERS = 400
-"""Characters kept of the server's messages, which are stored with each slot and shown to operators."""
+"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Media type that requests only the metadata of a list's objects."""
+"""Media type of a list with only the metadata of its objects."""
 
 Document = dict[str, Any]
 Query = Mapping[str, str | int]
@@ -44,26 +45,27 @@ class KubeTimes:
     """Time limits of an API server's calls, in seconds."""
 
     call: float = 30.0
-    """Longest wait for a response: more than the server allows a slow admission webhook (10 s), less than it allows a
-    request (60 s)."""
+    """Longest wait for a response. It is longer than the server allows a slow admission webhook (10 s), and shorter
+    than the server allows a request (60 s)."""
     silence: float = 90.0
-    """Longest silence of a watch. Servers send a bookmark about every 60 s, so that a longer silence is a dead
-    stream."""
+    """Longest silence of a watch. Servers send a bookmark about every 60 s, so after a longer silence the stream is
+    dead."""
     blind: float = 10.0
-    """Time for which a cache stays valid without its stream, because a restarted stream is no outage."""
+    """Time for which a cache stays valid without its stream. A stream that is only restarted is not an outage."""
     first_observation: float = 10.0
-    """Most seconds that the first observation waits for the first list."""
+    """Longest time that the first observation waits for the first list."""
     stream: float = 270.0
-    """Length of a stream, ± 10 % so that many watches do not restart together."""
+    """Length of a stream. It varies by 10 % so that many watches do not restart together."""
     first_retry: float = 0.1
     """Pause before the first attempt after a failure. The pause doubles with each further attempt."""
     last_retry: float = 10.0
     """Longest pause between two attempts."""
     waiting: float = 3.0
-    """Time that a pod must have waited, for a node or on it, before its Events are read. Most pods wait for less."""
+    """Time for which a pod must wait, for a node or on its node, before its Events are read. Most pods wait for
+    less."""
     events: float = 15.0
-    """Pause between two reads of Events. An autoscaler acts about every 10 s, and its messages are for operators
-    only."""
+    """Pause between two readings of Events. An autoscaler acts about every 10 s, and its messages only inform
+    operators."""
 
 
 USUAL_TIMES = KubeTimes()
@@ -73,7 +75,7 @@ _QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
-"""Words of a namespace's quota that is used up, that counts resources missing in the pod spec, or that is new."""
+"""Texts about a namespace's quota: it is used up, it counts resources that the pod spec lacks, or it is new."""
 _OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
@@ -92,13 +94,13 @@ class Way:
     """The address of an API server and the connections to it."""
 
     def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
-        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps with a path."""
+        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps followed by a path."""
         self.host = host
-        # A proxy needs the whole address of a plain HTTP server.
+        # To reach a plain HTTP server, a proxy needs the whole address.
         by_proxy = connections.proxy is not None and host.startswith("http://")
         self._prefix = host if by_proxy else urlsplit(host).path
         self._pool = connections.connection_from_url(host)
-        """Connection pool, kept because finding it takes a quarter of a call's time."""
+        """Connection pool. It is kept, because finding it takes a quarter of the time of a call."""
 
     def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
         """Send one request to a path of the server."""
@@ -106,22 +108,24 @@ class Way:
 
 
 class Access(Protocol):
-    """Address and credentials for a server, both of which may change between two calls. Thread-safe."""
+    """Address and credentials for a server. Both may change between two calls. Thread-safe."""
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """Return address and credentials' headers for the server. Raise BackendError if there are none."""
+        """Return the address of the server and the headers with our credentials. Raise BackendError if there are
+        none."""
 
     def host(self) -> str:
-        """Return the address of the server now."""
+        """Return the server's present address."""
 
     def login(self) -> str:
         """Return the files and the account of the credentials, for operators."""
 
     def rejected(self, way: Way) -> None:
-        """Note that the server rejected our credentials. Raise BackendError if its own message would not help."""
+        """Note that the server has rejected our credentials. Raise BackendError if this names the cause better than
+        the server."""
 
     def failed(self, way: Way) -> None:
-        """Note that no server was reached at this address, or that it is the wrong server."""
+        """Note that the address could not be reached, or that it belongs to a wrong server."""
 
 
 @dataclass(slots=True)
@@ -131,11 +135,12 @@ class KubeApi:
     access: Access
     times: KubeTimes = USUAL_TIMES
     flow: Flow = field(default_factory=Flow)
-    """The limit of creates and deletes under way."""
+    """The limit of concurrent creates and deletes."""
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
-    """Threads that read single pods for all pools together, so that the server gets no more reads than it can bear."""
+    """Threads that read single pods for all pools together. Their number keeps the server from getting more reads
+    than it can bear."""
     streams_lists: bool = True
-    """False once the server refused to stream a list."""
+    """False once the server has refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
     refusals: LoginRefusals = field(init=False)
 
@@ -152,9 +157,9 @@ class KubeApi:
             yield from page.get("items") or ()
 
     def pages(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Document]:
-        """Yield the pages of a list, each of which raises as ``get`` does. Raise BackendError for an endless list.
+        """Yield the pages of a list. Each page raises as ``get`` does. Raise BackendError for a list that does not end.
 
-        A page that is too large is requested again with half as many objects.
+        If a page is too large, request it again with half as many objects.
         """
         query, deadline = {**query, "limit": PAGE}, time.monotonic() + LIST_SECONDS
         for _ in range(MOST_PAGES):
@@ -175,13 +180,13 @@ class KubeApi:
     def send(
         self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None, accept: str = JSON
     ) -> Document:
-        """Send one request. Return the JSON object in the response. Raise KubeError if refused, BackendError if
-        unanswered."""
+        """Send one request. Return the JSON object in the response. Raise KubeError if the server refuses it,
+        BackendError if there is no response."""
         _, content = self._request(method, path, query, body, accept=accept)
         return parse(content)
 
     def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
-        """Return an open response. Reading it raises an error of urllib3 after a silence."""
+        """Return an open response. After a silence, reading it raises an error of urllib3."""
         reply, _ = self._request("GET", path, query, stream=True)
         return reply
 
@@ -195,7 +200,7 @@ class KubeApi:
         accept: str = JSON,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """Return the response and its body, which is empty for a ``stream``. Raise as ``send`` does."""
+        """Return the response and its body. For a ``stream`` the body is empty. Raise as ``send`` does."""
         (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization, **({"Content-Type": JSON} if body is not None else {})}
         read_seconds = self.times.silence if stream else self.times.call
@@ -256,12 +261,13 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
     ):
         return quota
     if status == 409 and reason == "Conflict":
-        return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter. The same call may succeed.
+        return ErrorClass.UNAVAILABLE  # Two writers collided, often at a quota's counter. The same call may succeed.
     return class_of_status(status, _OWN_STATUSES)
 
 
 def parse(body: bytes) -> Document:
-    """Return the JSON object in a response. Raise BackendError if there is none, as in half a response."""
+    """Return the JSON object in a response. Raise BackendError if there is none, for example if the response was cut
+    off."""
     try:
         return json_object(body)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The gke backend: a pool is the pods of one provisioner in one namespace, all made from one pod spec."""
+"""The gke backend. A pool is the pods of one provisioner in one namespace, all made from one pod spec."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snap
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
-"""Shape of a pod's name. HF may name any host, and another shape could make the path of another resource."""
+"""Shape of a pod's name. HF may name any host, and a name of another shape could form the path of another resource."""
 
 
 STRAYED = "{} pods run on without our labels, which were removed, e.g. {}: only a return deletes them"
@@ -40,7 +40,7 @@ class GkeBackend:
     """The backend of a pool of pods."""
 
     lag = 0.0
-    """The cache follows the server's order, and contains our pods from the moment that their create was accepted."""
+    """The cache keeps the server's order. It contains each of our pods as soon as its create was accepted."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class GkeBackend:
         times: KubeTimes = USUAL_TIMES,
         namespaces: Namespaces | None = None,
     ) -> None:
-        """Read the pod spec. Raise BackendError if there is none, or if the configuration leads to no cluster.
+        """Read the pod spec. Raise BackendError if there is none, or if the configuration does not lead to a cluster.
 
-        ``prefix``: beginning of the name of a dry-run pod.
-        ``namespaces``: shared connections and watches of several pools; without it the pool has its own.
+        ``prefix``: beginning of the name of a dry-run pod. ``namespaces``: connections and watches that several pools
+        share; without it, the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -68,13 +68,13 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after_time = -math.inf
         self._list_times: tuple[float, float] | None = None
-        """Begin of the list that the observations use, in monotonic time and in loop time. The loop time is computed
-        once for each list."""
+        """Begin of the list that the observations use: in monotonic time and in loop time. The loop time is
+        computed once for each list."""
         self._endpoint_identity = ""
-        """Endpoint identity for ``Snapshot.endpoint_identity``, read after that list."""
+        """Endpoint identity for ``Snapshot.endpoint_identity``. It was read after the list."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to watch. Without a watch each observation lists the pods."""
+        """Begin to watch. Without a watch, each observation lists the pods."""
         self._namespace.watch(self._cache, wake)
 
     def list_after(self, when: float) -> None:
@@ -85,8 +85,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch the observation begins now. The cache contains our own creates at once, and changes by others
-        within the time after which a silent stream is noticed.
+        With a live watch, the observation begins now. The cache contains our own creates at once. It contains changes
+        by others within the time after which a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
@@ -113,8 +113,8 @@ class GkeBackend:
         )
 
     def _refresh(self, now: float) -> float | None:
-        """Make sure that the cache is current. Return the loop time at which its list began; None for a list made
-        now."""
+        """Make sure that the cache is current. Return the loop time at which its list began; None if the list was
+        made now."""
         oldest = now - self._list_after_time
         began_at = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
         if began_at is None or self._list_times is None or self._list_times[0] != began_at:
@@ -129,7 +129,7 @@ class GkeBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete pods, several at a time, each with its own grace period unless by force."""
+        """Delete pods, several at a time. Each gets its own grace period, unless it is deleted by force."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
@@ -164,20 +164,20 @@ class GkeBackend:
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
     def _altered_message(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
-        """Return a message on fields that differ from the request; empty if all are as requested."""
+        """Return a message about fields that differ from the request; empty if all are as requested."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
         return altered({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. An accepted pod is in the next observation, however late the watch is."""
+        """Create one pod. If it is accepted, the next observation contains it, however late the watch is."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)
         except KubeError as error:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise
-            pod, asked = self._find_existing(create), None  # The pod may be made from an earlier spec.
+            pod, asked = self._find_existing(create), None  # The pod may come from an earlier spec.
         if text := self._altered_message(asked, create, pod):
             self._delete_altered(pod)
             raise BackendError(ErrorClass.INVALID, text)
@@ -185,13 +185,14 @@ class GkeBackend:
         return {}
 
     def _delete_altered(self, pod: Document) -> None:
-        """Delete a pod that differs from the request. If the delete fails, observations find the pod by its name."""
+        """Delete a pod that differs from the request. If the delete fails, observations find the pod by its name
+        later."""
         made = pod["metadata"]
         with contextlib.suppress(BackendError):
             self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})
 
     def _find_existing(self, create: Create) -> Document:
-        """Return the pod that has the name already if it is this slot's own. Raise BackendError otherwise."""
+        """Return the pod that already has the name if it belongs to this slot. Raise BackendError otherwise."""
         pod = self._find_pod(create.name)
         if pod is None:
             raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
@@ -203,7 +204,7 @@ class GkeBackend:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the slot's own pod. A pod that is gone or belongs to another owner is a success."""
+        """Delete the slot's own pod. If the pod is gone or belongs to another owner, this is a success."""
         uid = delete.uid
         if not uid and (pod := self._find_pod(delete.name)) and (delete.is_adopted or self._identity.owns(pod)):
             uid = str(pod["metadata"]["uid"])
@@ -212,7 +213,7 @@ class GkeBackend:
         return {}
 
     def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:
-        """Delete the pod with this uid. A pod that is gone or has another uid is a success."""
+        """Delete the pod with this uid. If it is gone or has another uid, this is a success."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **more}
         try:
             self._api.send("DELETE", path, body=json.dumps(options).encode())

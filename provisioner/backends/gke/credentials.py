@@ -33,21 +33,21 @@ MALFORMED = (*CREDENTIALS_ERRORS, kubernetes.config.ConfigException, yaml.YAMLEr
 
 
 KEEP_SECONDS = 5.0
-"""Seconds for which the header of a kubeconfig is cached, because reading it from the official client costs half as
-much as a request. The client renews credentials minutes before they expire."""
+"""Seconds for which the header from a kubeconfig is cached, because the official client takes half as long to return
+it as a request takes. The client renews credentials minutes before they expire."""
 
 
 class Credentials(Protocol):
-    """A source of the header that identifies us. Called by one thread at a time."""
+    """A source of the header that identifies us. Only one thread at a time calls it."""
 
     def header(self) -> str:
-        """Return the Authorization header's value; empty without credentials. Raise BackendError if it is
-        unavailable."""
+        """Return the value of the Authorization header; empty without credentials. Raise BackendError if it is not
+        available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """No credentials, because no secret is sent over plain HTTP."""
+    """The absence of credentials: over plain HTTP, no secret is sent."""
 
     endpoint: str
     otherwise: str
@@ -58,12 +58,12 @@ class Anonymous:
         return ""
 
     def rejected(self) -> None:
-        """Raise BackendError, because the server wants credentials."""
+        """Raise BackendError: the server wants credentials."""
         raise credentials_error(self.endpoint, self.otherwise)
 
 
 class TokenFile:
-    """A token in a file that is replaced before the token expires, for example by a kubelet."""
+    """A token in a file that another program, such as a kubelet, replaces before the token expires."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._token = path, ""
@@ -71,7 +71,7 @@ class TokenFile:
     def header(self) -> str:
         """Return the header with the token that the file contains now."""
         try:
-            # An empty file is being rewritten just now.
+            # An empty file is being rewritten at this moment.
             self._token = self.path.read_text(encoding="utf-8").strip() or self._token
         except (OSError, UnicodeDecodeError) as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {self.path}: {error}") from error
@@ -82,7 +82,7 @@ class TokenFile:
 
 @dataclass(slots=True)
 class Kubeconfig:
-    """Credentials within a kubeconfig: token, password, client certificate, or an auth-provider's token."""
+    """Credentials in a kubeconfig: a token, a password, a client certificate, or the token of an auth-provider."""
 
     configuration: Any
     """Configuration of the official client, filled from the file."""
@@ -91,7 +91,7 @@ class Kubeconfig:
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value from the file, or the value that its auth-provider renewed."""
+        """Return the value in the file, or the value that its auth-provider has renewed."""
         if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
@@ -102,7 +102,7 @@ class Kubeconfig:
 
 
 def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> Credentials:
-    """Fill in the cluster's address. Return the credentials for it."""
+    """Fill in the address of the cluster. Return the credentials for it."""
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration)
     if pool.kubeconfig is not None:
@@ -121,13 +121,13 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credential
     if endpoint.startswith("http://"):
         return Anonymous(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
-        ssl.create_default_context(cafile=str(pool.ca_file))  # Raises OSError for a file without an authority.
+        ssl.create_default_context(cafile=str(pool.ca_file))  # OSError for a file without authority
         configuration.ssl_ca_cert = str(pool.ca_file)
     return GoogleToken(pool.credentials)
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
-    """Read plugins and token files here, because the official client reads them once and hides their failures.
+    """Read plugins and token files here. The official client would read them only once and hide their failures.
 
     A server on plain HTTP gets no credentials.
     """
@@ -156,7 +156,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
 
 
 def _read_merged(path: Path) -> Any:
-    """Return the kubeconfig, or several that KUBECONFIG may name, merged into one."""
+    """Return the kubeconfig. If KUBECONFIG names several files, return them merged into one."""
     merged = KubeConfigMerger(str(path)).config  # type: ignore[no-untyped-call]
     if merged is None:
         raise kubernetes.config.ConfigException("no such file")
@@ -164,7 +164,7 @@ def _read_merged(path: Path) -> Any:
 
 
 def _cluster_description(configuration: Any) -> Mapping[str, Any]:
-    """Return the cluster's description in the plugins' protocol."""
+    """Return the description of the cluster as the protocol of the plugins wants it."""
     authority = configuration.ssl_ca_cert
     data = b64encode(Path(authority).read_bytes()).decode() if authority and os.path.exists(authority) else ""
     return {"server": configuration.host, **({"certificate-authority-data": data} if data else {})}

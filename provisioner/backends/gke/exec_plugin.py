@@ -23,12 +23,12 @@ from provisioner.model import ErrorClass
 from provisioner.process_end import ends_process
 
 PLUGIN_SECONDS = 30.0
-"""Longest run of a plugin in seconds. It may call a token server, and try again."""
+"""Longest run of a plugin in seconds. It may call a token server and repeat the call."""
 MOST_OUTPUT = 1 << 20
-"""Bytes that a plugin may print. A token has a few thousand."""
+"""Most bytes that a plugin may print. A token has a few thousand."""
 EARLY_SECONDS = 30.0
-"""Seconds before its end at which a token is renewed. A shorter-lived token is renewed after three quarters of its
-life. A create that is refused for an old token costs a slot."""
+"""Seconds before its end at which a token is renewed. A token with a short life is renewed after three quarters of
+it. If a create is refused because of an old token, the slot is lost."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 
@@ -43,9 +43,9 @@ class ExecPlugin:
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the user's ``exec`` settings. Run nothing yet. Raise BackendError for invalid settings.
+        """Read the user's ``exec`` settings, and do not run the plugin yet. Raise BackendError for invalid settings.
 
-        ``directory``: of the kubeconfig. ``cluster``: description of the cluster for the plugin.
+        ``directory``: directory of the kubeconfig. ``cluster``: description of the cluster for the plugin.
         """
         self._version, command = settings.get("apiVersion"), settings.get("command")
         if not isinstance(self._version, str) or not isinstance(command, str):
@@ -70,7 +70,7 @@ class ExecPlugin:
         return f"Bearer {self._token}"
 
     def _get_token(self) -> tuple[str, object]:
-        """Return a token and its expiry as the plugin writes it."""
+        """Return a token, and its expiry in the form that the plugin prints."""
         try:
             code, output, stderr = self._run()
         except FileNotFoundError as error:
@@ -86,7 +86,7 @@ class ExecPlugin:
         return self._parse_output(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:
-        """Return exit code, output and error output. A plugin that hangs is killed with all its child processes."""
+        """Return exit code, output and error output. If the plugin hangs, kill it with all its child processes."""
         with subprocess.Popen(
             [self._command, *self._arguments],
             env={**os.environ, **self._environment},
@@ -104,7 +104,8 @@ class ExecPlugin:
             return process.returncode, output, stderr
 
     def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """Return both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError for a large output."""
+        """Return both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError if the output is too
+        large."""
         deadline = time.monotonic() + PLUGIN_SECONDS
         pieces: dict[Any, bytes] = {process.stdout: b"", process.stderr: b""}
         with selectors.DefaultSelector() as waiting:
@@ -123,7 +124,7 @@ class ExecPlugin:
         return pieces[process.stdout], pieces[process.stderr]
 
     def _parse_output(self, output: bytes) -> tuple[str, object]:
-        """Return token and expiry from a plugin's output. Messages do not quote the output, because it may be
+        """Return token and expiry from the output of a plugin. Messages do not quote the output, because it may be
         secret."""
         try:
             credential = json_object(output)
@@ -142,7 +143,7 @@ class ExecPlugin:
 
 
 def _renewal_at(began_at: float, expires: object) -> float:
-    """Return the wall time from which a token is renewed; infinite for a token without an end."""
+    """Return the wall time from which a token is renewed; infinite if the token never expires."""
     if not isinstance(expires, str):
         return float("inf")
     try:

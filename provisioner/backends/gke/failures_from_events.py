@@ -1,6 +1,7 @@
-"""Reasons why pods wait, read from Events of the cluster autoscaler and of kubelets while pods wait.
+"""Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write meanwhile.
 
-They are messages, never state. A lost, late or refused Event changes no machine, only what operators read about it.
+They are messages, never state. If an Event is lost, late or refused, no machine changes, only what operators read about
+it.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ Event = Mapping[str, Any]
 
 NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
 OF_NO_NODE = (NOT_TRIGGERED, TRIGGERED, FAILED)
-"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second the later reason here
-counts. A message of FailedScheduling is in the pod's own condition already."""
+"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second, the one whose reason
+is later in this list counts. FailedScheduling is not in the list, because the pod's own condition has its message."""
 
 OF_A_NODE = (
     *("FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedPrepareDynamicResources"),
     *("NetworkNotReady", "FailedCreatePodSandBox", "FailedCreatePodContainer"),
 )
-"""Reasons of Events on pods that have a node, from kubelets and from the controller that attaches volumes."""
+"""Reasons of Events on pods that have a node. Kubelets and the controller that attaches volumes write them."""
 
 SYMPTOM = "Unable to attach or mount volumes"
-"""A message of FailedMount, repeated every two minutes, that names the missing volumes and no cause."""
+"""Text of a FailedMount that names the missing volumes but not the cause. It is repeated every two minutes."""
 
 QUOTA = "quota exceeded"
-"""Words in GKE's FailedScaleUp (``GCE quota exceeded``). All other messages, such as ``GCE out of resources``,
-``IP space exhausted`` or a used-up reservation, mean a place without machines."""
+"""Text in GKE's FailedScaleUp (``GCE quota exceeded``) about a quota. All other texts, such as ``GCE out of
+resources``, ``IP space exhausted`` or a used-up reservation, mean that the place has no machines."""
 
 FITS_NO_GROUP = re.compile(r"pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+")
 """Words of a NotTriggerScaleUp by which no node that any group could add has room for the pod or suits it. A group that
@@ -58,12 +59,12 @@ NO_ADDRESS = (
     *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
     *("no more free addresses", "ranges are exhausted", "range is full", "failed to assign an ip address"),
 )
-"""Words in FailedCreatePodSandBox, in lower case, by which network plug-ins (host-local, Cilium, Calico, those of AWS
-and Azure) report that the node has no free addresses for pods."""
+"""Texts in FailedCreatePodSandBox, in lower case, by which network plug-ins (host-local, Cilium, Calico, those of
+AWS and Azure) report that the node has no more addresses for pods."""
 
 
 class PodEvents:
-    """A reader in the background for the Events on waiting pods in these caches."""
+    """A background reader of the Events on waiting pods in these caches."""
 
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
@@ -98,15 +99,16 @@ class PodEvents:
         self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
-        """Yield the Events on pods with these reasons. Each reason is a list of its own, because a selector names only
-        one."""
+        """Yield the Events on pods with these reasons. Each reason needs a list of its own, because a selector can
+        name only one."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
             yield from self._api.items(self._path, {"fieldSelector": selector})
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """Return the last message about each of these pods; for a pod on a node without a message, what the pod lacks."""
+    """Return the last message about each of these pods. For a pod on a node without a message, return what the pod
+    lacks."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")
@@ -118,7 +120,7 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
 
 
 def _newest_event(events: Iterable[Event]) -> Event:
-    """Return the newest Event, unless it says less than the Event before."""
+    """Return the newest Event, unless it says less than the Event before it."""
     word: Event = {}
     for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)
@@ -128,13 +130,13 @@ def _newest_event(events: Iterable[Event]) -> Event:
 
 
 def _last_time(event: Event) -> str:
-    """Return the last time of an Event in the API's sortable format. Old and new Events have it in different fields."""
+    """Return the last time of an Event in the API's sortable format. Old and new Events keep it in different fields."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
 
 
 def _failure(event: Event) -> Failure:
-    """Return an Event as the reason why a pod does not run."""
+    """Return the reason why a pod does not run, from an Event."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
     advice = LARGER if _fits_no_node(reason, message.lower()) else ""
     return Failure(_error_class(reason, message.lower()), words(f"{reason}: {advice}{message}"))

@@ -1,4 +1,4 @@
-"""The reasons why a pod does not run, from its JSON. Pure."""
+"""The reasons why a pod does not run, from its JSON. The functions are pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAULTY_SPEC = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SignatureValidationFailed"),
 )
-"""Reasons of a waiting container that another pod of the same spec would have, too."""
+"""Reasons of a waiting container that would also occur in another pod of the same spec."""
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that is still starting."""
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
-"""The reason of a pod that has a node and no other state yet. It usually passes within seconds."""
+"""Reason of a pod that has a node but no other state yet. It usually passes within seconds."""
 
 
 def gates(pod: Pod) -> list[str]:
@@ -38,13 +38,14 @@ def gates(pod: Pod) -> list[str]:
 
 
 def hindrance(metadata: Mapping[str, Any]) -> Failure | None:
-    """Return a failure with the finalizers of a terminating pod; None if only its kubelet has to finish."""
+    """Return a failure that names the finalizers of a terminating pod; None if only its kubelet still has to finish."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
     return _shared(ErrorClass.OTHER, words(f"it waits for its finalizers: {finalizers}")) if finalizers else None
 
 
 def failure(pod: Pod) -> Failure | None:
-    """Return why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
+    """Return why a pod does not run. The first cause counts, and symptoms come last. Return None while the pod is
+    only starting."""
     status = pod.get("status") or {}
     if has_ended(pod):
         return _end_failure(pod)
@@ -63,9 +64,11 @@ def failure(pod: Pod) -> Failure | None:
 
 
 def _end_failure(pod: Pod) -> Failure | None:
-    """Return why a pod has ended: by who ended it, else by the container that failed first, or ended at all.
+    """Return why a pod has ended. First comes who ended it, then the container that failed first, then the first that
+    ended.
 
-    A sidecar (an init container that is always restarted) is no cause, because it is stopped after the others ended.
+    A sidecar (an init container that is always restarted) is not a cause, because it is stopped after the others have
+    ended.
     """
     status = pod["status"]
     for witness in (status, disruption(status)):
@@ -83,7 +86,8 @@ def _end_failure(pod: Pod) -> Failure | None:
 
 
 def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Return why the pod has no node: gates block it, or no node accepts it. Removed gates are no failure."""
+    """Return why the pod has no node: gates block it, or no node fits. If its gates were removed, there is no
+    failure."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
         return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
@@ -103,7 +107,7 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return the last end of a container that runs again and is not ready, which is the best reason there is."""
+    """Return the last end of a container that runs again and is not ready. A better reason is not known."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
@@ -124,4 +128,4 @@ def _make_failure(
 
 
 _shared = lru_cache(RECENT)(Failure)
-"""Return a failure, the same object for all pods with the same reason."""
+"""Make a failure, and return the same object for all pods with the same reason."""

@@ -32,13 +32,13 @@ class Gke(Kind[GkePool]):
     pool = GkePool
     distribution = extra("gke")
     longest_call = 35.0
-    """Seconds of a connection (5 s) and a response (30 s)."""
+    """Seconds for a connection (5 s) and a response (30 s)."""
     template_field = template_words = "podSpecYaml"
     template_fields: ClassVar = {"pod_spec": "podSpecYaml"}
 
     def factory(self, site: Site) -> Callable[[GkePool], Backend]:
-        """Return a function that makes backends. Pools share the connections of a cluster and the watch of a
-        namespace."""
+        """Return a function that makes backends. Pools of a cluster share connections, and pools of a namespace
+        share a watch."""
         from provisioner.backends.gke.backend import GkeBackend
         from provisioner.backends.gke.shared_connections import Namespaces
 
@@ -53,7 +53,7 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of conflicting cluster settings and of the pod spec."""
+        """Return the problems of cluster settings that contradict each other, and of the pod spec."""
         problems = _cluster_problems(body)
         if isinstance(body.get("pod_spec"), str):
             namespace = {**body, **inherited}.get("namespace", GkePool.model_fields["namespace"].default)
@@ -66,7 +66,7 @@ class Gke(Kind[GkePool]):
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """Return warnings on pod spec fields that are replaced, unknown, or hide a pod's end."""
+        """Return warnings about fields of the pod spec that are replaced, are unknown, or hide the end of a pod."""
         # The client's models take a third of a second to load.
         with require_packages(self.distribution):
             from provisioner.backends.gke.own_pods import OWN_LABELS
@@ -86,14 +86,14 @@ class Gke(Kind[GkePool]):
         ]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
-        """Return the sum of the requests of the pod spec's containers."""
+        """Return the size of a pod: the sum of the requests of its containers."""
         spec = read_pod_spec(pool.pod_spec, pool.namespace).pod()["spec"]
         megabytes = requested_amount(spec, "memory") / MEBIBYTE
         return MachineSize(f"the request of {pool.pod_spec}", requested_amount(spec, "cpu"), megabytes)
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """Return the problem of a pod spec file, if any. It must be below the directory, because HF users edit
+    """Return the problem of a pod spec file, if any. The file must be below the directory, because HF's users edit
     templates."""
     path = directory / written
     try:
@@ -110,7 +110,8 @@ def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | No
 
 
 def _cluster_problems(body: Mapping[str, object]) -> list[Problem]:
-    """Return settings that do not fit, because either a kubeconfig or an endpoint names the cluster."""
+    """Return the cluster settings that contradict each other. Either a kubeconfig or an endpoint must name the
+    cluster."""
     endpoint, of_kubeconfig, of_endpoint = body.get("endpoint"), ["kubeconfig", "context"], ["ca_file", "credentials"]
     if endpoint is None:
         names, reason = of_endpoint, "used only with an endpoint; name one, or leave this out"

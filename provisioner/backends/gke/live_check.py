@@ -1,6 +1,6 @@
-"""Dry runs of the loop's calls to a namespace: the rights that it needs, and the create of a pod.
+"""Dry runs of the loop's calls to a namespace: they check the rights that the loop needs, and the create of a pod.
 
-The server decodes, admits and counts a dry-run pod like any other pod. So the dry run covers namespace, fields,
+The server decodes, admits and counts a dry-run pod like any other pod. So the dry run also tests namespace, fields,
 amounts, webhooks and quotas.
 """
 
@@ -17,7 +17,7 @@ from provisioner.backends.login_refusals import find_right
 from provisioner.model import ErrorClass
 
 TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
-"""Query of a create that the server processes without an effect, and refuses if it has unknown fields."""
+"""Query of a create that has no effect. The server refuses it if the pod has unknown fields."""
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -25,8 +25,8 @@ RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list
 """Verbs that the loop needs, by resource, as in the Role of deploy/kustomize."""
 
 USEFUL = frozenset({"events", "namespaces"})
-"""Resources without whose rights the loop still works. Reasons for waiting, Events on losses, and the endpoint identity
-are then missing."""
+"""Resources without which the loop still works. Without rights on them, it lacks the reasons why pods wait, Events
+on losses, or the endpoint identity."""
 
 ROLE = "bind the Role of deploy/kustomize/base/rbac.yaml to it there"
 NO_DRY_RUN = "does not support dry run"
@@ -34,10 +34,10 @@ NO_DRY_RUN = "does not support dry run"
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
-    """Return the missing rights and the reasons for which the server would refuse a pod.
+    """Return the missing rights, and why the server would refuse a pod.
 
-    ``attempt``: sends the create of a dry-run pod. It returns a message on fields that were changed, else an empty
-    text.
+    ``attempt``: sends the create of a dry-run pod. It returns a message about changed fields; an empty text if there
+    are none.
     """
     try:
         lacking = {
@@ -86,7 +86,7 @@ def _try_pod(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
 
 
 def _advice(pool: GkePool, error: KubeError) -> str:
-    """Return advice on the server's refusal."""
+    """Return what an operator can do about the server's refusal."""
     setting, spec = f"pools.{pool.name}", Path(pool.pod_spec).name
     match error.failure.error:
         case ErrorClass.NOT_FOUND:

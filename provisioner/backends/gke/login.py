@@ -1,6 +1,6 @@
-"""Logins to a pool's API server that follow the files with its address and our credentials.
+"""Logins to a pool's API server. A login follows the files with the server's address and our credentials.
 
-All files are read again if one changes, if the server rejects us, or if we do not trust the server.
+All files are read again if one of them changes, if the server rejects us, or if we do not trust the server.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ log = logging.getLogger(__name__)
 
 INVALID_TOKEN = "no credentials: the token has a line break or an invalid character"
 CONNECTIONS = 3 * MOST
-"""Connections kept alive for all pools of a cluster: for calls, for reads of single pods, and for each namespace's
-watch and lists."""
+"""Connections that are kept open for all pools of a cluster: for calls, for reads of single pods, and for the watch
+and lists of each namespace."""
 RENEW_SECONDS = 5.0
-"""Least seconds between two reads after the server rejected us, and between two attempts to get missing credentials. A
-plugin takes a second, and a thousand deletes may be waiting."""
+"""Least seconds between two readings after the server has rejected us, and between two tries to get missing
+credentials. A plugin takes a second, and a thousand deletes may be waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Address and credentials as the files contained them when they were read."""
+    """Address and credentials, as the files contained them at the time of the reading."""
 
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
-    """Files that the reading was made from. If one of them changes, all are read again."""
+    """Files from which the reading was made. If one of them changes, all are read again."""
     signature: object = ()
     """Signature of the files before they were read."""
     login: str = ""
     """The files with the credentials; empty if the credentials describe themselves."""
     is_usable: bool = True
-    """False if certificate, key or authorities cannot be used (yet)."""
+    """False if certificate, key or authorities are unusable, perhaps because a file is being replaced."""
 
 
 class Login:
-    """An ``Access`` that follows the files that it was made from."""
+    """An ``Access`` that follows its files."""
 
     def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the files. Raise the errors of ``read``."""
@@ -82,7 +82,7 @@ class Login:
             try:
                 authorization, self._last_failure = self._reading.credentials.header(), None
             except BackendError as error:
-                if not isinstance(self._reading.credentials, TokenFile):  # A token file costs little to read again.
+                if not isinstance(self._reading.credentials, TokenFile):  # reading a token file again costs little
                     self._last_failure = (self._clock(), error)
                 raise
             if not (authorization.isascii() and authorization.isprintable()):
@@ -107,7 +107,7 @@ class Login:
         self.failed(way)
 
     def failed(self, way: Way) -> None:
-        """Read all files again if ``way`` is still current. Old connections are not used again."""
+        """Read all files again, if ``way`` is still the current one. The old connections are not used again."""
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
                 self._renewed_at = self._clock()
@@ -118,7 +118,8 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """Read the files again. Keep the old reading if they cannot be read or do not fit together (yet)."""
+        """Read the files again. Keep the old reading if the files are unreadable or do not fit together, perhaps
+        only for now."""
         self._signature = signature(self._reading.files)
         try:
             reading = self._read()
@@ -132,7 +133,7 @@ class Login:
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
     try:
-        # A kubeconfig's current context is chosen once, because another context is another cluster.
+        # Choose a kubeconfig's current context only once, because another context is another cluster.
         context = pool.context
         if pool.kubeconfig is not None and pool.endpoint is None and context is None:
             context = current_context(pool.kubeconfig)
@@ -159,7 +160,7 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError:
             is_usable = False
-        else:  # Otherwise each new connection would read the files, also between two writes.
+        else:  # Otherwise each new connection would read the files, even between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
     token_file = f"token file {credentials.path}" if isinstance(credentials, TokenFile) else ""
@@ -168,7 +169,7 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """Return the TLS context of a configuration. Raise OSError for unusable files, such as an encrypted key."""
+    """Return the TLS context of a configuration. Raise OSError for unusable files, for example an encrypted key."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -178,7 +179,7 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable_message(pool: GkePool, error: Exception) -> str:
-    """Return the message that a pool's settings lead to no cluster, with the file or address to correct."""
+    """Return the message that a pool's settings do not lead to a cluster. It names the file or address to correct."""
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
@@ -193,7 +194,8 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the error on one line. Python's own messages for a document of another shape get an introduction."""
+    """Return the error on one line. If Python's own message is unclear, because the document has another shape, add
+    an introduction."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     error_message = words(str(error)).rstrip(".")

@@ -1,6 +1,7 @@
-"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log; never state.
+"""Events on pods that ended without a delete by the loop, for ``kubectl get events`` and the cluster's log. They are
+never state.
 
-Many losses at once cost a few calls, and not one per pod.
+Many losses at once cost a few calls, not one for each pod.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ COMPONENT = "hostfactory-provisioner"
 """Writer of the Events: ``reportingController`` of events.k8s.io/v1."""
 
 MOST = 10
-"""Pods with an Event of their own in each batch. One more Event per pool counts the others."""
+"""Number of pods in each batch that get an Event of their own. One more Event per pool counts the other pods."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of a sending. The sending ends with the process anyway."""
+"""Seconds to wait until Events under way are sent. After that, the sending ends with the process."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -42,19 +43,19 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.EXPIRES: ("Expired", "reached the end that was scheduled"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""Reason and words for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""
+"""Reason and text for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""
 
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses to send. A storm takes no more memory than a few losses."""
+    """Losses that wait to be sent. However many losses there are, they take little memory."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
-    """Pool and pod of the losses with an Event of their own."""
+    """Pool and pod of each loss that gets an Event of its own."""
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Number of losses without an Event of their own, by pool and reason."""
+    """Number of losses that get no Event of their own, by pool and reason."""
     attached_to: dict[str, Ended] = field(default_factory=dict)
-    """The pod, by pool, to which the Event on the other losses is attached."""
+    """By pool, the pod to which the Event about the other losses is attached."""
 
     def add(self, pool: str, end: Ended) -> None:
         """Add a loss."""
@@ -66,7 +67,7 @@ class UnsentLosses:
 
 
 class LossEvents:
-    """A sender in the background for the Events of one namespace's pools."""
+    """A background sender of the Events for all pools of one namespace."""
 
     def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
@@ -75,7 +76,7 @@ class LossEvents:
         self._unsent = UnsentLosses()
         self._sending: threading.Thread | None = None
         self._is_refused = False
-        """True if the server accepts no Events, until the next start."""
+        """True after the server has refused Events. It stays True until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
         """Queue these ends, and return at once."""
@@ -89,12 +90,12 @@ class LossEvents:
                 self._sending.start()
 
     def close(self) -> None:
-        """Wait up to ``CLOSE_SECONDS`` for a sending that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` until Events under way are sent."""
         if (sending := self._sending) is not None:
             sending.join(CLOSE_SECONDS)
 
     def _send_all(self) -> None:
-        """Send until no loss waits."""
+        """Send until no more losses wait."""
         while (waiting := self._next_unsent()) is not None:
             try:
                 for body in self._bodies(waiting):
@@ -109,7 +110,7 @@ class LossEvents:
                 log.exception("Events were not written", extra={"path": self._path})
 
     def _next_unsent(self) -> UnsentLosses | None:
-        """Return the losses that wait now. Return None at the end of this sending."""
+        """Return the losses that wait now. Return None if no losses wait, and end the sending."""
         with self._lock:
             waiting, self._unsent = self._unsent, UnsentLosses()
             if self._is_refused or not waiting.each:
@@ -150,7 +151,7 @@ class LossEvents:
 
 
 def reason_and_phrase(end: Ended) -> tuple[str, str]:
-    """Return the reason of a loss and a phrase for it."""
+    """Return the reason of a loss, and a phrase about it."""
     return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 

@@ -1,6 +1,6 @@
-"""The machine of a pod, and the labels and the name that make a pod ours. Pure.
+"""The machine of a pod, and the labels and the name that make a pod ours. The functions are pure.
 
-Typed models would cost more than the request that fetched the pods.
+Typed models would take more time than the request that fetched the pods.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
 MANAGER = 112
-"""Longest part of ours in a field manager's name, which the server limits to 128 characters."""
+"""Most characters of our part of a field manager's name. The server limits the whole name to 128."""
 
 
 class Wait(NamedTuple):
-    """A pod that waits for a node, or that waits until its node is ready for it."""
+    """A pod that waits for a node, or that has a node and waits until the node is ready for it."""
 
     uid: str
     placed: bool
-    """True for a pod that has a node."""
+    """True if the pod has a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,21 @@ class Ending:
 
 
 Reading = tuple[Machine, Ending | None]
-"""The machine of a pod without its notice, whose end is loop time, and the coming end of the pod if known."""
+"""The machine of a pod, and the coming end of the pod if known. The machine has no notice, because a notice contains
+loop time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Provisioner and pool, which make a pod ours (law: no machine is deleted by count). Both are label values."""
+    """Provisioner and pool, by which a pod is recognized as ours (law: no machine is deleted by count). Both are
+    label values."""
 
     provisioner: str
     pool: str
 
     @property
     def selector(self) -> str:
-        """The label selector of all pods that may be ours."""
+        """Return the label selector of all pods that may be ours."""
         return f"{ID_LABEL}={self.provisioner},{POOL_LABEL}={self.pool}"
 
     def labels(self, create: Create) -> dict[str, str]:
@@ -73,12 +75,12 @@ class Identity:
 
     @property
     def manager(self) -> str:
-        """The field manager of our creates. The server notes it in the pod, and no policy removes it."""
+        """Return the field manager of our creates. The server records it in the pod, and policies do not remove it."""
         name = f"{self.provisioner}:{self.pool}"
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True for a pod of ours whatever its labels, by the known ``uid``, else by its field manager."""
+        """Return True if a pod is ours, whatever its labels: by the known ``uid``, or else by its field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 
@@ -91,7 +93,8 @@ class Identity:
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True for a pod of any of our pools. A pod with copied labels has a name that does not fit them."""
+        """Return True if a pod belongs to one of our pools. If its labels were only copied, its name does not fit
+        them."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
@@ -102,7 +105,8 @@ def _labels(pod: Pod) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """Return ``text`` as a valid label: at most 63 of ``[A-Za-z0-9._-]``, with a letter or digit at both ends."""
+    """Return ``text`` as a valid label: at most 63 characters of ``[A-Za-z0-9._-]``, with a letter or digit at both
+    ends."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:63].strip("._-")
 
 
@@ -129,7 +133,8 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
-    """Return the machine of a pod read by its name, at loop time ``now``. ``before``: the machine as shown last."""
+    """Return the machine of a pod that was read by its name, at loop time ``now``. ``before``: the machine as last
+    shown."""
     machine, ending = machine_of(pod)
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:
@@ -138,7 +143,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
 
 
 def altered(asked: Pod, made: Pod) -> str:
-    """Return a message on the fields of ``asked`` that differ in the made pod; empty if none does."""
+    """Return a message about the fields of ``asked`` that differ in ``made``; empty if all agree."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),
         ("metadata.labels", asked["metadata"]["labels"], _labels(made)),
@@ -155,11 +160,11 @@ def altered(asked: Pod, made: Pod) -> str:
 
 
 _shared = lru_cache(RECENT)(str)
-"""Return an equal text that is in memory already, because thousands of pods are made in the same few seconds."""
+"""Return an equal text that is already in memory, because thousands of pods are made in the same few seconds."""
 
 
 def get_wait(machine: Machine) -> Wait | None:
-    """Return the wait of a pod if only Events explain it; None for any other pod."""
+    """Return what a pod waits for, if only Events explain it; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None
     placed = machine.failure == NOT_PREPARED

@@ -1,6 +1,6 @@
-"""The last known pods of a pool, from a list, a watch and our own creates, in the server's order.
+"""The last known pods of a pool, from a list, from a watch and from our own creates, in the server's order.
 
-Only the fields that the plan needs are kept of each pod.
+Only those fields of a pod are kept that the plan needs.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
 MOST_ASKED = 500
-"""Names that one observation asks the server for, with a call each. Thousands of pods may vanish at once."""
+"""Most names for which one observation asks the server. Each costs a call, and thousands of pods may vanish at once."""
 
 MOST_PODS = 500 * MOST_PAGES
-"""Largest number of pods in a list and in a cache: as many as the largest GKE cluster has."""
+"""Largest number of pods in a list and in a cache. The largest GKE cluster has as many."""
 
 FAILED = "FailedScaleUp"
-"""Reason of the autoscaler's Events on pods for which it could not get a node."""
+"""Reason of an autoscaler's Event on a pod for which it could not get a node."""
 
 
 def check_number(pods: int) -> None:
-    """Raise BackendError for so many pods that the list seems endless."""
+    """Raise BackendError if there are so many pods that the list seems endless."""
     if pods > MOST_PODS:
         raise BackendError(ErrorClass.OTHER, f"the server has more than {MOST_PODS} pods of ours")
 
 
 class PodCache:
-    """Pods by name, with one mapping of machines that all observations share until something changes. Thread-safe."""
+    """Pods by name. All observations share one mapping of machines until something changes. Thread-safe."""
 
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin empty. With a ``resolver`` a machine runs only once its name resolves. ``clock`` is monotonic."""
+        """Begin empty. With a ``resolver``, a machine runs only when its name resolves. ``clock`` is monotonic."""
         self.identity = identity
         self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
         self._pods: dict[str, Machine] = {}
-        """Machines by name, without their notices, whose end is loop time."""
+        """Machines by name. They have no notices, because a notice contains loop time."""
         self._endings: dict[str, tuple[Ending, float]] = {}
-        """Coming ends of pods, and the monotonic time at which each was first known."""
+        """Pods that will end, each with the monotonic time at which this became known."""
         self._created: dict[str, int] = {}
-        """Names that only our own create has shown so far, with the version of its response."""
+        """Names that so far only our own create has shown, with the version of the create's response."""
         self._causes: dict[str, tuple[LossCause | None, float]] = {}
-        """Causes of pods' ends, with the monotonic time, in that order. None for pods that a watch reported as gone and
-        that were neither ended nor ending before."""
+        """Causes of pods' ends, each with its monotonic time, in the order of time. None if a watch reported a pod
+        as gone that had not ended and was not ending before."""
         self._waits: dict[str, tuple[Wait, float]] = {}
-        """Waiting pods by name, with the monotonic time since which each waits."""
+        """Waiting pods by name, each with the monotonic time since which it waits."""
         self._reasons: Mapping[Wait, Failure] = {}
         """Reasons why pods wait, from their Events."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
         self._strayed_view: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
-        """Machines shown last, the strayed machines among them, and both together."""
+        """Machines as last shown, the strayed machines among them, and the mapping of both."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
-        """Replace the pods by a complete list of that version. Return True if something changed."""
+        """Replace the pods by a complete list of this version. Return True if something has changed."""
         with self._lock:
             present = {self._store(reading) for reading in readings}
             self._advance(version)
@@ -77,7 +77,7 @@ class PodCache:
             return bool(self._dirty)
 
     def apply(self, kind: str, pod: Pod, is_spot: bool | None = None) -> bool:
-        """Apply an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``). Return True if something changed."""
+        """Apply an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``). Return True if something has changed."""
         reading, name = self.identity.read(pod, is_spot), pod["metadata"]["name"]
         with self._lock:
             self._version = max(self._version, _number(pod["metadata"].get("resourceVersion")))
@@ -90,14 +90,14 @@ class PodCache:
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
-        """Note that all events up to this version have arrived (a bookmark)."""
+        """Note that all events up to this version have arrived. A bookmark says so."""
         with self._lock:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
-        """Add the response to our own create, unless the watch is already past its version.
+        """Add the response to our own create, unless the watch has passed its version.
 
-        So a machine whose create was accepted is never absent from a later observation, however late the watch is.
+        So every later observation contains a machine whose create was accepted, however late the watch is.
         """
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
@@ -105,20 +105,20 @@ class PodCache:
                 self._created[self._store(reading)] = version
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
-        """Return the pods that have waited for ``seconds`` for the same thing."""
+        """Return the pods that have waited for the same thing for ``seconds``."""
         with self._lock:
             before = self._clock() - seconds
             return frozenset(wait for wait, since in self._waits.values() if since <= before)
 
     def explain(self, reasons: Mapping[Wait, Failure]) -> bool:
-        """Set the reasons why pods wait. Return True if something changed."""
+        """Set the reasons why pods wait. Return True if something has changed."""
         with self._lock:
             before, self._reasons = self._reasons, reasons
             self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != reasons.get(wait))
             return bool(self._dirty)
 
     def machines(self, now: float) -> Mapping[str, Machine]:
-        """Return all machines by name at loop time ``now``; the same object as before if nothing changed."""
+        """Return all machines by name at loop time ``now``. If no machine changed, return the same object as before."""
         with self._lock:
             dirty, self._dirty = self._dirty, set()
             changes = {name: self._machine(name, now) for name in dirty}
@@ -131,8 +131,8 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return recently ended pods, also those that no observation showed, with the cause as far as a watch showed
-        it."""
+        """Return the pods that recently ended, including those that no observation has shown, with the cause if a
+        watch showed it."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -140,19 +140,19 @@ class PodCache:
             return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Return the sought names, each with the expected uid, to ask the server for in one observation.
+        """Return those sought names for which one observation asks the server, each with the expected uid.
 
-        Strayed machines come first. A name whose cause of end is known is left out.
+        Strayed machines come first. Names whose cause of end is known are left out.
         """
         causes, strayed = self.causes(), self._strayed_view[1] if self._strayed_view else {}
         names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
-        """Return ``machines`` with the strayed machines; the same object as before if nothing changed.
+        """Return ``machines`` with the strayed machines added. If nothing changed, return the same object as before.
 
-        ``there``: the existing pods with the names ``sought``, whoever owns them. ``sought`` has the expected uid of
-        each. A pod with our labels has not strayed; the cache lacks it.
+        ``there``: the existing pods with the names in ``sought``, whoever owns them. ``sought``: the expected uid of
+        each name. A pod with our labels has not strayed; it is only missing in the cache.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
@@ -168,12 +168,13 @@ class PodCache:
         return self._strayed_view[2]
 
     def is_missing_any(self, there: Mapping[str, Pod]) -> bool:
-        """Return True if one of these pods is ours and unknown here, because the events are incomplete then."""
+        """Return True if one of these pods is ours but unknown to the cache. Events must then be missing."""
         with self._lock:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that no pods of these names exist. Pods that ended without a cause were deleted without grace."""
+        """Note that pods of these names do not exist. If such a pod had no cause of its end, it was deleted without
+        grace."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:
@@ -189,7 +190,7 @@ class PodCache:
         self._causes.pop(name, None)
         if (old, ending_before) == reading:
             return name
-        if old is not None:  # Equal parts are kept in memory once. The plan's memory refers to them, too.
+        if old is not None:  # Keep equal parts in memory only once. The plan's memory refers to them, too.
             fingerprint = old.fingerprint if old.fingerprint == machine.fingerprint else machine.fingerprint
             machine = replace(machine, name=old.name, fingerprint=fingerprint)
         self._pods[name] = machine
@@ -214,8 +215,7 @@ class PodCache:
             self._resolver.forget(name)
 
     def _advance(self, version: str) -> None:
-        """Drop the pods that we created before this version and that the server has not shown, because they are
-        gone."""
+        """Drop the pods that we created before this version and that the server has not shown. They are gone."""
         self._version = _number(version)
         for name in [name for name, created in self._created.items() if created <= self._version]:
             self._drop(name, LossCause.UNKNOWN)
@@ -237,7 +237,8 @@ class PodCache:
 
 
 def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
-    """Return a waiting machine with its last Events. If its node has only begun to prepare it, there are none."""
+    """Return a waiting machine with the text of its last Events. There are none while its node has only begun to
+    prepare it."""
     why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, has_no_room=why is not None and why.error.has_no_room)
@@ -248,5 +249,5 @@ def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failur
 
 
 def _number(version: object) -> int:
-    """Return a resource version as a number; 0 for another format, which is then never newer."""
+    """Return a resource version as a number. For another format, return 0, which never counts as newer."""
     return int(version) if isinstance(version, str) and version.isdigit() else 0

@@ -1,6 +1,7 @@
-"""Unknown fields of a pod, found by the models of the official client. No I/O, no clock, no logger.
+"""Unknown fields of a pod, found with the models of the official client. No I/O, clock or logger.
 
-A server drops an unknown field silently unless it validates strictly. A newer server than the client may know it.
+A server silently drops an unknown field unless it validates strictly. A server that is newer than the client may know
+the field.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kubernetes.client import models
 from provisioner.schema.validation import suggestion
 
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(\w+)\]")
-"""Model's type of a field that contains a list or a mapping of objects."""
+"""Type in a model of a field that contains a list or a mapping of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class UnknownField:
     """Suggestion of the intended field as the end of a sentence; may be empty."""
     key: str
     holder: dict[str, Any]
-    """Object that has the field."""
+    """The object that contains the field."""
 
 
 def unknown_fields(pod: object) -> Iterator[UnknownField]:

@@ -1,10 +1,11 @@
-"""The pod that a pool makes: read as YAML or JSON (a Pod manifest or only its ``spec``), completed for one slot.
+"""The pod that a pool makes. It is read as YAML or JSON (a Pod manifest or only its ``spec``) and completed for each
+slot.
 
-The pod changes only as follows:
+Only these parts of the pod change:
 
 * ``metadata.name``, our labels and ``spec.hostname`` are set.
-* ``restartPolicy`` is ``Never`` unless the user chose another. A machine whose container ends is then seen as lost,
-  instead of restarting empty under the same name.
+* ``restartPolicy`` becomes ``Never`` unless the user chose another one. A machine whose container ends then counts as
+  lost; otherwise it would restart empty under the same name.
 * ``{{machine}}``, ``{{request}}`` and ``{{template}}`` in values of environment variables are replaced.
 """
 
@@ -29,25 +30,26 @@ from provisioner.model import Create, ErrorClass
 from provisioner.schema.validation import expected
 
 CONTAINERS = "hf-provisioner/containers"
-"""Annotation of a pod with its pod spec's containers, because others (a service mesh) may add containers."""
+"""Annotation of a pod that lists the containers of its pod spec, because others (a service mesh) may add containers."""
 
 log = logging.getLogger(__name__)
 
 MEBIBYTE = 1024**2
 
 AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)")
-"""A Kubernetes quantity, as far as processors and memory use them."""
+"""The Kubernetes quantities that occur for processors and memory."""
 QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+|[numk]|[KMGTPE]i|[MGTPE])?")
 """A Kubernetes quantity, as the API server accepts it (apimachinery, resource.ParseQuantity)."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
 MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
-"""Top-level fields of a Pod manifest. A document with at least one of these fields is a manifest, not a spec."""
+"""Top-level fields of a Pod manifest. A document with one of these fields is a manifest; any other document is a
+spec."""
 TEXT = "a text (in quotes)"
-"""Expected type of a text. YAML reads ``1`` and ``true`` as other types, which the API server refuses as a text."""
+"""Expected type of a text. YAML reads ``1`` and ``true`` as other types, and the API server refuses these."""
 
 
 class PodSpecError(ValueError):
-    """The reason why a text describes no pod."""
+    """Raised with the reason why a text does not describe a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +80,17 @@ class PodSpec:
         return pod
 
     def replaced(self, labels: Collection[str]) -> list[str]:
-        """Return the user's fields that are replaced in each pod, given the names of our labels."""
+        """Return the fields of the user that are replaced in each pod. ``labels``: the names of our labels."""
         pod = self.pod()
         theirs = [f"metadata.labels.{label}" for label in pod["metadata"].get("labels") or () if label in labels]
         return [*theirs, "spec.hostname"] if pod["spec"].get("hostname") else theirs
 
 
 class PodSpecFile:
-    """The current pod spec of a file. An invalid change is refused, and the old spec stays in force."""
+    """The current pod spec of a file. If the file changes and is invalid, the old spec stays in force."""
 
     def __init__(self, path: Path, namespace: str) -> None:
-        """Read the file. Raise BackendError with the problem of the file."""
+        """Read the file. Raise BackendError, which names the problem of the file."""
         self._path, self._namespace = path, namespace
         self._lock = threading.Lock()
         self._signature: object = None
@@ -112,7 +114,7 @@ class PodSpecFile:
         return (f"the pod spec before stays in force, because the file is refused: {said}",) if said else ()
 
     def _read(self) -> PodSpec:
-        """Read the file, unless it has not changed."""
+        """Read the file if it has changed."""
         try:
             now = signature([self._path])
             if now == self._signature:
@@ -130,10 +132,10 @@ def read_pod_spec(path: Path, namespace: str) -> PodSpec:
 
 
 def parse_pod_spec(text: str, namespace: str) -> PodSpec:
-    """Return the pod that ``text`` describes, for ``namespace``. Raise PodSpecError if it describes none."""
+    """Return the pod that ``text`` describes, for ``namespace``. Raise PodSpecError if it does not describe a pod."""
     try:
         return _parse(text, namespace)
-    except RecursionError as error:  # JSON has no limit of its own.
+    except RecursionError as error:  # JSON does not limit the depth.
         raise PodSpecError(TOO_DEEP) from error
 
 
@@ -165,7 +167,8 @@ def _parse(text: str, namespace: str) -> PodSpec:
 
 
 def _document(text: str) -> object:
-    """Return the document in the text. JSON is read as JSON, because with tabs or numbers such as 1e3 it is no YAML."""
+    """Return the document in the text. JSON is read as JSON, because JSON with tabs or numbers such as 1e3 is not
+    valid YAML."""
     try:
         return json.loads(text, object_pairs_hook=_check_keys)
     except ValueError:
@@ -180,7 +183,7 @@ def _document(text: str) -> object:
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise ValueError for a repeated key, whose position the YAML reader then finds."""
+    """Return a JSON object. Raise ValueError for a repeated key. The YAML reader then finds its position."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError("a key is given twice")
@@ -188,7 +191,7 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _manifest(document: object) -> dict[str, Any]:
-    """Return a full Pod from a Pod or from a spec alone."""
+    """Return a full Pod, from a Pod or from only its spec."""
     if not isinstance(document, dict):
         raise PodSpecError(expected("a pod's spec or a Pod manifest", document))
     if MANIFEST.isdisjoint(document):
@@ -268,12 +271,13 @@ def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _mapping_or_empty(written: object) -> Mapping[str, Any]:
-    """Return the mapping; empty for another type, which Kubernetes refuses."""
+    """Return the mapping. For another type, which Kubernetes refuses, return an empty mapping."""
     return written if isinstance(written, dict) else {}
 
 
 def quantity(written: object) -> float:
-    """Return the number of a quantity such as ``500m`` or ``8Gi``; 0 for an invalid text, which Kubernetes refuses."""
+    """Return the number of a quantity such as ``500m`` or ``8Gi``. For an invalid text, which Kubernetes refuses,
+    return 0."""
     parts = AMOUNT.fullmatch(str(written))
     if parts is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The life of a pod as its JSON reports it: its phase, its end and the cause. Pure."""
+"""The life of a pod as its JSON reports it: its phase, its end and the cause. The functions are pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ DISRUPTIONS: Mapping[str, LossCause] = {
     "DeletionByTaintManager": LossCause.NODE,
     "DeletionByPodGC": LossCause.NODE,
 }
-"""Reasons of the DisruptionTarget condition. TerminationByKubelet is decided by its message."""
+"""Causes by the reason of the DisruptionTarget condition. For TerminationByKubelet, the message decides."""
 
 KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
-"""Words in the message of TerminationByKubelet. Without them the kubelet evicted the pod (memory, disk, pids)."""
+"""Words in the message of TerminationByKubelet. Without one of them, the kubelet evicted the pod (memory, disk,
+pids)."""
 
 FAILED_REASONS: Mapping[str, LossCause] = {
     "Evicted": LossCause.EVICTED,
@@ -37,40 +38,41 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "NodeLost": LossCause.NODE,
     "DeadlineExceeded": LossCause.EXPIRES,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded comes from the pod's
-own
-``activeDeadlineSeconds``."""
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded means that the pod's
+own ``activeDeadlineSeconds`` has passed."""
 
 REFUSED_BY_KUBELET = re.compile(
     r"OutOf.+|.*AffinityError|Node(Affinity|Name|Ports)|TaintToleration|UnexpectedAdmissionError|InvalidNodeInfo"
 )
-"""Reasons with which a kubelet refuses a pod, also a running pod when the kubelet restarts. Each plug-in of the
-scheduler and each resource may be a reason. Newer kubelets begin the message with ``REJECTED`` for every reason."""
+"""Reasons with which a kubelet refuses a pod. When a kubelet restarts, it may even refuse a running pod. Each
+plug-in of the scheduler and each resource may be a reason. Newer kubelets begin each of these messages with
+``REJECTED``."""
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
-"""Reason of a container that its kubelet could not find any more, because its node restarted. It did not exit."""
+"""Reason of a container that its kubelet could no longer find, because the node restarted. The container did not
+exit."""
 
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
 """Taints and labels of GKE's Spot and preemptible nodes."""
 
 RECENT = 1024
-"""Number of values shared by many pods that are remembered, so that each is in memory once."""
+"""Number of values that are remembered, so that a value that many pods share is in memory only once."""
 
 
 def is_terminating(pod: Pod) -> bool:
-    """Return True once the pod's deletion was requested."""
+    """Return True if the pod's deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def node_of(pod: Pod) -> str:
-    """Return the node that the pod is bound to; empty before."""
+    """Return the node to which the pod is bound; empty if it has none yet."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def phase_of(pod: Pod) -> Phase:
-    """Return the phase. A pod whose deletion was requested is STOPPING also after its containers have ended."""
+    """Return the phase. A pod whose deletion was requested is STOPPING, even after its containers have ended."""
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
@@ -81,7 +83,7 @@ def phase_of(pod: Pod) -> Phase:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return True if the pod never runs again, by its phase or because all containers of our spec have ended for
+    """Return True if the pod will never run again: its phase says so, or all containers of our spec have ended for
     good."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
@@ -95,14 +97,15 @@ def has_ended(pod: Pod) -> bool:
         for name, one in named.items()
         if (exited := ended.get(name)) and not _is_restarted(exited.get("exitCode") or 0, {**usual, **one})
     }
-    # Others, such as a service mesh, may have added containers. A pod without our annotation has only its own.
+    # A service mesh, for example, may have added containers. Without our annotation, all containers count.
     annotated = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
     ours = set(annotated.split(",") if annotated else named)
     return bool(ours) and ours <= over
 
 
 def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
-    """Return True if the kubelet starts the ended container again, by its rules, else by its policy or the pod's."""
+    """Return True if the kubelet will start the ended container again, by the container's rules or policy or the
+    pod's policy."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):
@@ -112,7 +115,8 @@ def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
 
 
 def seconds_left(pod: Pod, phase: Phase) -> float | None:
-    """Return the seconds until a pod's end by its deletion, else by a disruption; None if no end is coming."""
+    """Return the seconds until the pod ends because of its deletion or of a disruption; None if its end is not
+    announced."""
     if phase is Phase.STOPPING:
         return seconds(0 if has_ended(pod) else pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     if phase is not Phase.GONE and disruption(pod.get("status") or {}):
@@ -121,15 +125,15 @@ def seconds_left(pod: Pod, phase: Phase) -> float | None:
 
 
 def expiry(pod: Pod) -> float | None:
-    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None without a limit, or before its start."""
+    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None if it has no limit or has not started."""
     longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if longest is None or not started else epoch(started) + seconds(longest)
 
 
 def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
-    """Return why a pod ends or has ended. The loss of a node that Google may preempt counts as a preemption.
+    """Return why a pod ends or has ended. If Google may preempt its node, the loss of the node counts as a preemption.
 
-    ``is_spot``: True for such a node. If None, the pod's spec decides.
+    ``is_spot``: True if Google may preempt the node. If None, the pod's spec decides.
     """
     cause = _best_cause(pod)
     is_preempted = cause is LossCause.NODE and (_is_for_spot(pod) if is_spot is None else is_spot)
@@ -137,7 +141,7 @@ def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
 
 
 def _best_cause(pod: Pod) -> LossCause:
-    """Return the cause by the best source: the disruption, the kubelet, the deletion, or the containers."""
+    """Return the cause from the best source: first the disruption, then the kubelet, the deletion, the containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
     if disrupted.get("reason") == "TerminationByKubelet":
@@ -162,7 +166,7 @@ def _exit_cause(status: Mapping[str, Any]) -> LossCause:
 
 
 def _is_for_spot(pod: Pod) -> bool:
-    """Return True for a pod that requests or tolerates nodes that Google may preempt."""
+    """Return True if a pod requests or tolerates nodes that Google may preempt."""
     spec = pod.get("spec") or {}
     wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_required_labels(spec))
     tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
@@ -170,7 +174,8 @@ def _is_for_spot(pod: Pod) -> bool:
 
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the node labels that the pod's affinity requires. A label that only has to exist gets its usual value."""
+    """Yield the node labels that the pod's affinity requires. If a label only has to exist, yield it with its usual
+    value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():
@@ -191,7 +196,7 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the status of each container, init containers first, because they delay the others."""
+    """Return the status of each container. Init containers come first, because the others wait for them."""
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 

@@ -1,9 +1,9 @@
-"""Pod caches kept up to date by a list of all pods and the server's watch, for as long as a pool needs them.
+"""Pod caches that a list of all pods and the server's watch keep up to date, as long as a pool needs them.
 
 The caches count as live only while this thread can guarantee that they are current.
 
-* The watch itself streams the list at its beginning. A server that refuses this is asked for pages.
-* A stream that ends is resumed from the last version. After ``410 Gone`` the pods are listed again. A silent stream
+* At its beginning, the watch streams the list. If a server refuses this, the list is read in pages.
+* A stream that ends is resumed from the last version. After ``410 Gone``, the pods are listed again. A silent stream
   counts as dead.
 """
 
@@ -31,27 +31,27 @@ from provisioner.model import ErrorClass, Failure
 log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 0.5
-"""Seconds after which the end of a stream is no failure."""
+"""Seconds after which the end of a stream does not count as a failure."""
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of the thread. The thread ends with the process anyway."""
+"""Seconds to wait for the end of the thread. After that, the thread ends with the process."""
 STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Query for a list at the beginning of a watch. Without a version the list is as new as the request. From version 0 it
-could be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
+"""Query for a list at the beginning of a watch. Without a version, the list is as new as the request. From version
+0, it might be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
 END_OF_LIST = "k8s.io/initial-events-end"
 """Annotation of the bookmark after the last pod of a streamed list."""
 REFUSALS = frozenset({400, 422})
 """HTTP statuses of servers without streamed lists: older than 1.27, or with the feature switched off."""
 PASSING = frozenset({410, 429, 503, 504})
-"""Codes of an ERROR event that do not speak against streamed lists. Any other code does: 500 comes from a server whose
-etcd does not report its progress."""
+"""Codes of an ERROR event after which streamed lists are tried again. Any other code ends their use: 500, for
+example, comes from a server whose etcd does not report its progress."""
 
 
 class Disordered(Exception):
-    """The end of a stream that cannot be followed any further, so that the pods are listed again."""
+    """Raised if a stream cannot be followed any further. The pods are then listed again."""
 
 
 class NoStreamedLists(Exception):
-    """The refusal of a server that does not stream lists, so that pages are read."""
+    """Raised if a server does not stream lists. Pages are then read instead."""
 
 
 class PodWatch:
@@ -62,20 +62,20 @@ class PodWatch:
         self._path, self._where = pods_path(namespace), {"namespace": namespace}
         self._closing = threading.Event()
         self._tried = threading.Event()
-        """Set when the first list has succeeded or failed."""
+        """Set after the first list, whether it succeeded or failed."""
         self._is_list_wanted = threading.Event()
         """Set while a new list is wanted although the stream works."""
         self._began_at = self._listed_at = 0.0
-        """Monotonic times at which the last list or stream began, and at which the last complete list began."""
+        """Monotonic times: when the last list or stream began, and when the last complete list began."""
         self._is_synced = False
         self._host = ""
-        """Address of the server that the list came from."""
+        """Address of the server that sent the list."""
         self._version = ""
         """Version from which the watch continues; empty if the pods must be listed first."""
         self._heard_at = 0.0
         """Monotonic time of the server's last message: a list, an event, a bookmark."""
         self._blind_since: float | None = None
-        """Monotonic time since which no stream follows the caches; None during a stream."""
+        """Monotonic time since which no stream has followed the caches; None while a stream does."""
         self._last_failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
         """Number of failures in a row."""
@@ -98,7 +98,7 @@ class PodWatch:
                 stream.shutdown()
 
     def check(self, oldest: float = math.inf) -> float:
-        """Return the monotonic time at which the caches' list began. Replace a list older than ``oldest`` seconds.
+        """Return when the caches' list began (monotonic). If it is older than ``oldest`` seconds, request a new one.
 
         Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
         observation).
@@ -132,7 +132,7 @@ class PodWatch:
                 self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
-                    self._version = ""  # The caches may be worthless, unlike after a stream that broke off.
+                    self._version = ""  # The caches may be wrong now. After a stream that only broke off, they are not.
                 self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
             except Exception as error:
                 if not self._closing.is_set():  # Shutting down a stream during a read raises various errors.
@@ -141,9 +141,9 @@ class PodWatch:
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _list_or_resume(self) -> None:
-        """Resume the watch from the last version, or list if there is none, it is too old, or a list is wanted.
+        """Resume the watch from the last version. Without a version, or if it is too old or a list is wanted: list.
 
-        A list that is wanted as a check is read in pages, so that it depends on no stream and on no cache behind one.
+        A list that is wanted as a check is read in pages, so that it depends on no stream or cache.
         """
         self._began_at, wanted = time.monotonic(), self._is_list_wanted.is_set()
         if (host := self._api.access.host()) != self._host:
@@ -158,7 +158,7 @@ class PodWatch:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
-        """Return a complete list of the pods of ``pool`` (None: of all pools) and its version. Raises BackendError."""
+        """Return a complete list of the pods of ``pool`` (None: all) and its version. Raise BackendError."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
         for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])
@@ -177,9 +177,9 @@ class PodWatch:
         self._tried.set()
 
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
-        """Follow one stream to its end. An end is normal, because servers silently disconnect slow readers.
+        """Follow one stream to its end. An end is normal, because servers disconnect slow readers without a message.
 
-        With ``pods`` the stream begins with a list, which does not count before the bookmark at its end.
+        With ``pods``, the stream begins with a list. The list counts only after the bookmark at its end.
         """
         self._stream = stream = self._open(begin, pods)
         try:
@@ -190,7 +190,7 @@ class PodWatch:
             for event in events(stream):
                 pods = self._apply_event(event, pods)
         except Exception:
-            if not self._is_list_wanted.is_set():  # If it is set, we ended the stream ourselves.
+            if not self._is_list_wanted.is_set():  # if it is set, we ended the stream ourselves
                 raise
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
@@ -241,9 +241,9 @@ class PodWatch:
         return None
 
     def _retry_later(self, event_message: str, failure: Failure, least: float = 0.0) -> None:
-        """Remember a failure and wait before the next attempt, longer with each failure in a row.
+        """Remember a failure, and wait before the next attempt. The wait grows with each failure in a row.
 
-        ``least``: seconds that the server asks for.
+        ``least``: seconds for which the server asks to wait.
         """
         if self._closing.is_set():
             return
@@ -262,9 +262,9 @@ def pods_path(namespace: str) -> str:
 
 
 def events(stream: Any) -> Iterator[Document]:
-    """Yield the events of a watch until its end. Raise BackendError if the stream breaks off or falls silent.
+    """Yield the events of a watch until its end. Raise BackendError if the stream breaks off or is silent for too long.
 
-    Raise ValueError for a line that is no JSON object.
+    Raise ValueError for a line that is not a JSON object.
     """
     rest = b""
     try:

@@ -70,22 +70,24 @@ class GkePool(Pool):
 
     @property
     def force_after_seconds(self) -> float | None:
-        """The limit of this name."""
+        """Return ``force_delete_after_seconds``, as all kinds of pools name it."""
         return self.force_delete_after_seconds
 
     @property
     def where(self) -> str:
-        """The namespace in words. Its cluster may get another address, and a context another name."""
+        """Return the namespace in words. The address of its cluster is left out, because it may change, and so is
+        the name of a context."""
         return f"namespace {self.namespace}"
 
     @property
     def cluster(self) -> tuple[str, ...]:
-        """Key that pools of the same cluster with the same credentials share."""
+        """Return a key that is equal for pools of the same cluster with the same credentials."""
         if self.endpoint is not None:
             return (self.endpoint, str(self.ca_file or ""), str(self.credentials or ""))
         return (str(self.kubeconfig or ""), self.context or "")
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Key that two equal pools share. A namespace may have several pools, each with its own pod spec."""
+        """Return a key that is equal for two equal pools. A namespace may have several pools, each with its own pod
+        spec."""
         return ("gke", *self.cluster, self.namespace, str(self.pod_spec))

@@ -1,4 +1,4 @@
-"""Connections that pools of a cluster share, and the watch and Events that pools of a namespace share."""
+"""Connections that the pools of a cluster share, and the watch and the Events that the pools of a namespace share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from provisioner.backends.responses import text
 
 
 class Namespace:
-    """The pods of one provisioner in one namespace, for all pools that join before the first of them watches."""
+    """The pods of one provisioner in one namespace. All pools that join before the watch begins share them."""
 
     def __init__(self, api: KubeApi, name: str, provisioner: str) -> None:
         self.api, self._name = api, name
         self.watched = False
-        """True once the watch has begun, also after its end."""
+        """True once the watch has begun, even after it has ended."""
         self._spot_nodes = SpotNodes(api)
         self._caches = PodCaches(self._spot_nodes.is_spot)
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
@@ -42,11 +42,12 @@ class Namespace:
             self._watch.start()
 
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
-        """Make sure that the cache is complete and current, by the watch, else by a list. Raise BackendError otherwise.
+        """Make sure that the cache is complete and current, by the watch or else by a list. Raise BackendError
+        otherwise.
 
-        Return the monotonic time at which the watch's list began; None for a list made now. With a watch, the Events of
-        waiting pods and the names of Spot nodes are read in the background.
-        ``oldest``: seconds after which the watch makes another list in the background.
+        Return the monotonic time at which the watch's list began; None if a list was made now. With a watch, the Events
+        of waiting pods and the names of Spot nodes are read in the background. ``oldest``: age in seconds at which the
+        watch makes another list in the background.
         """
         if self.watched:
             listed = self._watch.check(oldest)
@@ -58,7 +59,8 @@ class Namespace:
         return None
 
     def identity(self) -> str:
-        """Return the namespace's unique identity, which differs between clusters; empty if we may not read it."""
+        """Return the namespace's unique identity, which differs between clusters; empty if we have no right to read
+        it."""
         try:
             uid = text(self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"])
             return f"namespace {self._name} (uid {uid})"
@@ -68,7 +70,7 @@ class Namespace:
             raise
 
     def leave(self, cache: PodCache) -> None:
-        """Remove a pool's cache. The last pool ends the watch."""
+        """Remove a pool's cache. When the last pool leaves, the watch ends."""
         self._caches.remove(cache)
         if self.watched and not self._caches:
             self._watch.close()
@@ -85,8 +87,8 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """Return the namespace of a pool, which ``cache`` joins. A watched namespace is replaced, because its list is
-        over.
+        """Return the namespace of a pool, after ``cache`` has joined it. A namespace with a watch is replaced by a new
+        one, because its list is complete already.
 
         ``connect``: called for the first pool of a cluster.
         """

@@ -1,4 +1,4 @@
-"""The caches of all pools behind one watch, and the list that is under way for them."""
+"""The caches of all pools that share a watch, and the list that the watch is reading for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from provisioner.backends.gke.pod_status import Pod, node_of
 from provisioner.model import Failure
 
 IsSpot = Callable[[str], bool | None]
-"""A function that returns True if Google may preempt the node of this name; None if that is unknown (yet)."""
+"""A function that returns True if Google may preempt the node with this name; None if this is unknown, perhaps only
+for now."""
 
 
 def unknown(_: str) -> None:
@@ -19,7 +20,8 @@ def unknown(_: str) -> None:
 
 
 class PodList:
-    """The pods of a list that is under way, reduced to what their pools need. Pods of no pool are left out."""
+    """The pods of a list that is being read, reduced to the fields that their pools need. Pods that belong to no
+    pool are left out."""
 
     def __init__(self, pools: Iterable[Identity], is_spot: IsSpot = unknown) -> None:
         self._is_spot = is_spot
@@ -27,7 +29,7 @@ class PodList:
         self._count = 0
 
     def take(self, kind: str, pod: Pod) -> None:
-        """Add a pod of the list (``ADDED``), or apply an event that came before the list was complete."""
+        """Add a pod of the list (``ADDED``), or apply an event that arrived before the list was complete."""
         self._count += 1
         check_number(self._count)
         is_spot = self._is_spot(node_of(pod))
@@ -39,7 +41,7 @@ class PodList:
                 readings.pop(pod["metadata"].get("name"), None)
 
     def readings(self, pool: Identity) -> Collection[Reading]:
-        """Return the pods found for a pool."""
+        """Return the pods that belong to a pool."""
         return self._readings[pool].values()
 
 
@@ -49,8 +51,8 @@ class PodCaches:
     def __init__(self, is_spot: IsSpot = unknown) -> None:
         self._is_spot, self._lock = is_spot, threading.Lock()
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
-        """Function to call if a cache changes. The mapping is replaced, never changed, because the watch's thread reads
-        it."""
+        """Function to call if a cache changes. The watch's thread reads the mapping, so it is replaced and never
+        changed."""
 
     def __bool__(self) -> bool:
         return bool(self._wakes)
@@ -60,7 +62,7 @@ class PodCaches:
         self._wakes = {**self._wakes, cache: wake}
 
     def remove(self, cache: PodCache) -> None:
-        """Send no more events to this cache. The lock is needed because pools end at the same time."""
+        """Send no more events to this cache. The lock is needed because several pools may end at the same time."""
         with self._lock:
             self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
@@ -82,7 +84,7 @@ class PodCaches:
                 wake()
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
-        """Return the pods of all pools that have waited for ``seconds`` for the same thing."""
+        """Return the pods of all pools that have waited for the same thing for ``seconds``."""
         return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
 
     def explain(self, reasons: Mapping[Wait, Failure]) -> None:
@@ -92,6 +94,6 @@ class PodCaches:
                 wake()
 
     def advance(self, version: str) -> None:
-        """Note a bookmark of the watch."""
+        """Note a bookmark of the watch: all events up to this version have arrived."""
         for cache in self._wakes:
             cache.advance(version)

@@ -1,7 +1,8 @@
-"""The nodes that Google may preempt, by their labels. The labels are read if pods run on unknown nodes.
+"""The nodes that Google may preempt, by their labels. The labels are read when pods run on nodes that are not known
+yet.
 
-A compute class chooses Spot nodes without a field in the pod. The result is shown as a cause of a machine's end, and is
-never state.
+A compute class may choose Spot nodes without any field in the pod. The result only shows the cause of a machine's end,
+and is never state.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ log = logging.getLogger(__name__)
 
 PATH = "/api/v1/nodes"
 MOST = 20_000
-"""Nodes that are remembered, more than a cluster has. The oldest are forgotten, and read again with their next pod."""
+"""Number of nodes that are remembered: more than a cluster has. The oldest are forgotten, and are read again when
+they get another pod."""
 PAUSE_SECONDS = 30.0
-"""Seconds between two readings. A Spot node with a shorter life is recognized only by its pod's spec."""
+"""Seconds between two readings. If a Spot node lives for less, only the spec of its pod shows that it is one."""
 
 
 class SpotNodes:
-    """The Spot and preemptible nodes among those that pods were bound to. Thread-safe."""
+    """The Spot and preemptible nodes among the nodes to which pods were bound. Thread-safe."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """By node name, in the order of first use: True for Spot, False for any other, None if not read yet."""
+        """By node name, in the order of first use: True for Spot, False for any other node, None if its labels were
+        not read yet."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
-        """Return True for a Spot node, by its labels; None if they are not read yet, and the next reading reads
-        them."""
+        """Return True if the labels of the node show that it is a Spot node; None if the labels were not read yet.
+        The next reading then reads them."""
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)
@@ -54,7 +57,7 @@ class SpotNodes:
         self._readings.close()
 
     def _read(self) -> None:
-        """Read for each node that was met before this reading if it is a Spot node."""
+        """For each node that was first seen before this reading, find out if it is a Spot node."""
         met = list(self._nodes)
         try:
             with translated_errors():
@@ -74,7 +77,8 @@ class SpotNodes:
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:
-        """Yield the names of all Spot nodes. Each label is a list of its own, because a selector names only one."""
+        """Yield the names of all Spot nodes. Each label needs a list of its own, because a selector can name only
+        one."""
         for selector in sorted(SPOT_SELECTORS):
             nodes = self._api.items(PATH, {"labelSelector": selector}, accept=METADATA)
             yield from (str(node["metadata"]["name"]) for node in nodes)
