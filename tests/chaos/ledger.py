@@ -29,7 +29,7 @@ STILL_WELL = frozenset(
     | {"no_watchlist", "op_error", "op_gone", "op_stuck", "paginated", "partial_list", "precondition", "reset"}
     | {"throttled", "token_expired", "unavailable", "watch_cut", "watch_gone"}
     | {"attempt_error", "clock_skew", "false_start", "ip_exhausted", "no_ip", "quota", "size_limit", "slow_start"}
-    | {"stockout", "unknown_words"}
+    | {"no_node_fits", "stockout", "unknown_words"}
 )
 """Faults after which a running machine is whole: none of them excuses its loss to HF."""
 

@@ -30,6 +30,7 @@ MODES = frozenset(
         "image_pull",
         "invalid",
         "never_ready",
+        "no_node_fits",
         "quota",
         "slow_start",
         "spot_node",

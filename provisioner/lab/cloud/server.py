@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from wsgiref.handlers import format_date_time
 
 from aiohttp import web
 
@@ -95,7 +96,12 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
         clockwork.advance(PATIENCE)
         return await handler(request)
 
+    async def date(_: web.Request, response: web.StreamResponse) -> None:
+        if skew := cloud.world.skew():
+            response.headers["Date"] = format_date_time(time.time() + skew)
+
     app = web.Application(middlewares=[forgive, in_time], client_max_size=BODY_LIMIT)
+    app.on_response_prepare.append(date)
     app.add_routes(kubernetes_api.routes(cloud.cluster, cloud.world))
     app.add_routes(compute_api.routes(cloud.groups, cloud.world))
     app.add_routes(control_api.routes(cloud))

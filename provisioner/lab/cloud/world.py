@@ -4,7 +4,7 @@ Time advances only when the owner of the world calls :meth:`World.advance`, one 
 
 The world itself has one fault mode, for all targets.
 
-* ``clock_skew``: every time in responses is wrong by ``seconds`` (3600)
+* ``clock_skew``: every time in responses, their ``Date`` too, is wrong by ``seconds`` (3600)
 """
 
 from __future__ import annotations
@@ -76,9 +76,12 @@ class World:
 
     def wall(self) -> float:
         """Return epoch seconds by this world's clock, which a fault may skew."""
+        return self.start_wall + self.now + self.skew()
+
+    def skew(self) -> float:
+        """Return the seconds by which the faults make this world's clock wrong now."""
         active = (fault for fault in self._skews if fault.start <= self.now < fault.end)
-        skew = sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
-        return self.start_wall + self.now + skew
+        return sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
         """Run ``event`` in ``delay`` seconds. The event itself has to check whether it still applies."""

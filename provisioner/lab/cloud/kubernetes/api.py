@@ -11,6 +11,7 @@ the namespace, the name (for a create, the object's), ``<resource>.<verb>`` (``p
 * ``throttled``: 429 with Retry-After ``params.seconds`` (default 1); the call is not applied
 * ``unavailable``: 503; the call is not applied
 * ``denied``: 403 in RBAC's words; the call is not applied
+* ``http_error``: any ``params.status`` (401), ``params.reason`` and ``params.message``; the call is not applied
 * ``list_error``: a list is answered 500
 * ``lost_response``: the call is applied, then the connection is cut without a response
 * ``watch_cut``: a watch ends after ``params.seconds`` (default 5), cleanly or, with ``params.abort``, in mid-stream
@@ -42,6 +43,7 @@ from provisioner.lab.cloud.kubernetes.errors import (
     modified,
     no_such_path,
     no_watch_progress,
+    refused,
     throttled,
     unavailable,
     watchlist_disabled,
@@ -166,6 +168,8 @@ class Face:
             raise unavailable()
         if self._world.strikes("denied", *call.targets):
             raise denied(call.verb, call.resource, call.namespace, call.name)
+        if fault := self._world.strikes("http_error", *call.targets):
+            raise refused(fault.params)
         response = await self._verbs[call.subresource, call.verb](call)
         if self._world.strikes("lost_response", *call.targets):
             _cut(call.request)

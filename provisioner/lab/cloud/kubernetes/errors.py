@@ -172,6 +172,12 @@ def denied(verb: str, resource: str, namespace: str, name: str) -> ApiError:
     return ApiError(403, "Forbidden", words, details=_names(resource, name))
 
 
+def refused(params: Mapping[str, Any]) -> ApiError:
+    """Return the error that the parameters of a fault describe."""
+    reason = str(params.get("reason", "Unauthorized"))
+    return ApiError(int(params.get("status", 401)), reason, str(params.get("message", reason)))
+
+
 def throttled(retry_after: int) -> ApiError:
     """429 by Priority and Fairness."""
     words = "Too many requests, please try again later."

@@ -25,7 +25,8 @@ _NO_NODE = (
     "Node scale up in zones us-central1-a associated with this pod failed: {}. Pod is at risk of not being scheduled."
 )
 _NO_VOLUME = 'MountVolume.SetUp failed for volume "license" : secret "license" not found'
-_NO_SCALE_UP = "pod didn't trigger scale-up: 1 in backoff after failed scale-up"
+_NOT_TRIGGERED = "pod didn't trigger scale-up"
+_NO_SCALE_UP = f"{_NOT_TRIGGERED}: 1 in backoff after failed scale-up"
 
 
 class PodStart:
@@ -48,6 +49,10 @@ class PodStart:
             return
         if fault := self._steps.strikes("stockout", pod):
             self._no_room(pod, str(fault.params.get("words", "GCE out of resources")))
+            self._steps.later(self._steps.timings.reschedule, pod, self._schedule)
+            return
+        if fault := self._steps.strikes("no_node_fits", pod):
+            self._no_fit(pod, str(fault.params.get("words", "3 Insufficient cpu")))
             self._steps.later(self._steps.timings.reschedule, pod, self._schedule)
             return
         asked = pod.document["spec"].get("nodeSelector") or {}
@@ -91,6 +96,14 @@ class PodStart:
             self._steps.recorder.say(pod, AUTOSCALER, "TriggeredScaleUp", _SCALE_UP)
             self._steps.recorder.say(pod, AUTOSCALER, "FailedScaleUp", _NO_NODE.format(why))
         self._steps.recorder.say(pod, AUTOSCALER, "NotTriggerScaleUp", _NO_SCALE_UP)
+
+    def _no_fit(self, pod: Stored, why: str) -> None:
+        """Record that no node fits and that no node group of the autoscaler could make one that does."""
+        message = (_NO_MESSAGE + _NO_VICTIMS).format(n=self._steps.nodes.count())
+        if (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable":
+            pod = self._steps.pods.put(pod_status.unschedulable(pod.document, self._steps.now(), message))
+        self._steps.recorder.say(pod, SCHEDULER, "FailedScheduling", message)
+        self._steps.recorder.say(pod, AUTOSCALER, "NotTriggerScaleUp", f"{_NOT_TRIGGERED}: {why}")
 
     def _start(self, pod: Stored) -> None:
         if fault := self._steps.strikes("bad_config", pod):

@@ -10,6 +10,8 @@ Faults of the model. Targets: the pod's namespace and its name.
   ``params.spec``, as if an admission policy had changed the pod
 * ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
   ``params.words`` (default ``GCE out of resources``). Each attempt (one every ``reschedule`` seconds) is a chance.
+* ``no_node_fits``: no node of any size has room for the pod: Unschedulable, FailedScheduling and NotTriggerScaleUp with
+  ``params.words`` (default ``3 Insufficient cpu``)
 * ``spot_node``: the pod comes to a Spot node without asking for one, as by a compute class
 * ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
   ``params.reason`` (default FailedMount) and ``params.words``. Each attempt (one every ``reschedule`` seconds) is a
@@ -23,8 +25,8 @@ Faults of the model. Targets: the pod's namespace and its name.
 * ``never_ready``: the pod runs and its readiness probe fails for ever
 * ``stuck``: a deleted pod stays, terminating, for as long as the fault is set
 
-The faults ``stockout``, ``stuck`` and ``unprepared`` are checked again and end with the fault. The others are decided
-once for a pod.
+The faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` are checked again and end with the fault. The
+others are decided once for a pod.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""The drill: the first screen and the alerts lead an operator to the cause of each incident and to the right step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.drill.incidents import INCIDENTS, LACKS, UNRUNG
+from tests.drill.play import Seen, firing, play
+from tests.integration.test_alerts import PROMTOOL
+
+Play = Callable[[int], Seen]
+pytestmark = pytest.mark.slow
+ALERTS = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Return a function that plays an incident once."""
+
+    @cache
+    def once(number: int) -> Seen:
+        return play(INCIDENTS[number], tmp_path_factory.mktemp("drill"))
+
+    return once
+
+
+def test_every_incident_has_its_name_and_there_are_36_kinds() -> None:
+    names = [one.name for one in INCIDENTS]
+    assert len({*names}) == len(names) >= 36
+
+
+def each(lacks: Container[str]) -> list[object]:
+    """Return the numbers of all incidents; those in ``lacks`` are known to fail."""
+    return [
+        pytest.param(number, id=one.name, marks=[pytest.mark.xfail(strict=True)] if one.name in lacks else [])
+        for number, one in enumerate(INCIDENTS)
+    ]
+
+
+@pytest.mark.parametrize("number", each(LACKS))
+def test_the_first_screen_names_the_cause_and_the_right_step(played: Play, number: int) -> None:
+    seen = played(number)
+    assert seen.mistakes(INCIDENTS[number]) == [], seen.screen
+
+
+@PROMTOOL
+@pytest.mark.parametrize("number", each(UNRUNG))
+def test_an_alert_fires_within_two_minutes_or_the_page_says_why_not(played: Play, number: int) -> None:
+    ((before, after),), incident = firing([played(number)]), INCIDENTS[number]
+    rung = [name for name in after - before if incident.alert and re.fullmatch(incident.alert, name)]
+    assert rung or (incident.silent and f"**{incident.silent}" in ALERTS), (before, after)
