@@ -146,7 +146,7 @@ class Unmet:
     next_try_at: float | None = None
     """Moment at which the machines or their replacements are requested again. None: as soon as the reason is gone."""
     spills_to: str = ""
-    """The next pool to request the machines from; empty if there is none."""
+    """The next pool to request the machines from; empty if no pool has room."""
     spills_at: float | None = None
     """Moment at which ``spills_to`` is considered. None: as soon as that pool takes the machines."""
     behind: str = ""
@@ -155,6 +155,8 @@ class Unmet:
     """The size of the cap or window that is used up."""
     elsewhere: Mapping[str, PendingReason] = field(default_factory=dict)
     """The reasons of the other pools for taking no machine."""
+    full: Mapping[str, int] = field(default_factory=dict)
+    """The caps of the other pools that are used up, by pool."""
 
 
 @dataclass(frozen=True, slots=True)

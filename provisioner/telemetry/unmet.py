@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from provisioner.model import (
@@ -60,6 +61,11 @@ class UnmetDocuments:
         self._memory, self._pool_status, self._failures, self._now = memory, pool_status, failures, now
         self._holders: dict[Key, Mapping[str, int]] = {}
         """The users of each cap that is used up."""
+        self._boots = defaultdict[Key, list[float]](list)
+        """The seconds that machines took from their create until they ran."""
+        for record, slot in memory.slots:
+            if slot.ran_at is not None:
+                self._boots[slot.pool, record.template].append(slot.ran_at - slot.boots_from)
 
     def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
         """Return an entry for each pool and reason of each open request that misses machines.
@@ -67,7 +73,8 @@ class UnmetDocuments:
         * ``reason``: a ``PendingReason`` that holds for ``machines`` machines in ``pool``.
         * ``error``: the class or None; ``text``: the cloud's words.
         * ``since``, ``next_try``, ``spills_at``: UTC or None; with ``_seconds``, how long ago or in how long.
-        * ``spills_to``, ``behind``, ``bound``, ``elsewhere``: as in ``Unmet``.
+        * ``spills_to``, ``behind``, ``bound``, ``elsewhere``, ``full``: as in ``Unmet``.
+        * ``usual_seconds``: the median time in which other machines of the pool began to run; None if no machine did.
         * ``holders``: machines that use up the cap, by request; an empty name stands for machines without a request.
         * ``braked``: the brake keeps machines without a request, and these use up the cap.
         * ``quiet``: the reason needs no attention.
@@ -89,6 +96,7 @@ class UnmetDocuments:
 
     def _entry(self, one: Unmet, record: RequestRecord) -> dict[str, Any]:
         error, text, since, next_try = self._find_cause(one, record)
+        boots = self._boots.get((one.pool, record.template))
         holders = self._holders_of(one, record.template) if one.reason is PendingReason.CAP else {}
         return {name: getattr(one, name) for name in PUBLISHED} | {
             "error": error,
@@ -97,6 +105,8 @@ class UnmetDocuments:
             **coming_fields(self._memory, "next_try", next_try, self._now),
             **coming_fields(self._memory, "spills_at", one.spills_at, self._now),
             "elsewhere": dict(one.elsewhere),
+            "full": dict(one.full),
+            "usual_seconds": round(median(boots), 1) if boots else None,
             "holders": dict(holders),
             "braked": self._memory.brake is not None and bool(holders.get("")),
             "quiet": one.reason in QUIET and error is None,
@@ -153,15 +163,11 @@ def count_waiting(
 
 
 def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
-    """Yield a line for each pool and reason for which a request misses machines. Yield no line if its machines are only
-    starting.
+    """Yield a line for each pool and reason for which a request misses machines.
 
     ``loop_acts``: True if a loop runs and plans.
     """
-    entries = request["missing"]
-    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in entries):
-        return
-    for one in entries:
+    for one in request["missing"]:
         where = f" in {one['pool']}" if one["pool"] else ""
         facts = "; ".join(filter(None, _format_facts(one, loop_acts=loop_acts)))
         yield f"    {one['machines']}{where}: {facts}"
@@ -173,13 +179,18 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     since = (
         f" since {format_local_time(one['since'])} ({format_duration(one['since_seconds'])})" if one["since"] else ""
     )
-    yield f"{why}{since}{': ' + text if text else ''}"
+    if one["reason"] == PendingReason.STARTING and one["quiet"] and one["since"]:
+        since = f" for {format_duration(one['since_seconds'])}"
+    usual = one["usual_seconds"] if one["reason"] == PendingReason.STARTING else None
+    others = "" if usual is None else f" (others took {format_duration(usual)})"
+    yield f"{why}{since}{others}{': ' + text if text else ''}"
     yield _format_holders(one)
     yield f"behind {one['behind']}" if one["behind"] else ""
     yield _format_spill(one)
     yield _format_next_try(one, loop_acts=loop_acts)
-    if one["elsewhere"]:
-        yield "nor in " + ", ".join(f"{pool} ({lack})" for pool, lack in one["elsewhere"].items())
+    yield from (f"{pool} is at its cap of {cap}" for pool, cap in one["full"].items())
+    if lacks := {pool: lack for pool, lack in one["elsewhere"].items() if pool not in one["full"]}:
+        yield "nor in " + ", ".join(f"{pool} ({lack})" for pool, lack in lacks.items())
 
 
 REASON_WORDS = {
@@ -231,4 +242,6 @@ def _format_next_try(one: Document, *, loop_acts: bool) -> str:
         return "next try with the next cycle" if loop_acts else "next try once the loop acts"
     if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
         return f"next try in {format_duration(seconds_left)}"
+    if one["reason"] == PendingReason.STARTING and one["quiet"]:
+        return f"given up at {format_local_time(one['next_try'])}"
     return f"asked for again in {format_duration(seconds_left)} at the latest"

@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,8 +240,8 @@ def _check_text(value: object, path: str) -> None:
         raise PodSpecError(f"{path}: {expected(TEXT, value)}")
 
 
-def _check_volumes(volumes: Iterable[object]) -> None:
-    for number, volume in enumerate(volumes):
+def _check_volumes(volumes: object) -> None:
+    for number, volume in enumerate(volumes if isinstance(volumes, list) else ()):
         directory = _mapping_or_empty(_mapping_or_empty(volume).get("emptyDir"))
         if directory.get("sizeLimit") is not None:
             _check_amount(directory["sizeLimit"], f"volumes.{number}.emptyDir.sizeLimit")

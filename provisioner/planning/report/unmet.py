@@ -48,7 +48,7 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
         record = draft.requests[id_]
         if record.ended is not None:
             continue
-        unmet = list(_find_unmet_slots(draft, record)) if record.slots else []
+        unmet = list(_find_unmet_slots(draft, capacity, record)) if record.slots else []
         if deferral := draft.deferrals.get(id_):
             asks_first = first.setdefault((deferral.pool, record.template), id_)
             unmet.append(_deferred(draft, capacity, record, deferral, "" if asks_first == id_ else asks_first))
@@ -60,7 +60,7 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
 # --- slots that do not run --------------------------------------------------------------------------------------------
 
 
-def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
+def _find_unmet_slots(draft: Draft, capacity: Capacity, record: RequestRecord) -> Iterator[Unmet]:
     """Yield the unmet machines with a slot, grouped by pool, reason and error class."""
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
     for slot in [slot for slot in record.slots.values() if slot.ran_at is None or slot.life.down_since is not None]:
@@ -69,7 +69,8 @@ def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
         explanation = _explain(draft, record.template, reason, slots)
-        yield Unmet(pool, reason, len(slots), **explanation, **_find_spill(draft, record.template, reason, slots))
+        spill = _find_spill(draft, capacity, record.template, slots) if reason in SPILLS else {}
+        yield Unmet(pool, reason, len(slots), **explanation, **spill)
 
 
 def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
@@ -111,16 +112,25 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
     return {**error_facts, "since": since, "next_try_at": next_try}
 
 
-def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the pool to which the machines move, and the moment at which they move."""
+def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slot]) -> dict[str, Any]:
+    """Return the pool to which the machines move, the moment at which they move, and the pools that are full."""
     pool = slots[0].pool
-    after = _pools_after(draft, template, pool)
-    if not after or reason not in SPILLS:
-        return {}
-    if slots[0].failure is not None and slots[0].failure.error.has_no_room:
-        return {"spills_to": after[0]}
+    facts = _next_pool(draft, capacity, template, pool)
+    if "spills_to" not in facts or (slots[0].failure is not None and slots[0].failure.error.has_no_room):
+        return facts
     asked_at = min([slot.boots_from for slot in slots])
-    return {"spills_to": after[0], "spills_at": asked_at + draft.pool(pool).spill_after_seconds}
+    return {**facts, "spills_at": asked_at + draft.pool(pool).spill_after_seconds}
+
+
+def _next_pool(draft: Draft, capacity: Capacity, template: str, pool: str) -> dict[str, Any]:
+    """Return the first pool after ``pool`` whose cap has room, and the caps of the pools before it, which are full."""
+    full: dict[str, int] = {}
+    for after in _pools_after(draft, template, pool):
+        cap = capacity.cap(after, template)
+        if cap is None or cap.left > 0:
+            return {"spills_to": after, "full": full}
+        full[after] = cap.size
+    return {"full": full}
 
 
 def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
@@ -154,7 +164,14 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
         facts = _behind_window(draft, capacity, pool, template, reasons)
     elif reason is PendingReason.BACKOFF and is_blocked(draft.window(pool, template), draft.now):
         facts = {}
+    facts["full"] = _full_pools(capacity, template, reasons) | facts.get("full", {})
     return Unmet(pool, reason, deferral.machines, behind=behind, elsewhere=reasons, **facts)
+
+
+def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict[str, int]:
+    """Return the caps of these pools that are used up, by pool."""
+    caps = {pool: capacity.cap(pool, template) for pool in pools}
+    return {pool: cap.size for pool, cap in caps.items() if cap is not None and cap.left <= 0}
 
 
 def _behind_window(
@@ -164,8 +181,10 @@ def _behind_window(
     calls to the pool are under way."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
-    after = _pools_after(draft, template, pool)
-    if not after or elsewhere.keys() >= set(after):
+    facts |= _next_pool(draft, capacity, template, pool)
+    if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
+        facts.pop("spills_to", None)
+    if "spills_to" not in facts:
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since
-    return {**facts, "spills_to": after[0], "spills_at": closed + draft.pool(pool).spill_after_seconds}
+    return {**facts, "spills_at": closed + draft.pool(pool).spill_after_seconds}

@@ -114,6 +114,9 @@ TOTALLED = memory(
     record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, template="U", ended=RequestStatus.COMPLETE),
 )
 
+IN_FULL = wanted(slot(was_seen=True), running(1, pool="b"), count=2)
+SLOW = pool("a", spill_after_seconds=180.0)
+
 REASONS = [
     pytest.param(wanted(count=3, window=backing_off()), ALONE, {},
                  by_window("backoff", 3), id="a back-off"),
@@ -163,6 +166,17 @@ REASONS = [
     pytest.param(wanted(slot(was_seen=True, failure=BROKEN), count=1), SPILLS, {},
                  says("troubled", 1, error="other", text=BROKEN.text, spills_to="b", spills_at=BEFORE + 180, **BOOTS),
                  id="a machine that does not come up"),
+    pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=1)), {},
+                 says("starting", 1, full={"b": 1}, **BOOTS), id="the next pool is at its cap"),
+    pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=1), pool("c")), {},
+                 says("starting", 1, full={"b": 1}, spills_to="c", spills_at=BEFORE + 180, **BOOTS),
+                 id="the pool after a full pool has room"),
+    pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=2)), {},
+                 says("starting", 1, spills_to="b", spills_at=BEFORE + 180, **BOOTS), id="the next pool has room"),
+    pytest.param(memory(record(*TWO_START, running(2, pool="b"), count=5), windows={("a", TEMPLATE): Window(2)}),
+                 limits(SLOW, pool("b", max_machines=1)), {},
+                 by_window("window", 2, bound=2, full={"b": 1}),
+                 id="a window before a full pool"),
     pytest.param(wanted(slot(is_set_aside=True), count=1), ALONE, {}, says("set_aside", 1),
                  id="a slot that was set aside"),
     pytest.param(wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2), ALONE, {},

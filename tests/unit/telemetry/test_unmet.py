@@ -226,6 +226,8 @@ def test_json_has_the_same_facts() -> None:
             "holders": {},
             "braked": False,
             "elsewhere": {"b": "paused"},
+            "full": {},
+            "usual_seconds": None,
             "quiet": False,
         }
     ]
@@ -249,13 +251,34 @@ def test_a_request_that_waits_behind_another_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "remembered", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))]
+    ("remembered", "says"),
+    [
+        pytest.param(
+            memory(record(slot(0, was_seen=True), running(1, submitted_at=NOW - 53, ran_at=NOW - 50))),
+            rf"1 in a: starting for 100 s \(others took 3 s\); given up at {TIME}",
+            id="it starts, and others have run",
+        ),
+        pytest.param(
+            memory(record(slot(0, was_seen=True))), rf"1 in a: starting for 100 s; given up at {TIME}", id="it starts"
+        ),
+        pytest.param(memory(record(count=2)), "2 in a: create not answered yet since .*", id="with the next cycle"),
+    ],
 )
-def test_requests_whose_machines_start_or_run_or_come_with_the_next_cycle_have_no_line(remembered: Memory) -> None:
+def test_an_open_request_always_has_a_reason_even_if_its_machines_only_start(remembered: Memory, says: str) -> None:
     seen = status_model(make_status_inputs(remembered))
     (request,) = seen.requests
-    assert lines(seen) == []
+    (line,) = lines(seen)
+    assert re.fullmatch(says, line), line
     assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
+
+
+def test_a_pool_that_is_full_is_named_with_its_cap() -> None:
+    waits = Unmet("a", PendingReason.WINDOW, 3, bound=2, since=NOW, full={"b": 6}, elsewhere={"b": PendingReason.CAP})
+    seen = status_model(make_status_inputs(memory(record(count=3)), TWO_POOLS, unmet={REQUEST: [waits]}))
+    (line,) = lines(seen)
+    assert line.endswith("; b is at its cap of 6")
+    assert "spills over" not in line
+    assert "nor in" not in line
 
 
 TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600)
