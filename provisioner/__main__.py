@@ -28,9 +28,9 @@ def main() -> None:
         sys.stderr.flush()
     except BrokenPipeError:
         code = code or process_end.CLOSED_PIPE
-    except OSError:  # The disk is full.
+    except OSError:  # the disk is full
         code = code or 1
-    # Python's own exit would wait for threads that wait for clouds, and interrupt other threads at work.
+    # Python's own exit would wait for threads that wait for clouds, and would interrupt threads at work.
     process_end.end(code if isinstance(code, int) else 0)
 
 

@@ -1,6 +1,6 @@
-"""Authenticated access to Google's servers: sessions with bounded responses, and credentials.
+"""Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, else from the application default. An API server of a cluster gets them as tokens.
+Credentials come from a key file, or else from the application default. An API server of a cluster gets them as tokens.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 CLUSTER_SCOPES = (*SCOPES, "https://www.googleapis.com/auth/userinfo.email")
-"""Without the second scope a cluster identifies an account by its number, so that no role binding of its address
-applies. Google's own plugin asks for both (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin)."""
+"""Scopes for a cluster. Without the second scope, a cluster identifies an account by its number, so role bindings of
+its address would not apply. Google's own plugin requests both (kubernetes/cloud-provider-gcp,
+cmd/gke-gcloud-auth-plugin)."""
 
 TOKEN_SECONDS = 10.0
-"""Seconds to wait for the token server's response. The library's two minutes would delay every call of a pool."""
+"""Seconds to wait for the token server. The library's own two minutes would delay every call of a pool."""
 
 RETRY_SECONDS = 5.0
-"""Seconds for which a valid token of an old file is used after the token server did not answer for the new file."""
+"""Seconds for which the valid token of an old file stays in use if the token server does not answer for the new
+file."""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
 SIZE = 32
-"""Connections that a session keeps. All calls and zones of a project's pools share them."""
+"""Number of connections that a session keeps. All calls and zones of a project's pools share them."""
 
 Session = TypeVar("Session", bound=requests.Session)
 
@@ -55,7 +57,7 @@ CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
 
 
 class _WholeResponses(HTTPAdapter):
-    """An adapter that reads each response to its end, follows no redirect, and retries nothing."""
+    """An adapter that reads each response to its end. It does not follow redirects and does not retry."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -82,8 +84,8 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session) -> Session:
-    """Return the same session, with bounded responses also for its credentials' requests."""
-    tokens = getattr(session, "_auth_request_session", None)  # An AuthorizedSession has one for its credentials.
+    """Return the same session with limited responses, also for the requests that get its credentials."""
+    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
             one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
@@ -91,12 +93,12 @@ def bounded_session(session: Session) -> Session:
 
 
 def _request() -> Any:
-    """Return the transport by which Google's library calls token servers and the metadata server."""
+    """Return the transport with which Google's library calls token servers and the metadata server."""
     return partial(Request(bounded_session(requests.Session())), timeout=TOKEN_SECONDS)
 
 
 def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
-    """Return the key file's credentials, else the application default. Raise BackendError if there are none."""
+    """Return the credentials of the key file, or else the application default. Raise BackendError if there are none."""
     try:
         if key_file is not None:
             return _read_file(key_file, scopes)
@@ -107,7 +109,7 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
 
 
 def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
-    """Return the credentials of a service account's key, or of a workload identity federation's configuration."""
+    """Return the credentials in a service account's key, or in the configuration of a workload identity federation."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
         kind = pluggable if "executable" in described["credential_source"] else identity_pool
@@ -116,7 +118,7 @@ def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Cre
 
 
 def _unusable_file_message(key_file: Path | None) -> str:
-    """Return the beginning of a message that names the unusable file; empty if no file is named."""
+    """Return the beginning of a message, which names the unusable file; empty if no file is named."""
     named = os.environ.get(CREDENTIALS)
     if key_file is not None:
         return f"{key_file}, which 'credentials' names, cannot be used: "
@@ -124,32 +126,32 @@ def _unusable_file_message(key_file: Path | None) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the library's message on one line. Some of its errors contain a text and the underlying error."""
+    """Return the library's message on one line. Some of its errors contain a text and another error."""
     said = error.args[0] if error.args and isinstance(error.args[0], str) else error
     return " ".join(str(said).split()).rstrip(".")
 
 
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
-    """Google credentials, read again for each new token and if their file changes.
+    """Google credentials that are read again for each new token, and when their file changes.
 
-    Application-default credentials without a file may need the network to be read, so they are read again only if they
-    get no token.
+    Application-default credentials without a file may need the network to be read. They are read again only if they do
+    not get a token.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """Read nothing yet, so that missing credentials make observations fail and not the loop."""
+        """Do not read the file yet, so that missing credentials fail observations and not the loop."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
         self._is_read_always = named is not None
-        """True if the file is read for each token."""
+        """True if the file is read again for each token."""
         self._files = [named or get_application_default_credentials_path()]
         self._read_signature: object = None
-        """Signature of the files that were read last."""
+        """Signature of the files when they were last read."""
         self._next_try_at = 0.0
-        """Monotonic time of the earliest next attempt after the token server did not answer."""
+        """Monotonic time of the next try after the token server did not answer."""
         self.source: Any = None
-        """Credentials that were read last."""
+        """Credentials as last read."""
 
     @property
     def login(self) -> str:
@@ -166,7 +168,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     def keep_valid(self, request: object) -> None:
         """Get a token if there is none, if it has expired, or if the file has changed. Raise as ``refresh`` does.
 
-        A valid token stays in use while no other is available, because the file may be half written.
+        A valid token stays in use until there is a new one, because the file may be half written.
         """
         is_valid = self.source is not None and self.source.valid
         if is_valid and (signature(self._files) == self._read_signature or time.monotonic() < self._next_try_at):
@@ -198,24 +200,25 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
-    """No credentials, for plain HTTP. If the server wants credentials, the error names it and the setting to change."""
+    """The absence of credentials, for plain HTTP. If the server wants credentials, the error names the server and
+    the setting to change."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
     def refresh(self, request: object) -> None:
-        """Raise BackendError, because the server wants credentials."""
+        """Raise BackendError: the server wants credentials."""
         raise credentials_error(self._endpoint, "leave it out for Google's own")
 
 
 def credentials_error(endpoint: str, otherwise: str) -> BackendError:
-    """Return the error of a plain HTTP server that wants credentials. ``otherwise``: the alternative to HTTPS."""
+    """Return the error for a plain HTTP server that wants credentials. ``otherwise``: what to use instead of HTTPS."""
     said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
     return BackendError(ErrorClass.DENIED, f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}")
 
 
 class GoogleToken:
-    """A Google token for a cluster, renewed in time. Not thread-safe."""
+    """A Google token for a cluster. It is renewed in time. Not thread-safe."""
 
     def __init__(self, key_file: Path | None) -> None:
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request()

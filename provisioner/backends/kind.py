@@ -1,7 +1,7 @@
 """The interface of a kind of place. Each kind is a folder next to this file or an installed distribution.
 
-A kind imports its clients only in ``factory``, so that commands that only read the configuration, and installations
-without this kind's extra, work without these clients.
+A kind imports its clients only in ``factory``. So commands that only read the configuration, and installations without
+the extra of this kind, do not need the clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SomePool = TypeVar("SomePool", bound=Pool)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The context in which a pool's settings are read."""
+    """The context in which the settings of a pool are read."""
 
     directory: Path
     """Directory of the configuration."""
@@ -33,7 +33,8 @@ class Surroundings:
     environment: Mapping[str, str]
 
     def beside(self, value: object) -> object:
-        """Return a path relative to the configuration's directory. ``~user`` of an unknown user stays as written."""
+        """Return a path relative to the directory of the configuration. If it begins with ``~user`` and the user is
+        unknown, return it unchanged."""
         if not isinstance(value, str) or not value:
             return value
         path = Path(value)
@@ -50,42 +51,45 @@ class Kind(ABC, Generic[SomePool]):
     pool: type[SomePool]
     """Class of a pool's settings."""
     distribution: ClassVar[str]
-    """Distribution with extra that pip must install before backends can be made."""
+    """Distribution, with its extra, that pip must install before backends can be made."""
     longest_call: ClassVar[float]
-    """Largest number of seconds for which a batch of creates or deletes continues after its last call has begun."""
+    """Longest time in seconds that a batch of creates or deletes may last after its last call has begun."""
     template_field: ClassVar[str] = ""
-    """Field of Google's connector that marks a template whose machines a pool of this kind makes."""
+    """Field of Google's connector. A template that has it implies a pool of this kind, which makes its machines."""
     template_words: ClassVar[str] = ""
-    """Description of that field and of the fields required with it."""
+    """Description of this field and of the fields that it requires."""
     template_fields: ClassVar[Mapping[str, str]] = {}
-    """Names of the settings in a template that makes the pool, by setting."""
+    """By setting of the implied pool: the field that gives it, which messages name in place of the setting."""
 
     @abstractmethod
     def factory(self, site: Site) -> Callable[[SomePool], Backend]:
-        """Return a function that makes the backends of one process, which share connections.
+        """Return a function that makes the backends of one process. The backends share connections.
 
-        Raise ImportError if a client is not installed. The function raises BackendError if a pool's settings lead
-        nowhere.
+        Raise ImportError if a client is not installed. The returned function raises BackendError if the settings of a
+        pool do not lead to a place.
         """
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return settings that a pool inherits from HF's provider config and the environment if it does not set
-        them."""
+        """Return the settings that a pool inherits from HF's provider config and the environment unless it sets them
+        itself."""
         return {}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of a pool beyond the types of its settings. Their places are settings, without a file."""
+        """Return the problems of a pool beyond the types of its settings. Each names a setting as its place, without
+        a file."""
         return []
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """Return a pool's settings from the template's fields of Google's connector; empty if there are none."""
+        """Return the settings of a pool from a template's fields of Google's connector; empty if the template has
+        none."""
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:
-        """Return warnings on valid settings that may be unintended. Raise OSError or ValueError for a file that
+        """Return warnings about valid settings that may be a mistake. Raise OSError or ValueError if a file has
         changed."""
         return []
 
     def size(self, pool: SomePool, template: str) -> MachineSize | None:
-        """Return the machine size in the settings; None if only the place has it. Raise as ``warnings`` does."""
+        """Return the machine size that the settings contain; None if only the place knows it. Raise as ``warnings``
+        does."""
         return None

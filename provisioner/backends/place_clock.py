@@ -1,6 +1,6 @@
-"""The clock of a place and the duration of its calls, both from the place's responses.
+"""The clock of a place and the duration of its calls. Both come from the responses of the place.
 
-The place's clock and the host's clock have to agree, because logins and certificates are refused otherwise.
+The clocks of place and host have to agree, because otherwise logins and certificates are refused.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from provisioner.backends import Finding, Severity
 from provisioner.backends.proxies_and_authorities import epoch_of
 
 MOST_SECONDS = 60.0
-"""Seconds by which the clocks may differ. A synchronized host is off by less than one second; tokens allow five
+"""Largest difference of the clocks in seconds. A synchronized host is off by less than a second; tokens allow five
 minutes."""
 
 
 SLOW_SECONDS, SLOW_CALLS, LATELY = 3.0, 3, 600.0
-"""Seconds of a slow call, number of last calls that must all be slow, and seconds after which a call is too old to
-count."""
+"""Seconds after which a call is slow; number of last calls that must all be slow; seconds after which a call no
+longer counts."""
 
 
 class PlaceClock:
-    """Follow the place's clock by the ``Date`` of each response (RFC 9110, 6.6.1)."""
+    """A follower of the place's clock, from the ``Date`` of each response (RFC 9110, 6.6.1)."""
 
     def __init__(self) -> None:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
         """Monotonic time and seconds of each of the last calls."""
         self._last: tuple[float, float] | None = None
-        """Seconds by which the place's clock was ahead of this host's wall clock and of its monotonic clock."""
+        """Seconds by which the place's clock was ahead of this host's wall clock, and of its monotonic clock."""
 
     def hear(self, date: str | None, seconds: float | None = None) -> None:
         """Note the ``Date`` header of a response that arrived just now, and the seconds that a call of a place took."""
@@ -40,8 +40,8 @@ class PlaceClock:
             self._last = None if place_time is None else (place_time - time.time(), place_time - now)
 
     def slowness(self) -> tuple[str, ...]:
-        """Return a sentence for operators if calls are slow; an empty tuple if they are not."""
-        calls = tuple(self._calls)  # Other threads append to the calls.
+        """Return a sentence for operators if calls are slow; an empty tuple otherwise."""
+        calls = tuple(self._calls)  # a copy, because other threads append to the calls
         durations = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(durations) < SLOW_CALLS:
             return ()
@@ -52,12 +52,12 @@ class PlaceClock:
         return self._last and self._last[0]
 
     def now(self) -> float | None:
-        """Return the time of the place's clock now, in epoch seconds; None if no response had a Date."""
+        """Return the present time by the place's clock, in epoch seconds; None if no response had a Date."""
         return self._last and self._last[1] + time.monotonic()
 
 
 def clock_findings(pool: str, ahead: float | None) -> list[Finding]:
-    """Return the problem of this host's clock, compared with the clock of a pool's place."""
+    """Return the problem if this host's clock differs from the clock of a pool's place."""
     text = clock_message(ahead)
     return [Finding(pool, Severity.ERROR, text)] if text else []
 

@@ -1,7 +1,7 @@
 """Proxies and private certificate authorities on the way to the clouds.
 
-Each client reads them from its own environment variables. This module sets these variables once, for the process and
-for the plugins that it runs.
+Each client reads them from environment variables of its own. This module sets all these variables once, for the process
+and for the plugins that it runs.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
 
 BUNDLE = "REQUESTS_CA_BUNDLE"
-"""Variable of requests, and so of Google's REST clients and tokens."""
+"""Variable that requests reads. Google's REST clients and tokens use requests."""
 
 BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
-"""Variables of requests, of gRPC (Pub/Sub), and of plugins and all other programs built on OpenSSL or Go."""
+"""Variables that requests, gRPC (Pub/Sub) and all programs built on OpenSSL or Go (plugins among them) read."""
 
 PROXY_FILE = "HTTPS_PROXY_FILE"
-"""Variable that names a file with the proxy's address, so that no manifest, unit or environment contains its password.
-"""
+"""Variable that names a file with the proxy's address. So the proxy's password need not be in a manifest, unit or
+environment."""
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254", "localhost", "127.0.0.1")
-"""Hosts that are never called through a proxy. The metadata server would describe the proxy's host instead of ours,
-and ``localhost``, with the embedded cloud, would be the proxy's own."""
+"""Hosts that are never called through a proxy. Through a proxy, the metadata server would describe the proxy's host
+instead of ours, and ``localhost``, where the embedded cloud is, would be the proxy itself."""
 DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
-"""Variables that name further local hosts: another metadata server, the API server of a pod's own cluster."""
+"""Variables that name further local hosts: another metadata server, or the API server of a pod's own cluster."""
 
 TUNNEL_REFUSED = "Tunnel connection failed: 407"
-"""Beginning of the error of Python's HTTP client if a proxy wants another login; the rest is the proxy's text."""
+"""Beginning of the error of Python's HTTP client if a proxy wants another login. The rest is the text of the proxy."""
 ANOTHER_LOGIN = (
     "the proxy wants another login than ours (HTTP 407): correct name and password in HTTPS_PROXY, or in the file that "
     f"{PROXY_FILE} names, and start again"
@@ -45,13 +45,13 @@ NO_ADDRESS = (
     "expected an address such as http://proxy:3128, or http://name:password@proxy:3128, in which a special character "
     "is written as %40 is for @"
 )
-"""Hint without the address, because the address may contain a password."""
+"""Hint to the operator. It omits the address, because the address may contain a password."""
 
 LONGEST_WAIT_SECONDS = 300.0
 """Longest Retry-After that is followed, in seconds. API servers ask for one second."""
 
 WARNING_SECONDS = 30 * 86_400.0
-"""Seconds before an authority's end from which a warning is given."""
+"""Seconds before the end of an authority in which a warning is given."""
 
 
 def prepare(ca_bundle: Path | None) -> None:
@@ -64,7 +64,7 @@ def prepare(ca_bundle: Path | None) -> None:
         environment["HTTPS_PROXY"] = environment["https_proxy"] = _read_proxy(file)
     for name in PROXIES:
         if (proxy := environment.get(name)) and not environment.get(name.lower()):
-            environment[name.lower()] = proxy  # gRPC reads only the name in lower case.
+            environment[name.lower()] = proxy  # gRPC reads only the lower-case name
     if not _is_proxy_address(environment.get("https_proxy", "")):
         raise _unusable_error(file or "", PROXY_FILE if file else "HTTPS_PROXY", NO_ADDRESS)
     if any(environment.get(name.lower()) for name in PROXIES):
@@ -76,13 +76,13 @@ def prepare(ca_bundle: Path | None) -> None:
 
 
 def get_ca_bundle() -> str | None:
-    """Return the file of authorities that ``prepare`` has set; None for the system's authorities."""
+    """Return the file of authorities that ``prepare`` has set; None if the system's authorities apply."""
     return os.environ.get(BUNDLE) or None
 
 
 def proxy_login(proxy: str | None) -> dict[str, str]:
-    """Return the header with name and password of the proxy's address, because urllib3 does not read them from
-    there."""
+    """Return the header with user name and password from the proxy's address. urllib3 does not read them from the
+    address."""
     address = urlsplit(proxy or "")
     if not address.username:
         return {}
@@ -91,9 +91,9 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 
 
 def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
-    """Return the failure of a call, of class ``kind``; DENIED if the proxy refuses our login.
+    """Return the failure of a call. Its class is ``kind``, or DENIED if the proxy refuses our login.
 
-    Another call would be refused in the same way, and may lock the account.
+    With DENIED, the call is not repeated: the proxy would refuse it again, and might lock the account.
     """
     if TUNNEL_REFUSED in str(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
@@ -101,7 +101,7 @@ def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendErr
 
 
 def seconds_until(retry_after: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which has seconds or a date; None without a header."""
+    """Return the seconds of a Retry-After header, which contains seconds or a date; None if there is no header."""
     if not retry_after:
         return None
     if retry_after.isdecimal():
@@ -132,9 +132,10 @@ def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
-    """Return warnings on the bundle's authorities that have ended or soon will. Raise BackendError as ``prepare`` does.
+    """Return warnings about authorities in the bundle that have ended or will soon end. Raise BackendError as
+    ``prepare`` does.
 
-    Only a configured bundle is checked, because a system's bundle always contains some authorities that have ended.
+    Only a configured bundle is checked, because the system's bundle always contains authorities that have ended.
     """
     messages = []
     for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
@@ -148,7 +149,7 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
 
 
 def _read_proxy(file: str) -> str:
-    """Return the proxy's address; empty if there is none. Raise BackendError if the file cannot be read."""
+    """Return the address of the proxy; empty if there is none. Raise BackendError if the file is unreadable."""
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -157,7 +158,7 @@ def _read_proxy(file: str) -> str:
 
 
 def _is_proxy_address(address: str) -> bool:
-    """Return True for an empty address, or one that all clients understand alike: some need a scheme, others reject
+    """Return True if the address is empty, or if all clients understand it alike. Some need a scheme; others reject
     it."""
     try:
         parts = urlsplit(address)
@@ -182,7 +183,7 @@ def _read_authorities(file: str, setting: str) -> list[dict[str, Any]]:
     try:
         context.load_verify_locations(cafile=file)
     except OSError as error:
-        # OpenSSL's own message for a file without certificates does not help.
+        # OpenSSL's message about a file without certificates does not help.
         reason = "it holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
         raise _unusable_error(file, setting, reason) from error
     authorities = context.get_ca_certs()

@@ -1,7 +1,7 @@
 """Pub/Sub messages as hints to observe now, never as state. Only this module imports google.cloud.pubsub.
 
-The subscription delivers Compute's audit log entries (the logs ``activity`` and ``system_event``). Each message is
-acknowledged whatever it contains, and gives a hint at most once.
+The subscription delivers entries of Compute's audit log (the logs ``activity`` and ``system_event``). Each message is
+acknowledged, whatever it contains, and causes at most one hint.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from provisioner.names import name_pattern
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000
-"""Entries remembered to detect repetitions. A burst of 10,000 machines writes two entries for each."""
+"""Number of entries that are remembered to detect repetitions. A burst of 10,000 machines writes two entries for
+each."""
 
 MAX_MESSAGES = 500
-"""Messages received but not yet judged. Each needs microseconds."""
+"""Number of messages that may be received but not judged yet. To judge one takes microseconds."""
 
 LEASE_SECONDS = 120
-"""Seconds after which a message returns to the service. The library's default would hide a stuck callback for an hour.
-"""
+"""Seconds after which a message that was not acknowledged returns to the service. With the library's default, a
+stuck callback would be hidden for an hour."""
 
 FIRST_PAUSE = 1.0
 LAST_PAUSE = 300.0
-"""Seconds before a broken stream is opened again; the pause doubles with each break, from the first to the last."""
+"""Longest pause in seconds before a broken stream is opened again. The pause doubles with each break."""
 
 CLOSE_SECONDS = 1.0
-"""Seconds to wait for the end of the stream. Without responses from Pub/Sub the library takes minutes to stop."""
+"""Seconds to wait for the end of the stream. If Pub/Sub does not respond, the library takes minutes to stop."""
 
 STEADY_SECONDS = 60.0
-"""Seconds after which an open stream counts as healthy, so that the next break begins with the first pause again."""
+"""Seconds after which an open stream counts as healthy. After the next break, the first pause applies again."""
 
 STREAM_ERRORS = (GoogleAPICallError, google.auth.exceptions.GoogleAuthError)
-"""Errors that end a stream for good, or keep it from opening: no such subscription, no permission, no credentials."""
+"""Errors that end a stream for good or keep it from opening: the subscription, the permission or the credentials are
+missing."""
 
 
 class InstanceEvent(StrEnum):
@@ -72,27 +74,27 @@ METHODS: Mapping[str, InstanceEvent] = {
     "instances.automaticRestart": InstanceEvent.RECREATED,
     "instances.hostError": InstanceEvent.CRASHED,
 }
-"""Events by the end of ``methodName``, whose beginning depends on the API version of the caller."""
+"""Events by the end of ``methodName``. Its beginning depends on the API version of the caller."""
 
 
 class Worth(StrEnum):
-    """The use of a message."""
+    """The use of a message for the loop."""
 
     NOTICE = "notice"
     """The message announces the end of a machine of ours."""
     WAKE_UP = "wake_up"
     """The message reports another event of a machine of ours."""
     REPEATED = "repeated"
-    """The message repeats an earlier message."""
+    """The message repeats an earlier one."""
     FOREIGN = "foreign"
-    """The message is about something else, because a sink's filter is wide and the emulator ignores filters."""
+    """The message is about something else. A sink's filter may be wide, and the emulator ignores filters."""
     MALFORMED = "malformed"
-    """The message is no audit log entry."""
+    """The message is not an audit log entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The content of a message. It may be outdated when it is read."""
+    """The content of a message. It may be out of date when it is read."""
 
     instance: str
     event: InstanceEvent
@@ -101,35 +103,37 @@ class Hint:
     timestamp: str
     """Time of the event by the cloud's clock, RFC 3339."""
     key: str
-    """Key that all copies of one entry share."""
+    """Key that is equal for all copies of an entry."""
     delay: float = 0.0
-    """Seconds from the event until Pub/Sub received the message, both by the cloud's clock; 0 if unknown."""
+    """Seconds from the event until Pub/Sub received the message, both times by the cloud's clock; 0 if unknown."""
 
     @property
     def grace(self) -> float | None:
-        """Seconds that the instance had left when Pub/Sub received the message; None if no coming end is announced."""
+        """Return the seconds that the instance had left when Pub/Sub received the message; None if no end was
+        announced."""
         left = SPOT_GRACE_SECONDS - self.delay
         return left if self.event is InstanceEvent.PREEMPTED and not self.failed and left > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A message with its use and the reason for that use."""
+    """A message with its use, and the reason for this use."""
 
     worth: Worth
     hint: Hint | None = None
-    """The hint; None if the message is about something else or cannot be read."""
+    """The hint; None if the message is about something else or is unreadable."""
     problem: str = ""
     """The reason why the message cannot be read."""
 
     @property
     def news(self) -> Hint | None:
-        """The hint if it reports something new about a machine of ours; else None."""
+        """Return the hint if it reports something new about a machine of ours; else None."""
         return self.hint if self.worth in (Worth.NOTICE, Worth.WAKE_UP) else None
 
 
 def parse(data: bytes, published: datetime | None = None) -> Hint | None:
-    """Return the hint in a message; None if the entry is about something else. Raise ODD_RESPONSES if it is no entry.
+    """Return the hint in a message; None if the entry is about something else. Raise ODD_RESPONSES if it is not an
+    entry.
 
     ``published``: time at which Pub/Sub received the message, by the cloud's clock.
     """
@@ -157,7 +161,7 @@ def _delay(timestamp: str, published: datetime | None) -> float:
 
 
 class Sieve:
-    """A filter that judges messages one by one and remembers earlier messages. Used from any thread."""
+    """A filter that judges messages one by one and remembers earlier messages. Any thread may use it."""
 
     def __init__(self, prefix: str) -> None:
         self._name_pattern = name_pattern(prefix)
@@ -177,7 +181,7 @@ class Sieve:
         return Judged(Worth.WAKE_UP if hint.grace is None else Worth.NOTICE, hint)
 
     def _is_new(self, key: str) -> bool:
-        """Return False for a key that is still remembered from an earlier message."""
+        """Return False if an earlier message had this key and is still remembered."""
         with self._lock:
             if key in self._seen_keys:
                 return False
@@ -188,7 +192,8 @@ class Sieve:
 
 
 class EventStream:
-    """A subscription, read until it is closed. ``taken`` gets each message, ``broke`` the reason of each break."""
+    """A subscription that is read until it is closed. ``taken`` is called with each message, ``broke`` with the
+    reason of each break."""
 
     def __init__(
         self,
@@ -208,11 +213,11 @@ class EventStream:
         self._thread = threading.Thread(target=self._supervise, name="events", daemon=True)
 
     def start(self) -> None:
-        """Begin to read in a thread of its own. A subscription that cannot be read is retried for ever."""
+        """Begin to read in a thread of its own. If the subscription cannot be read, try again for ever."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading. Messages that are not judged yet return to the service."""
+        """Stop reading. Messages that were not judged yet return to the service."""
         self._ending.set()
         if self._future:
             self._future.cancel()
@@ -220,8 +225,8 @@ class EventStream:
             self._thread.join(CLOSE_SECONDS)
 
     def _receive(self, message: Any) -> None:
-        """Judge and acknowledge a message, as the library's callback. Unacknowledged it would be delivered
-        repeatedly."""
+        """Judge and acknowledge a message, as a callback of the library. Without the acknowledgement, it would be
+        delivered again."""
         try:
             judged = self._sieve.judge(message.data, message.publish_time)
             if judged.worth is Worth.MALFORMED:

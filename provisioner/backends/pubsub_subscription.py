@@ -1,6 +1,6 @@
-"""Checks of the Pub/Sub subscription: it exists, we may read it, and it delivers to no other destination.
+"""Checks of the Pub/Sub subscription: it exists, we may read it, and it delivers only to its readers.
 
-Other readers of a subscription cannot be detected.
+Other readers of the subscription cannot be detected.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from google.cloud import pubsub_v1
 from provisioner.backends import Finding, Severity
 
 NAME = "events"
-"""Name of the subscription in findings, as in ``provisioner.yaml``."""
+"""Name of the subscription in findings: its section in ``provisioner.yaml``."""
 
 DELETED_TOPIC = "_deleted-topic_"
-"""Topic that a subscription names once its topic is deleted."""
+"""Topic that a subscription names after its topic was deleted."""
 
 CONSUME = "pubsub.subscriptions.consume"
-"""The right to receive messages. Reading the subscription's settings is another right."""
+"""The right to receive messages. To read the settings of the subscription is another right."""
 
 
 def subscription_findings(project: str, subscription: str, seconds: float) -> list[Finding]:
-    """Return warnings, because machines are made and observed without events. Each call may take ``seconds``."""
+    """Return the problems as warnings, because machines are made and observed even without events. Each call may
+    take ``seconds``."""
     path = f"projects/{project}/subscriptions/{subscription}"
     try:
         with pubsub_v1.SubscriberClient() as client:
@@ -50,13 +51,13 @@ def _problems(client: Any, path: str, seconds: float) -> Iterator[str]:
     try:
         granted = client.test_iam_permissions(request={"resource": path, "permissions": [CONSUME]}, **limits)
     except MethodNotImplemented:
-        return  # The emulator does not check identities.
+        return  # the emulator does not check identities
     if CONSUME not in granted.permissions:
         yield f"we may not read it: give the account of the loop roles/pubsub.subscriber on it ({CONSUME})"
 
 
 def settings_problems(subscription: Any) -> Iterator[str]:
-    """Return the problems in the subscription's settings."""
+    """Yield the problems in the settings of the subscription."""
     if subscription.topic == DELETED_TOPIC:
         yield "its topic was deleted, so that no message arrives any more: make both again"
     if subscription.detached:

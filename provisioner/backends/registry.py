@@ -1,7 +1,7 @@
-"""Kinds of places, each imported when a pool names it: the built-in kinds, and kinds of other distributions.
+"""Kinds of places: the built-in kinds, and the kinds of other distributions. Each is imported when a pool names it.
 
-A distribution registers a kind by an entry point of the group ``provisioner.backends``. The entry point's name is the
-value of ``kind``, its object a ``Kind``.
+A distribution registers a kind with an entry point in the group ``provisioner.backends``. The name of the entry point
+is the value of ``kind``; its object is a ``Kind``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""
 
 BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends.mig.kind"}
-"""Module of each built-in kind, with the attribute ``KIND``. Only the module's name stands here, so that this module
-depends on no kind."""
+"""Module of each built-in kind, which has the attribute ``KIND``. The value is only a name, so that this module does
+not import the kinds."""
 
 
 def kind_names() -> list[str]:
-    """Return the allowed values of ``kind``, the built-in kinds first."""
+    """Return the allowed values of ``kind``. The built-in kinds come first."""
     return [*BUILT_IN, *sorted(_registered().keys() - BUILT_IN.keys())]
 
 
 @cache
 def get_kind(name: str) -> Kind[Any]:
-    """Return the kind of a name from ``kind_names``. Raise MissingExtra if it cannot be imported."""
+    """Return the kind with a name from ``kind_names``. Raise MissingExtra if it cannot be imported."""
     if name in BUILT_IN:
         built_in: Kind[Any] = import_module(BUILT_IN[name]).KIND
         return built_in
@@ -45,22 +45,23 @@ def get_kind(name: str) -> Kind[Any]:
 
 
 def built_in_kinds() -> list[Kind[Any]]:
-    """Return the kinds of this distribution, which Google's connector also has."""
+    """Return the kinds of this distribution. Google's connector has them too."""
     return [get_kind(name) for name in BUILT_IN]
 
 
 def longest_call(pools: Iterable[Pool]) -> float:
-    """Return the largest number of seconds for which a batch in any of these pools continues after its last call began.
+    """Return how many seconds a batch in any of these pools may last after its last call has begun.
 
-    The built-in kinds always count, because the loop before this one may have had pools that are no longer configured.
+    The built-in kinds always count, because the previous loop may have had pools that are no longer configured.
     """
     return max(each.longest_call for each in (*built_in_kinds(), *(get_kind(pool.kind) for pool in pools)))
 
 
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
-    """Return one backend per pool. Only clients of kinds that have a pool are imported.
+    """Return one backend per pool. Only the clients of those kinds are imported that have a pool.
 
-    Raise BackendError, with a line per pool, for pools whose settings lead to no place. Raise MissingExtra, too.
+    Raise BackendError for pools whose settings do not lead to a place, with a line for each. Raise MissingExtra if a
+    client is not installed.
     """
     made, unusable = usable_backends(pools, site)
     if unusable:
@@ -70,7 +71,7 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return a backend for each pool whose settings lead to a place, and the reasons why the other pools have none.
+    """Return a backend for each pool whose settings lead to a place, and the reason for each other pool.
 
     Raise MissingExtra, and BackendError for an unusable ``ca_bundle``.
     """
@@ -81,7 +82,7 @@ def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Ba
     for name, pool in pools.items():
         pool_kind = get_kind(pool.kind)
         try:
-            with require_packages(pool_kind.distribution):  # A backend may import more of its client when it is made.
+            with require_packages(pool_kind.distribution):  # a backend may import more of its client when it is made
                 if pool.kind not in factories:
                     factories[pool.kind] = pool_kind.factory(site)
                 made[name] = factories[pool.kind](pool)

@@ -1,4 +1,4 @@
-"""Readers of cloud responses: JSON of a limited size, with checked types of its parts. No I/O."""
+"""Readers of cloud responses: JSON of limited size whose parts have the expected types. No I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from provisioner.backends.client_connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
-"""Characters of a text that identifies something. Names, uids and addresses have at most 253."""
+"""Most characters of a text that identifies something. Names, uids and addresses have at most 253."""
 
 LONGEST_DURATION = 1e10
-"""Seconds of the longest duration: three centuries."""
+"""Longest duration in seconds: three centuries."""
 
 ODD_RESPONSES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""Errors that reading a response causes if its structure differs from the documented one."""
+"""Errors that the reading of a response raises if its structure is not as documented."""
 
 
 BY_STATUS: Mapping[int, ErrorClass] = {
@@ -32,11 +32,11 @@ BY_STATUS: Mapping[int, ErrorClass] = {
     408: ErrorClass.TIMEOUT,
     429: ErrorClass.THROTTLED,
 }
-"""Error classes of the HTTP statuses with the same meaning in all clouds."""
+"""Error classes of the HTTP statuses that mean the same in all clouds."""
 
 
 def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
-    """Return the class of a refused call by its HTTP status. ``own``: statuses with another meaning in this cloud."""
+    """Return the class of a refused call from its HTTP status. ``own``: statuses with another meaning in this cloud."""
     known = own.get(status) or BY_STATUS.get(status)
     return known or (ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER)
 
@@ -63,7 +63,7 @@ def json_object(content: bytes) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """Return a text that identifies something. Raise TypeError for another type, ValueError for a long text."""
+    """Return a text that identifies something. Raise TypeError for another type, ValueError if the text is too long."""
     if not isinstance(value, str):
         raise TypeError(f"a text was expected, not {type(value).__name__}")
     if len(value) > MOST_CHARACTERS:
@@ -72,7 +72,7 @@ def text(value: object) -> str:
 
 
 def seconds(value: Any) -> float:
-    """Return a duration. Raise TypeError or ValueError for anything else, or for centuries."""
+    """Return a duration. Raise TypeError or ValueError for any other value, and for a duration of centuries."""
     duration = float(value)
     if not abs(duration) <= LONGEST_DURATION:
         raise ValueError(f"{duration} s are no duration")
@@ -80,7 +80,7 @@ def seconds(value: Any) -> float:
 
 
 def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half the page limit of a list whose page was too large. Raise any other error, also a token server's."""
+    """Return half of the page limit, for a list whose page was too large. Raise ``error`` if it is any other error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
         cause = cause.__cause__
@@ -94,9 +94,9 @@ def smaller_page(limit: int, error: BackendError) -> int:
 
 @contextmanager
 def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
-    """Raise BackendError of the class ``odd`` if a response's structure differs from the documented one.
+    """Raise BackendError of the class ``odd`` if the structure of a response is not as documented.
 
-    After a call that changes something, ``odd`` is UNAVAILABLE because the call may have been carried out.
+    After a call that changes something, ``odd`` is UNAVAILABLE, because the call may have had its effect.
     """
     try:
         yield

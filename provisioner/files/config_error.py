@@ -1,4 +1,4 @@
-"""The mistakes in a file that an operator writes, and the error for a configuration that cannot be used."""
+"""The mistakes in a file that an operator writes, and the error for an unusable configuration."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """A mistake: the file, the setting's path within it (may be empty), and the text.
+    """A mistake: the file, the path of the setting in it (may be empty), and the text.
 
-    A NamedTuple, because the scripts import this module at every call and a dataclass takes longer to import.
+    It is a NamedTuple because the scripts import this module at every call, and a dataclass takes longer to import.
     """
 
     file: str
@@ -21,7 +21,8 @@ class Problem(NamedTuple):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. ``problems`` holds every mistake; the error's text lists them by file."""
+    """Raised for an unusable configuration. ``problems`` contains every mistake; the error's text lists them by
+    file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -8,7 +8,7 @@ import pwd
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the uid as text if that user has no name."""
+    """Return a user's name. If the user has no name, return the uid as text."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -16,7 +16,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """Return a group's name, or the gid as text if that group has no name."""
+    """Return a group's name. If the group has no name, return the gid as text."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -24,9 +24,9 @@ def group_name(gid: int) -> str:
 
 
 def denied_message(path: str) -> str:
-    """Return the facts that an operator needs to fix a refused access: the file's owner and mode, and our user.
+    """Return the facts that an operator needs to fix a refused access: owner and mode of the file, and our own user.
 
-    If the file cannot be reached, the facts are those of the nearest directory above it that can.
+    If the file cannot be reached, return the facts of the nearest directory above it that can be reached.
     """
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):

@@ -1,6 +1,6 @@
-"""Open and read regular files only, because a FIFO or a device may block a process for ever.
+"""Open and read only regular files, because a FIFO or a device may block a process for ever.
 
-The scripts import this module at each call, so it imports nothing that costs time.
+The scripts import this module at each call, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 
 LOG_MODE = 0o640
-"""Mode of a file that operators read: the scripts' log, a trace."""
+"""Mode of a file that operators read, such as the scripts' log or a trace."""
 
 
 ASIDE_SUFFIX = ".new"
-"""Suffix of a file that is written aside: beside the file that it will replace."""
+"""Suffix of a file that is written aside: it stands beside the file that it will replace."""
 
 CHANGES = 3
 """Number of times that a file is opened and its names are counted.
 
-A writer of ours may add or remove a name meanwhile.
+Another writer of ours may add or remove a name at the same time.
 """
 
 READS_LINKED = ContextVar("reads_linked", default=False)
-"""True while ``read_own`` accepts a file that has other names, because copies of a directory may share their files."""
+"""True while ``read_own`` accepts a file with several names, because a copy of a directory may share files with the
+original."""
 
 
 class NoFileError(OSError):
-    """The path is a link, or is not a regular file; ``strerror`` says which."""
+    """Raised if the path is a link or not a regular file. ``strerror`` says which."""
 
 
 LINK, HARD_LINK, IRREGULAR = "is a symbolic link", "has another name (a hard link)", "is no regular file"
 
 
 def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """Open a regular file. Raises OSError, also for a FIFO or a device, because either may block a process for ever."""
+    """Open a regular file. Raises OSError, in particular for a FIFO or a device, because either may block a process
+    for ever."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -52,9 +54,9 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
     """Open a file that only we make, as ``open_regular`` does.
 
-    Refuse a link, because it leads to another program's file.
+    A link is refused, because it leads to a file of another program.
     """
-    for _ in range(CHANGES):  # opened anew each time, because an NFS client gets the link count when it opens a file
+    for _ in range(CHANGES):  # open it each time: an NFS client gets the link count when it opens a file
         with ExitStack() as opened:
             opened.callback(os.close, descriptor := _open_unfollowed(path, flags, mode))
             if not _has_foreign_name(path, descriptor):
@@ -73,13 +75,13 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 
 def _has_foreign_name(path: str, descriptor: int) -> bool:
-    """Return True if the open file has a name that no writer of ours gave it.
+    """Return True if the open file has a name that our writers did not give it.
 
-    A file that is created only if it does not exist has two names for an instant. It keeps both if its writer is
-    killed.
+    A file that is created only if it does not exist has two names for a moment. If its writer is killed then, it keeps
+    both.
     """
     directory, name = os.path.split(path)
-    facts = os.fstat(descriptor)  # before the names, so that a name removed meanwhile only leads to another try
+    facts = os.fstat(descriptor)  # before the names: a name that is removed meanwhile only leads to another try
     if facts.st_nlink <= 1:
         return False
     with os.scandir(directory or ".") as entries:
@@ -93,7 +95,7 @@ def is_aside(entry: str, name: str) -> bool:
 
 
 def refusal_message(path: str) -> str:
-    """Return the reason why ``open_own`` refuses the file at ``path``; empty if it does not refuse the file."""
+    """Return why ``open_own`` refuses the file at ``path``; empty if it accepts the file."""
     try:
         os.close(open_own(path, os.O_RDONLY))
     except OSError as error:  # other errors mean that the file is missing or belongs to another user
@@ -125,7 +127,7 @@ def _read_and_close(descriptor: int, most: int | None) -> bytes:
 
 
 def read_descriptor(descriptor: int) -> bytes:
-    """Return all content that is left to read. Raises OSError."""
+    """Return all content that was not read yet. Raises OSError."""
     blocks = []
     while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
         blocks.append(block)

@@ -1,7 +1,7 @@
 """YAML texts that operators write, read strictly and safely. No clock, no logger.
 
-Strictly: a key that is given twice is a mistake. Safely: any text gives a document or a YAMLError within moments, even
-if it is nested deeper than Python's stack, or if its aliases stand for a billion values.
+Strictly means that a repeated key is a mistake. Safely means that any text soon gives a document or a YAMLError, even
+if it is nested deeper than Python's stack or if its aliases stand for a billion values.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from yaml.error import Mark, MarkedYAMLError
 from provisioner.files.safe_open import read_regular
 
 LARGEST = 256 * 1024
-"""Maximum size of a file in bytes: a thousand pools take half of it.
+"""Maximum size of a file in bytes. A thousand pools take half of it.
 
 A larger file would stop the loop for many seconds.
 """
 
 DEEPEST = 60
-"""Maximum depth of a document in levels: a pod's manifest has twenty, and Python's stack holds some hundred."""
+"""Maximum depth of a document in levels. A pod's manifest has twenty, and Python's stack allows some hundred."""
 
 MOST_VALUES = 20_000
-"""Maximum number of values in a document, with aliases written out: twenty for each of a thousand pools."""
+"""Maximum number of values in a document, if each alias counts with all its values: twenty for each of a thousand
+pools."""
 
 INTEGER_BITS = 64
-"""Maximum size of a whole number in bits, as JSON's readers accept it, Kubernetes among them."""
+"""Maximum size of a whole number in bits. JSON readers, for example Kubernetes, accept no larger ones."""
 
 KINDS = {"int": "whole number", "float": "number", "bool": "truth value", "timestamp": "date", "str": "text"}
-"""Plain names of YAML's kinds of values. A kind that is missing here has a plain name already."""
+"""Plain names for YAML's kinds of values. A kind that is missing here already has a plain name."""
 
 TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to the value that contains it"
 
@@ -46,7 +47,7 @@ def read_text(path: Path) -> str:
 
 
 def format_read_error(error: OSError | ValueError) -> str:
-    """Return the reason why ``read_text`` failed, without the file's name, because callers put the name before it."""
+    """Return why ``read_text`` failed. The text omits the name of the file, because callers put the name before it."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
         return f"line {line} is no UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
@@ -54,7 +55,7 @@ def format_read_error(error: OSError | ValueError) -> str:
 
 
 def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
-    """Return the document in a YAML text, and (path, reason) of each key that is given twice. Raises only YAMLError."""
+    """Return the document in a YAML text, and (path, reason) for each repeated key. Raises only YAMLError."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -72,7 +73,7 @@ def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
 
 
 def format_syntax_error(error: yaml.YAMLError) -> str:
-    """Return the YAML parser's complaint, with its place, on one line."""
+    """Return the complaint of the YAML parser on one line, with its place."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
     reason = " ".join(reason.split())
@@ -85,7 +86,8 @@ def join(*parts: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which reports a value that cannot be constructed with its place, like any other mistake."""
+    """PyYAML's safe loader. If a value cannot be constructed, it reports the place of the value, as for any other
+    mistake."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.rpartition(":")[2]
@@ -105,10 +107,11 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
 
 
 def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the number of values that a node stands for, with aliases written out, and its number of levels.
+    """Return the number of values for which a node stands, counting aliases with their values, and its number of
+    levels.
 
-    Raises YAMLError if either number is too high, also for a node that contains itself. ``measured`` holds the results
-    of the nodes that were measured before, by ``id``.
+    Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: the results for nodes
+    that were measured before, by ``id``.
     """
     if id(node) not in measured:
         if level > DEEPEST:
@@ -130,7 +133,7 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated_keys(node: yaml.Node, where: str, visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Find the keys that are given twice, visiting each node once."""
+    """Yield the repeated keys. Each node is visited once."""
     if id(node) in visited:
         return
     visited.add(id(node))

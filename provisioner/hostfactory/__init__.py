@@ -1,4 +1,5 @@
-"""HostFactory's own files, environment and calls, and the answers to them. The scripts import this at each call."""
+"""HostFactory's own files, environment and calls, and the answers to the calls. The scripts import this at each
+call."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_NUMBER = 10_000
-"""HF's upper limit for a template's maxNumber; HF uses it for "unlimited", too (docs/hostfactory.md: maxNumber)."""
+"""HF's upper limit for a template's maxNumber. HF also uses it to mean "unlimited" (docs/hostfactory.md: maxNumber)."""
 
 
 class Answer(NamedTuple):
@@ -15,30 +16,30 @@ class Answer(NamedTuple):
     text: str
     """A JSON object."""
     ended: bool
-    """The status is terminal."""
+    """True if the status is terminal."""
 
 
 class Loss(NamedTuple):
     """A machine that HF has to return: it is gone, will be gone soon, or is too old."""
 
     grace: int
-    """Seconds until the machine is gone; 0 if it already is."""
+    """Seconds until the machine is gone; 0 if it is gone already."""
     cause: str = "unknown"
     """Cause of the loss, in a word."""
 
 
 class Recorded(NamedTuple):
-    """The record of a request or return."""
+    """The record of a request or return request."""
 
     id: str
     silent_seconds: float | None
-    """Seconds since the loop's last heartbeat; None if there was no heartbeat yet, or its age is unknown."""
+    """Seconds since the loop's last heartbeat; None if there was none yet or its age is unknown."""
 
 
 class Polled(NamedTuple):
-    """The answers to the requests of a getRequestStatus call."""
+    """The answers to the requests in a getRequestStatus call."""
 
     answers: Mapping[str, Answer | None]
-    """Answers by id; None if the request is recorded but has no published answer yet. Unknown ids are left out."""
+    """Answers by id. An unknown id is left out. None: the request is recorded, but its answer is not published yet."""
     silent_seconds: float | None
     """The same as ``Recorded.silent_seconds``."""

@@ -1,7 +1,9 @@
-"""A provider instance: its directories by HostFactory's environment, and its ``<inst>prov_config.json``.
+"""A provider instance: its directories, from HostFactory's environment, and its ``<inst>prov_config.json``.
 
-The file is read liberally because sites write it by hand and HF rewrites it; every mistake is named. No logger. The
-scripts import this at every call, hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
+The file is read tolerantly, because sites write it by hand and HF rewrites it. Every mistake is reported. No logger.
+
+The scripts import this module at every call. So it uses named tuples (dataclasses would cost 7 ms), and neither YAML
+nor pydantic.
 """
 
 from __future__ import annotations
@@ -29,28 +31,29 @@ UNUSED_KEYS = frozenset(
         "ACCEPT_PROPAGATED_LOG_SETTING",
     }
 )
-"""Keys of other connectors, mostly Google's, that have no effect here."""
+"""Keys of other connectors, mostly of Google's, that have no effect here."""
 
 UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
-"""Prefixes of Google's keys for custom resources and messages. Of these, only ``GKE_CRD_NAMESPACE`` has an effect here.
-"""
+"""Prefixes of Google's keys for custom resources and messages. Only ``GKE_CRD_NAMESPACE`` among them has an effect
+here."""
 
 LARGEST = 16 * 1024 * 1024
-"""Largest size of a file, in bytes: ten times the size of ten thousand templates, HF's most."""
+"""Largest size of a file in bytes. Ten thousand templates, the most that HF allows, take a tenth of it."""
 
 DEEPEST = 60
-"""Deepest nesting of a document, in levels: far more than HF writes, far fewer than Python's stack allows."""
+"""Deepest nesting of a document in levels: much more than HF writes, and much less than Python's stack allows."""
 
 SHOWN_CHARACTERS = 60
-"""Characters of a wrong value that are shown: enough to find the value, too few to fill a line of the log."""
+"""Characters of a wrong value that a message shows. They suffice to find the value, and do not fill a line of the
+log."""
 
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
-"""Directory of the scripts: their package is installed beside this one."""
+"""Directory of the scripts. Their package is installed beside this one."""
 
 
 class TemplatesError(Exception):
-    """A file cannot be used at all; the message is one line."""
+    """Raised if a file is unusable as a whole. The message is one line."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -59,7 +62,7 @@ class TemplatesError(Exception):
 
 
 class DirectoryError(Exception):
-    """The environment does not name a required directory; the message is one line that names the variable."""
+    """Raised if the environment does not name a required directory. The message is one line and names the variable."""
 
 
 class Digests(NamedTuple):
@@ -70,17 +73,17 @@ class Digests(NamedTuple):
 
 
 def digest_of(document: object) -> str:
-    """Return eight hexadecimal digits that depend on no white space and no order of keys.
+    """Return eight hexadecimal digits that do not depend on white space or on the order of keys.
 
-    The digest guards against mistakes, not against malice.
+    The digest detects mistakes, not malice.
     """
-    import zlib  # Imported here because most script calls read no template.
+    import zlib  # imported here because most script calls do not read templates
 
     return f"{zlib.crc32(json.dumps(document, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
 
 
 class ProviderConfig(NamedTuple):
-    """The values of ``<inst>prov_config.json``; empty or the default if the key is absent."""
+    """The values of ``<inst>prov_config.json``. If a key is absent, its value is empty or the default."""
 
     templates_filename: str = ""
     log_file: str = ""
@@ -88,11 +91,11 @@ class ProviderConfig(NamedTuple):
     log_max_megabytes: float = 10.0
     """Size in megabytes at which the scripts' log is rotated."""
     log_max_rotate: int = 5
-    """Number of rotated logs that are kept; 0 turns rotation off."""
+    """Number of rotated logs that are kept; 0 disables rotation."""
     gcp_project_id: str = ""
     gcp_credentials_file: str = ""
     gcp_instance_prefix: str = ""
-    """Prefix of machine names in lower case; users of Google's connector write it with a final ``-``."""
+    """Prefix of machine names in lower case. Users of Google's connector write it with a ``-`` at the end."""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
     unused: tuple[str, ...] = ()
@@ -110,7 +113,8 @@ class ConfigFile(NamedTuple):
 
 
 class Directories:
-    """The directories of a provider instance. A property raises DirectoryError if the environment lacks its value."""
+    """The directories of a provider instance. A property raises DirectoryError if the environment does not give its
+    value."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -118,7 +122,7 @@ class Directories:
 
     @property
     def name(self) -> str:
-        """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME with LSF."""
+        """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME under LSF."""
         name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
         if not re.fullmatch(TEMPLATE_ID, name):
             words = (
@@ -129,12 +133,13 @@ class Directories:
 
     @property
     def is_lsf(self) -> bool:
-        """Return True if LSF's resource connector is the caller, instead of HostFactory."""
+        """Return True if the caller is LSF's resource connector instead of HostFactory."""
         return not self.environment.get("HF_PROVIDER_NAME") and bool(self.environment.get("PROVIDER_NAME"))
 
     @property
     def conf(self) -> str:
-        """Return the directory of the instance's two files. With LSF they are in ``conf`` below the given directory."""
+        """Return the directory of the instance's two files. Under LSF they are in ``conf`` below the directory in
+        the environment."""
         own = self._own_directory("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf")
         directory = own or self.environment.get("PRO_CONF_DIR")
         if not directory:
@@ -144,9 +149,9 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """Return the state directory: HF's work directory, or with LSF a directory in its data directory.
+        """Return the state directory: HF's work directory, or under LSF a directory of our own in its data directory.
 
-        LSF's data directory is shared by all providers.
+        All providers share LSF's data directory.
         """
         directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
@@ -157,18 +162,19 @@ class Directories:
 
     @property
     def logs(self) -> str:
-        """Return the directory of the log; empty if the environment defines none, and then no log is written."""
+        """Return the directory of the log; empty if the environment does not name one. Then no log is written."""
         directory_path = self.environment.get("HF_PROVIDER_LOGDIR") or self._common_directory("HF_LOGDIR", "log")
         return directory_path or self.environment.get("PRO_LSF_LOGDIR", "")
 
     @property
     def registrations(self) -> str:
-        """Return the directory of HF's registration files, HF's common configuration directory; empty if unknown."""
+        """Return the directory of HF's registration files, which is HF's common configuration directory; empty if
+        unknown."""
         return self._common_directory("HF_CONFDIR", "conf")
 
     @property
     def host(self) -> str:
-        """Return the name of the machine that HostFactory runs on, as it is part of the log's file name."""
+        """Return the name of HostFactory's machine in the form in which the log's file name contains it."""
         return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
 
     def config_file(self, path: str) -> ConfigFile:
@@ -178,22 +184,23 @@ class Directories:
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory, else its directory below HF's common one; empty if unknown."""
+        """Return the instance's own directory, or else its directory below HF's common one; empty if unknown."""
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common_directory(self, name: str, under_top: str) -> str:
-        """Return HF's common directory by its variable, which HF's profile may lack, else below HF_TOP; else empty."""
+        """Return HF's common directory: from its variable, or else below HF_TOP, because HF's profile may lack the
+        variable."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 
 
 def load_config(path: str) -> ConfigFile:
-    """Read the provider config; return the defaults if there is no such file.
+    """Read the provider config. If there is no such file, return the defaults.
 
-    The default replaces a value that cannot be used. Raises TemplatesError if the file is not a JSON object.
+    A default also replaces an invalid value. Raises TemplatesError if the file is not a JSON object.
     """
     values = read_json(path) if os.path.lexists(path) else {}
     if not isinstance(values, dict):
@@ -220,7 +227,7 @@ def load_config(path: str) -> ConfigFile:
 
 
 def _usable(key: str, value: object) -> tuple[str, str | float | None]:
-    """Return a description of valid values, and the value converted for use; None instead if it is invalid."""
+    """Return a description of valid values, and the converted value; None in its place if the value is invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if not isinstance(value, str):
@@ -244,7 +251,8 @@ def read_json(path: str) -> object:
 
 
 def _is_too_deep(document: object) -> bool:
-    """Return True if the nesting exceeds ``DEEPEST``. The stack may suffice to read a document but not to print it."""
+    """Return True if the nesting exceeds ``DEEPEST``. Python's stack may suffice to read a document but not to print
+    it."""
     level = [document]
     for _ in range(DEEPEST):
         deeper: list[object] = []
@@ -260,7 +268,8 @@ def _is_too_deep(document: object) -> bool:
 
 
 def _finite(written: str) -> float:
-    """Convert a number. Raises ValueError for NaN and 1e999, which Python accepts but cannot print as valid JSON."""
+    """Convert a number. Raises ValueError for NaN and 1e999: Python accepts them, but cannot print them as valid
+    JSON."""
     number = float(written)
     if not math.isfinite(number):
         raise ValueError(f"{written} is not a JSON number")
@@ -268,10 +277,10 @@ def _finite(written: str) -> float:
 
 
 def format_value(value: object) -> str:
-    """Return a wrong value as its file contains it: short JSON on one line."""
+    """Return a wrong value in the form of its file: short JSON on one line."""
     try:
         text = json.dumps(value)
-    except RecursionError:  # The stack was a few calls less deep when the value was read.
+    except RecursionError:  # the stack was less deep when the value was read
         return "a value nested too deeply to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
@@ -293,11 +302,12 @@ FIELDS = {
     "LOG_MAX_FILE_SIZE": "log_max_megabytes",
     "LOG_MAX_ROTATE": "log_max_rotate",
 }
-"""Fields of ProviderConfig by the keys of Google's connector. The values of ``LOG_MAX_`` keys are numbers."""
+"""Fields of ProviderConfig by the keys of Google's connector. The values of keys that begin with ``LOG_MAX_`` are
+numbers."""
 
 
 def as_number(value: object) -> float | None:
-    """Return a number of at least 0, which may be written as a text; None for any other value."""
+    """Return a number of at least 0, which may be written as text; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     written = str(value).strip()

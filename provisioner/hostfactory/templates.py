@@ -1,6 +1,6 @@
 """HostFactory's ``<inst>prov_templates.json`` and the provider config, as frozen values.
 
-The file is read as liberally as the provider config. The scripts import this at the calls that need templates.
+The file is read as tolerantly as the provider config. The scripts import this module in the calls that need templates.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from provisioner.hostfactory.provider_config import (
 )
 
 UNLIMITED = -1
-"""The ``maxNumber`` that sets no limit."""
+"""Value of ``maxNumber`` that means no limit."""
 
 NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "rank", "priority"})
-"""Attributes that HF reads as numbers, in any spelling."""
+"""Attributes that HF reads as numbers, even if they are written as text."""
 
 COPIED_FIELDS = ("availableNumber", "requestedMachines")
-"""Fields of a template that HF may have copied from an old answer. They do not define the template."""
+"""Fields of a template that HF may have copied from an old answer. They are not part of the template's definition."""
 
 OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS})
-"""Fields that getAvailableTemplates computes by itself."""
+"""Fields that getAvailableTemplates computes itself."""
 
 
 def get_higher(one: int, other: int) -> int:
-    """Return the maxNumber that allows more machines."""
+    """Return the maxNumber of the two that allows more machines."""
     return UNLIMITED if UNLIMITED in (one, other) else max(one, other)
 
 
 class Template(NamedTuple):
-    """A kind of machine that HF can ask for."""
+    """A kind of machine that HF can request."""
 
     id: str
     max_number: int
-    """Largest number of machines; 0 if no machine may be requested; ``UNLIMITED``."""
+    """Largest number of machines; 0 if HF must not request any; ``UNLIMITED`` if there is no limit."""
     attributes: Mapping[str, tuple[str, str]]
-    """Attributes in HF's form: (type, value), where the value is always a text."""
+    """Attributes in HF's form: (type, value). The value is always a text."""
     pools: tuple[str, ...]
-    """Names of the pools that can make the machine, in order. If empty, Google's fields define an implicit pool."""
+    """Names of the pools that can make the machine, in order. If there are none, Google's fields describe an
+    implicit pool."""
     pod_spec_yaml: str
     gcp_zone: str
     gcp_region: str
     gcp_instance_group: str
     fields: Mapping[str, object]
-    """All fields of the file except ``OWN_FIELDS``; Google's fields and ``pools`` are included."""
+    """All fields in the file except ``OWN_FIELDS``. They include Google's fields and ``pools``."""
 
     def document(self) -> dict[str, object]:
         """Return the template as getAvailableTemplates prints it."""
@@ -67,7 +68,7 @@ class Template(NamedTuple):
         return {"templateId": self.id, "maxNumber": self.max_number, "attributes": attributes, **self.fields}
 
     def fits(self, name: str | None, attributes: Mapping[str, str]) -> bool:
-        """Return True if the template has the id ``name``, unless that is None, and each attribute with its value."""
+        """Return True if the template has the id ``name`` (None: any id) and has each attribute with this value."""
         same = all(key in self.attributes and self.attributes[key][1] == value for key, value in attributes.items())
         return same and name in (None, self.id)
 
@@ -83,7 +84,7 @@ class Provider(NamedTuple):
     """Valid templates, in the file's order."""
     problems: tuple[Problem, ...]
     digests: Digests
-    """Digests by which loop and scripts compare whether they have read the same files."""
+    """Digests by which loop and scripts find out if they have read the same files."""
 
     def template(self, name: str) -> Template | None:
         """Return the template with the id ``name``; None if there is none."""
@@ -97,7 +98,8 @@ def load(
 ) -> Provider:
     """Read both files of the instance HF_PROVIDER_NAME (LSF: PROVIDER_NAME), or of the only instance in ``directory``.
 
-    Raises TemplatesError if a file cannot be read, no template is valid, or the instance is not named and ambiguous.
+    Raises TemplatesError if a file is unreadable, if no template is valid, or if the environment does not name one of
+    several instances.
     """
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")
@@ -117,7 +119,7 @@ def load(
 
 
 def digest_of_templates(entries: list[object]) -> str:
-    """Return the digest of a list of templates, without the fields copied from an old answer."""
+    """Return the digest of a list of templates. It ignores the fields that HF may have copied from an old answer."""
     return digest_of([_without(COPIED_FIELDS, entry) if isinstance(entry, dict) else entry for entry in entries])
 
 
@@ -126,7 +128,7 @@ def _without(names: Collection[str], entry: Mapping[str, object]) -> dict[str, o
 
 
 def _only_name(directory: str) -> str:
-    """Return the name of the directory's only instance. Raises TemplatesError if there are several or none."""
+    """Return the name of the only instance in the directory. Raises TemplatesError if there are none or several."""
     end = "prov_templates.json"
     try:
         names = sorted(entry[: -len(end)] for entry in os.listdir(directory) if entry.endswith(end))
@@ -139,11 +141,12 @@ def _only_name(directory: str) -> str:
 
 
 class Invalid(Exception):
-    """A template is invalid; its arguments are the place within the template, and the reason."""
+    """Raised for an invalid template. The arguments are the place in the template, and the reason."""
 
 
 def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
-    """Return the valid templates, and the problems of the others. If an id occurs twice, the first template counts."""
+    """Return the valid templates, and the problems of the invalid ones. If an id occurs twice, the first template
+    counts."""
     templates: dict[str, Template] = {}
     problems = []
     for index, entry in enumerate(entries):
@@ -201,13 +204,13 @@ def _text_field(fields: Mapping[str, object], key: str) -> str:
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
-    """Return all attributes in HF's form. Memory may have LSF's name ``mem``; the number of cores defaults to 1."""
+    """Return all attributes in HF's form. Memory may have LSF's name ``mem``. The number of cores is 1 by default."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", format_expected("an object", value))
     attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
-    # Symphony counts slots as ncores x ncpus, and leaves out hosts without both.
+    # Symphony counts ncores x ncpus slots, and leaves out a host that lacks one of both.
     attributes.setdefault("ncores", ("Numeric", "1"))
     for name in ("type", "ncpus", "nram"):
         if name not in attributes:
@@ -247,5 +250,5 @@ def _positive(name: str, value: str | float, given: object) -> str:
 
 
 def _written(value: str | float) -> str:
-    """Return a value in HF's form: always a text, with 1 for true and 0 for false."""
+    """Return a value in HF's form: always as text, with 1 for true and 0 for false."""
     return str(int(value)) if isinstance(value, bool) else str(value)

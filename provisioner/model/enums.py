@@ -1,4 +1,4 @@
-"""Enumerations that every part shares: phases, verdicts, reasons, error classes."""
+"""Enumerations that all parts share: phases, verdicts, reasons, error classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.utc import format_utc as format_utc
 
 
 class Phase(StrEnum):
-    """The state of a machine as its pool shows it; observed, never enforced."""
+    """The state of a machine as its pool shows it. It is observed, and any order is possible."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
@@ -42,11 +42,11 @@ NEVER = float("inf")
 """Loop time of an event that will not happen."""
 
 LONG_AGO = float("-inf")
-"""Loop time of an event that has not happened, for comparisons of how long ago it was."""
+"""Loop time of an event that has not happened. A comparison treats it as long past."""
 
 
 class DeleteReason(StrEnum):
-    """Reasons for deleting a machine. There is no other reason (law: no machine is deleted by count)."""
+    """Reasons for a delete. A machine is never deleted for another reason (law: no machine is deleted by count)."""
 
     RETURNED = "returned"
     FAILED = "failed"
@@ -68,9 +68,9 @@ class PendingReason(StrEnum):
     UNSEEN = "unseen"
     """The pool cannot be observed, or its snapshot is distrusted. The pool gets no actions."""
     UNSENT = "unsent"
-    """The pool was chosen, and the create is known not to have been sent."""
+    """The pool was chosen, and the create was certainly not sent."""
     UNANSWERED = "unanswered"
-    """The create was sent, and no snapshot has shown the machine yet."""
+    """The create was sent, but no snapshot has shown the machine yet."""
     STARTING = "starting"
     """The machine exists but does not run yet, and its place gives no reason."""
     GATED = "gated"
@@ -78,11 +78,11 @@ class PendingReason(StrEnum):
     TROUBLED = "troubled"
     """The machine was requested, and its place has given a reason why the machine does not run."""
     SET_ASIDE = "set_aside"
-    """No action is taken for the machine until an operator has checked it."""
+    """Actions for the machine are stopped until an operator has checked it."""
     GIVEN_UP = "given_up"
     """The machine failed, and no other machine takes its place."""
     UNKNOWN = "unknown"
-    """No loop has published a reason."""
+    """The loop has not published a reason."""
 
 
 class ErrorClass(StrEnum):
@@ -92,32 +92,32 @@ class ErrorClass(StrEnum):
     """
 
     is_of_call: bool
-    """True if an accepted create shows that the error is over. For any other class only a running machine shows
-    this."""
+    """True if an accepted create proves that the error is over. For any other class, only a running machine proves
+    it."""
     backs_off: bool
-    """True if the next create would fail too, so the pool backs off at once. Otherwise the pool backs off if most of a
+    """True if the next create would fail too. The pool then backs off at once; otherwise it backs off if most of a
     round fails."""
     stops_batch: bool
-    """True if no further create of the pool and template is sent in the cycle, because it would fail in the same
-    way."""
+    """True if further creates of the pool and template are not sent in this cycle, because they would fail in the
+    same way."""
     has_no_room: bool
-    """True if the place is full. The machine that is not made is not at fault."""
+    """True if the place is full. The machine itself is not the cause."""
     is_ambiguous: bool
-    """True if the call may have been applied although no response came. The create is repeated under the same name."""
+    """True if the call may have had an effect although no response came. The create is repeated under the same name."""
     needs_operator: bool
     """True if the call fails again until an operator fixes the cause."""
     spends_try: bool
-    """True if the machine itself is at fault. A slot that fails with this class uses up a try."""
+    """True if the machine itself is the cause. A slot that fails with this class uses up a try."""
     lsf_code: str
     """LSF's error code for the class; empty if there is none.
 
-    LSF's resource connector reads ``Error Code: X`` in a message and pauses the template if X is one of the two codes
-    in the table. For other codes LSF may disable the template, so the other classes have none (docs/hostfactory.md:
+    LSF's resource connector reads ``Error Code: X`` in a message. If X is one of the two codes in the table, LSF pauses
+    the template. For any other code LSF may disable the template, so the other classes have none (docs/hostfactory.md:
     error codes).
     """
 
     def __new__(cls, word: str, *columns: bool | str) -> Self:
-        """Create the member of one row of the table."""
+        """Make the member for one row of the table."""
         member = str.__new__(cls, word)
         member._value_ = word
         member.__dict__.update(zip(cls.__annotations__, columns, strict=True))
@@ -138,14 +138,14 @@ class ErrorClass(StrEnum):
 
     @property
     def is_refusal(self) -> bool:
-        """Return whether the place does not take the machine or has no room for it."""
+        """Return whether the place rejects the machine or has no room for it."""
         return self.has_no_room or self.needs_operator
 
     @property
     def needs_operator_to_observe(self) -> bool:
-        """Return whether an observation that failed with this class fails again until an operator fixes the cause.
+        """Return whether observations that fail with this class keep failing until an operator fixes the cause.
 
-        INVALID is excluded, because an invalid response to an observation may pass without an operator.
+        INVALID is excluded, because an observation with an invalid response may later succeed without an operator.
         """
         return self in (ErrorClass.DENIED, ErrorClass.NOT_FOUND)
 
@@ -159,7 +159,7 @@ class LossCause(StrEnum):
     NODE = "node"
     EXITED = "exited"
     EXPIRES = "expires"
-    """The end was known beforehand: a maximum run duration, or the end of a reservation."""
+    """The end was known from the start: a maximum run duration, or the end of a reservation."""
     UNKNOWN = "unknown"
 
 
@@ -175,9 +175,9 @@ class DistrustReason(StrEnum):
     """Reasons why a snapshot may not be acted upon."""
 
     MASS_LOSS = "mass_loss"
-    """The snapshot lacks too many machines at once. The loss is believed only if a second, later list confirms it."""
+    """The snapshot lacks too many machines at once. The loss is believed only when a second, later list confirms it."""
     WRONG_ENDPOINT = "wrong_endpoint"
-    """Another endpoint answers for the pool's place."""
+    """A wrong endpoint answers for the pool's place."""
     POOL_MOVED = "pool_moved"
     """The configuration has moved the pool away from its machines."""
 
@@ -204,10 +204,10 @@ class Failure:
     text: str
 
     def __post_init__(self) -> None:
-        """Make the text printable, because a cloud's text reaches terminals, pages and HostFactory."""
+        """Make the text printable, because it comes from a cloud and goes to terminals, pages and HostFactory."""
         object.__setattr__(self, "text", format_printable(self.text))
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Return class and text as logs and documents contain them."""
+        """Return class and text in the form of logs and documents."""
         return {"error": str(self.error), "text": self.text}

@@ -15,14 +15,14 @@ class Request:
     template: str
     count: int
     created_wall: float
-    """Epoch seconds on the script's host, used only when memory is lost."""
+    """Epoch seconds on the script's host. They are used only if memory is lost."""
     rc_account: str = ""
-    """LSF's account of the request, which is returned with each machine."""
+    """LSF's account of the request. It is returned with each machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnRequest:
-    """A return request of HF for named machines. Names are short host names, as machine names are."""
+    """A return request of HF for named machines. The names are short host names, like machine names."""
 
     id: str
     names: tuple[str, ...]
@@ -47,7 +47,8 @@ class HoldKind(StrEnum):
     DRAIN = "drain"
     """A pool gets no new machines, and HF is asked to return the machines of the pool."""
     CANCEL = "cancel"
-    """An open request ends with the machines that it has; or HF is asked to return a machine."""
+    """An open request ends with the machines that it has. For the cancel of a machine: HF is asked to return the
+    machine."""
     STOP_ALL = "stop-all"
     """No machine is created or deleted in any pool."""
 
@@ -58,11 +59,11 @@ class Hold:
 
     kind: HoldKind
     target: str = ""
-    """Name of the pool, request or machine; empty if the hold applies to everything."""
+    """Name of the pool, request or machine; empty for stop-all."""
     who: str = ""
     """Name of the user on the host where the command ran."""
     since: float = 0.0
-    """Epoch seconds on the command's host, for operators only; never compared."""
+    """Epoch seconds on the host of the command. They are shown to operators and never compared."""
     reason: str = ""
 
 
@@ -80,11 +81,11 @@ class Holds:
 
     @property
     def stop(self) -> Hold | None:
-        """Return the hold that stops everything; None if there is none."""
+        """Return the stop-all hold; None if there is none."""
         return next((hold for hold in self.current if hold.kind is HoldKind.STOP_ALL), None)
 
     def against(self, pool: str) -> Hold | None:
-        """Return the hold that keeps new machines from a pool; None if there is none."""
+        """Return the hold that keeps new machines away from a pool; None if there is none."""
         kinds = (HoldKind.DRAIN, HoldKind.PAUSE)
         mine = (hold for kind in kinds for hold in self.current if hold.kind is kind and hold.target == pool)
         return self.stop or next(mine, None)

@@ -14,9 +14,9 @@ class PoolLimits:
 
     name: str
     max_machines: int | None = None
-    """Cap per template on observed and submitted machines. None: no cap."""
+    """Most observed and submitted machines of each template. None: no cap."""
     max_machines_total: int | None = None
-    """Cap over all templates on observed and submitted machines. None: no cap."""
+    """Most observed and submitted machines over all templates. None: no cap."""
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline_seconds: float = 600.0
@@ -25,33 +25,33 @@ class PoolLimits:
     least_life_seconds: float = 0.0
     """Least seconds until the end of a machine when it begins to run, if its end is known."""
     down_seconds: float = 900.0
-    """Seconds that a machine may be down after it ran before it counts as lost, unless many are down at once. 0: no
-    limit."""
+    """Seconds for which a machine that ran may be down before it counts as lost. If many are down at once, it does
+    not count. 0: no limit."""
     early_loss_seconds: float = 300.0
-    """Seconds after it began to run within which a machine that ends by itself counts as a failed boot. 0: never."""
+    """Seconds after it began to run in which a machine that ends by itself counts as a failed boot. 0: never."""
     gated_deadline_seconds: float = 3600.0
     spill_after_seconds: float = 180.0
     lag_seconds: float = 0.0
-    """Least seconds between the begins of two snapshots that prove an absence."""
+    """Least seconds between the begins of two snapshots that together prove that a machine is gone."""
     mass_loss_seconds: float = 60.0
-    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag_seconds``,
-    as for a few machines."""
+    """Least seconds between the begins of two lists that together prove that many machines are gone at once. 0:
+    ``lag_seconds`` suffices, as for a few machines."""
     stale_after_seconds: float = 60.0
-    """Seconds of age above which a snapshot is no longer acted upon."""
+    """Age in seconds above which a snapshot is not acted upon."""
     is_paused: bool = False
     stuck_after_seconds: float = 60.0
     """Seconds after the end of the grace period from which a machine that is being deleted counts as stuck."""
     force_after_seconds: float | None = None
     """Seconds after the end of the grace period from which a closed slot's machine is deleted by force. None: never."""
     where: str = ""
-    """Description of the place, without its address, which may change while machines of the place run."""
+    """Description of the place without its address, because the address may change while the place has machines."""
     price_per_hour: float | None = None
     """Hourly price of a machine whose template has no price of its own. None: no price is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """Pools of a template, in order, the most machines of it, and the rules for giving up its last machines."""
+    """The pools of a template in order, its cap, and the rules by which the last machines of a request are given up."""
 
     id: str
     pools: tuple[str, ...]
@@ -63,7 +63,7 @@ class TemplateLimits:
     straggler_share: float = 0.9
     """Share of a request's machines that must run before ``straggler_after_seconds`` applies."""
     tries: int = 3
-    """Tries of a wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
+    """Number of failed tries after which a wanted machine is given up. 0: the request's deadline is the only limit."""
     max_lifetime_seconds: float | None = None
     """Seconds that a machine runs before HF is asked to return it. None: no limit."""
     price_per_hour: float | None = None
@@ -83,12 +83,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Durations for which a pool gets no creates after a failure, in seconds."""
+    """For how many seconds a pool gets no creates after a failure."""
 
     first_seconds: float = 5.0
     last_seconds: float = 1800.0
     no_room_seconds: float = 180.0
-    """Longest back-off of a pool that only has no room. It may be short because a probe costs only a call."""
+    """Longest back-off of a pool that only lacks room. It may be short, because a probe costs only one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class OrphanLimits:
     grace_seconds: float = 600.0
     cap_per_hour: int = 20
     unlisted_after_seconds: float | None = None
-    """Seconds after which a machine is deleted that no list of HF names. None: the machine is only shown."""
+    """Seconds after which a machine is deleted if HF's lists do not name it. None: the machine is only shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ class Limits:
     """Number of days for which usage is kept."""
 
     def price(self, template: str, pool: str) -> float | None:
-        """Return the hourly price of a machine: its template's, else its pool's; None if no price is configured."""
+        """Return the hourly price of a machine: that of its template, or else that of its pool; None if neither is
+        configured."""
         own = self.templates.get(template)
         if own is not None and own.price_per_hour is not None:
             return own.price_per_hour

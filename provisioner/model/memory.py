@@ -1,4 +1,4 @@
-"""Memory: what the loop keeps from one cycle to the next (memory.json)."""
+"""Memory: the state that the loop keeps from one cycle to the next (memory.json)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tries(NamedTuple):
     failed: int = 0
     """Number of slots that failed and used up a try."""
     failure: Failure | None = None
-    """Failure of the last slot, or of an earlier slot if the last slot only ran out of time."""
+    """Failure of the last slot. If the last slot only ran out of time, failure of an earlier slot."""
 
 
 UNTRIED = Tries()
@@ -28,10 +28,10 @@ class Observed(NamedTuple):
     """The state of a slot's machine as its place has shown it."""
 
     is_accepted: bool = False
-    """A create call was answered with success."""
+    """True if a create call succeeded."""
     was_seen: bool = False
     absent_since: float | None = None
-    """Begin of the first complete snapshot that lacks the machine since it was last seen."""
+    """Begin of the first complete snapshot without the machine after it was last seen."""
     fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
@@ -40,9 +40,9 @@ class Observed(NamedTuple):
     is_gated: bool = False
     """True if the machine was held back on purpose when it was last seen."""
     is_strayed: bool = False
-    """True if the machine had lost its identity when it was last seen, so that only its name and uid identify it."""
+    """True if the machine had lost its identity when it was last seen. Only its name and uid identify it then."""
     expires_at: float | None = None
-    """Epoch seconds, by the place's clock, at which the place ends the machine."""
+    """Epoch seconds by the place's clock at which the place will end the machine."""
     cause: LossCause | None = None
     """Cause of the end of the machine, announced or observed."""
 
@@ -55,12 +55,12 @@ class Life(NamedTuple):
     down_since: float | None = None
     """Moment since which a machine that ran is down. The slot's ``failure`` contains the reason."""
     retiring_at: float | None = None
-    """Moment at which HF was asked to return the machine because of its age or its near end. It runs until HF returns
-    it."""
+    """Moment at which HF was asked to return the machine because of its age or its known end. The machine runs until
+    HF returns it."""
     used_from: float | None = None
-    """Begin of the machine's usage if it differs from ``asked_at``, because the machine waited or came back late."""
+    """Begin of the machine's usage, if it differs from ``asked_at`` because the machine waited or came back late."""
     is_early_loss: bool = False
-    """True if the machine ended by itself soon after it began to run. It counts against its pool as a failed boot."""
+    """True if the machine ended by itself soon after it began to run. It then counts as a failed boot of its pool."""
 
 
 class Deletion(NamedTuple):
@@ -70,15 +70,15 @@ class Deletion(NamedTuple):
     """Moment at which the slot was closed."""
     reason: DeleteReason | None = None
     is_gone: bool = False
-    """True if the machine is proven absent, so the slot needs no further action."""
+    """True if the machine is proven gone, so that the slot needs no further action."""
     sent_at: float | None = None
     """Moment at which the latest delete was recorded, before the call."""
     first_sent_at: float | None = None
-    """Moment at which the first delete that was sent was recorded."""
+    """Moment at which the first delete that was really sent was recorded."""
     hindrance: Failure | None = None
-    """The place's reason why the machine is not deleted: the delete was refused or had no effect."""
+    """The place's reason why the machine still exists: the delete was refused or had no effect."""
     is_stuck: bool = False
-    """True if the machine still exists long after the end of its grace period. An operator should check it."""
+    """True if the machine still exists long after its grace period. An operator should check it."""
     is_forced: bool = False
     """True if a delete without a grace period was recorded, before the call."""
 
@@ -86,7 +86,7 @@ class Deletion(NamedTuple):
 class Slot(NamedTuple):
     """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
 
-    A slot is a tuple of tuples because ten thousand slots may change in one cycle: a changed copy costs a third of the
+    A slot is a tuple of tuples because ten thousand slots may change in one cycle. To copy a tuple costs a third of the
     copy of a dataclass.
     """
 
@@ -95,13 +95,13 @@ class Slot(NamedTuple):
     verdict: Verdict
     opened_at: float
     submitted_at: float | None = None
-    """Moment at which the latest create was recorded, before the call. None: no create was sent."""
+    """Moment at which the latest create was recorded, before its call. None: no create was sent."""
     ran_at: float | None = None
     """Moment at which the machine was first seen running, with all data that HF needs."""
     observed: Observed = Observed()
     failure: Failure | None = None
     is_set_aside: bool = False
-    """True if a change of verdict was attempted that the table forbids. No action is taken for the slot until an
+    """True if a change of verdict was tried that ``TRANSITIONS`` forbids. Actions for the slot are stopped until an
     operator has checked it."""
     life: Life = Life()
     deletion: Deletion = Deletion()
@@ -124,12 +124,13 @@ class Slot(NamedTuple):
 
     @property
     def asked_at(self) -> float:
-        """Return the moment at which the machine was requested, or the slot was opened if no create is recorded."""
+        """Return the moment at which the machine was requested. If no create is recorded, return the moment at which
+        the slot was opened."""
         return self.opened_at if self.submitted_at is None else self.submitted_at
 
     @property
     def boots_from(self) -> float:
-        """Return the begin of the machine's boot: its create, or its ungating if it was gated."""
+        """Return when the machine's boot began: at its create, or at its ungating if it was gated."""
         return self.asked_at if self.life.ungated_at is None else self.life.ungated_at
 
     def with_observed(self, **facts: Any) -> Slot:
@@ -166,12 +167,12 @@ class RequestRecord:
     reported_at: float | None = None
     """Moment at which the loop noticed that HF knows the terminal answer."""
     is_cancelling: bool = False
-    """True in the first step of a cancel: the answer announces it. Machines are deleted only if HF still does not
-    poll."""
+    """True in the first step of a cancel, in which the answer only announces it. The machines are deleted if HF
+    still does not poll."""
     is_trimmed: bool = False
-    """True if the record may leave the files: first intent drops it, then memory does."""
+    """True if the record may leave the files. It leaves intent first, and then memory."""
     failed_without_slot: int = 0
-    """Number of machines that were given up untried without a slot of their own; other slots contain the reason."""
+    """Number of machines that were given up untried and have no slot of their own. Other slots contain the reason."""
 
 
 class ReturnResult(StrEnum):
@@ -192,7 +193,7 @@ class ReturnRecord:
     deadline_at: float
     results: Mapping[str, ReturnResult] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
-    """Names without a slot, each with the begin of the first set of complete snapshots that lack it."""
+    """Names without a slot, each with the begin of the first set of complete snapshots that lacked the name."""
     sent: Mapping[str, float] = field(default_factory=dict)
     """Names without a slot, each with the moment at which its latest delete was recorded."""
     ended: RequestStatus | None = None
@@ -200,11 +201,11 @@ class ReturnRecord:
     reported_at: float | None = None
     is_trimmed: bool = False
     message: str = ""
-    """The hold that keeps the machines of the return from being deleted, or that kept them until its deadline; else
-    empty."""
+    """The hold that keeps the machines of the return from being deleted. If it did so until the deadline, it stays
+    here. Empty otherwise."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
-    """Reasons why machines were not deleted, by name: for slots at the deadline, for names without a slot at any
-    time."""
+    """Reasons why machines were not deleted, by name. A name with a slot gets its reason at the deadline, a name
+    without a slot at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +215,15 @@ class Window:
     window: int
     """Number of machines that may be pending now."""
     spec: str = ""
-    """Fingerprint of the pod spec or instance template for which the window holds."""
+    """Fingerprint of the pod spec or instance template to which the window applies."""
     ran: int = 0
     """Number of slots of the present round that ran."""
     failed: int = 0
     """Number of slots of the present round that failed at create or boot."""
     level: int = 0
-    """Number of back-offs in a row; 0 if the pool takes creates."""
+    """Number of back-offs in a row; 0 while the pool takes creates."""
     blocked_at: float = 0.0
-    """Begin of the latest back-off. Only a machine that was submitted later can end the back-off."""
+    """Begin of the latest back-off. Only a machine that was submitted after it can end the back-off."""
     retry_at: float = 0.0
     """Moment before which no create is sent."""
     is_probing: bool = False
@@ -230,13 +231,12 @@ class Window:
     failure: Failure | None = None
     """The reason of the back-off."""
     is_boot_failure: bool = False
-    """True if the failure is that of a machine whose create was accepted. Only a running machine ends such a
-    back-off."""
+    """True if a machine failed whose create had been accepted. Only a running machine ends such a back-off."""
     closed_since: float | None = None
-    """Moment since which the window has held machines back; None if it holds none back."""
+    """Moment since which the window has held machines back; None if it holds back no machines."""
     early_loss: Failure | None = None
-    """Failure of the latest early loss, if most machines were lost early. Until one machine outlives the early minutes,
-    a machine that runs does not end the back-off."""
+    """Failure of the latest early loss, if most machines were lost early. The back-off then lasts until a machine
+    outlives its first minutes."""
 
     @property
     def backs_off_from(self) -> Failure | None:
@@ -246,7 +246,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """The latched brake. While it is latched no machine is deleted as an orphan (law: the brake)."""
+    """The latched brake. While it is latched, orphans are not deleted (law: the brake)."""
 
     reason: BrakeReason
     since: float
@@ -256,23 +256,23 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Uptime:
-    """The monotonic clock of a host, which cannot be set."""
+    """The monotonic clock of a host. It cannot be set."""
 
     boot: str
-    """Identity of the boot and host from which the clock counts."""
+    """Identity of host and boot. The clock counts from this boot."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The moment at which a memory was written, by each clock."""
+    """The moment at which a memory was written, by several clocks."""
 
     time: float = 0.0
     """Loop time."""
     wall: float = 0.0
-    """Epoch seconds. The gap across a restart is clamped (law: time is an argument)."""
+    """Epoch seconds. After a restart, the gap that they show is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
-    """The host's uptime. It measures the gap of a restart within one boot, even if the wall clock was set."""
+    """Uptime of the host. Within one boot, it measures the gap of a restart even if the wall clock was set."""
 
     @property
     def ahead(self) -> float:
@@ -282,17 +282,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Machines of ours that no request explains."""
+    """Machines of ours without a request."""
 
     since: Mapping[str, float] = field(default_factory=dict)
     """Names of orphans, each with the moment at which it was first seen."""
     deletes: tuple[float, ...] = ()
     """Moments of the deletes of orphans, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, each with its moment. They are kept for an hour, even if they are
+    """Orphans that appeared while the loop ran, each with its moment. They are kept for an hour, even after they are
     gone."""
     accepted: tuple[str, ...] = ()
-    """Orphans that were known when an operator released the brake. They no longer count towards the brake."""
+    """Orphans that were known when an operator released the brake. They cannot latch it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,44 +300,44 @@ class Hosts:
     """Hosts on which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that were reported to HF and that no list of HF has named for an hour, as lists come in parts; each with
-    the moment since which no list names it."""
+    """Machines that were reported to HF and that HF's lists have not named for an hour, because HF sends its list in
+    parts. Each has the moment since which the lists have not named it."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's lists that have a name of our shape, but no slot and no pool; each with the begin of the first
+    """Hosts in HF's lists with a name of our shape but without slot and pool. Each has the begin of the first
     complete set of snapshots that lacked it."""
     lost: tuple[str, ...] = ()
-    """Unknown hosts that two complete sets of snapshots lack. They are reported to HF as lost."""
+    """Unknown hosts that are missing in two complete sets of snapshots. They are reported to HF as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places and endpoints of the pools' machines."""
+    """The places of the pools' machines, and the endpoints there."""
 
     configured: Mapping[str, str] = field(default_factory=dict)
     """Place of each pool's machines, in the form of ``PoolLimits.where``."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.endpoint_identity`` of each pool at the endpoint that has its machines."""
+    """``Snapshot.endpoint_identity`` of the endpoint that has the machines of the pool, by pool."""
     wrong_since: Mapping[str, float] = field(default_factory=dict)
-    """Pools for which another endpoint seems to answer, each with the moment at which this was first seen."""
+    """Pools for which a wrong endpoint seems to answer, each with the moment at which this was first seen."""
     unseen: tuple[str, ...] = ()
-    """Pools not observed yet since this memory was made. A machine of ours in one of the pools means that a memory was
-    lost."""
+    """Pools that were not observed yet since this memory was made. If such a pool has a machine of ours, an earlier
+    memory was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """Durations for which machines that are gone existed."""
+    """For how long machines existed that are now gone."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds by UTC day, then by template, pool and account. Older days than are kept are summed up under an
-    empty day, by pool alone."""
+    """Milliseconds by UTC day, and then by template, pool and account. Days that are no longer kept apart are summed
+    by pool under an empty day."""
     since_wall: float | None = None
-    """Epoch seconds since which usage is counted. None: no machine of this memory has been counted yet."""
+    """Epoch seconds since which usage is counted. None: this memory has not counted a machine yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Everything that the loop must not forget."""
+    """The complete state that the loop must not lose."""
 
     provisioner: str
     epoch: int = 0
@@ -347,7 +347,7 @@ class Memory:
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     windows: Mapping[tuple[str, str], Window] = field(default_factory=dict)
-    """The windows by pool and template, under the name of their table in memory.json."""
+    """The windows by pool and template. memory.json has a table of this name."""
     orphans: Orphans = Orphans()
     hosts: Hosts = Hosts()
     places: Places = Places()

@@ -33,17 +33,17 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a machine if it is the one that was seen, by its ``uid``, which is empty if the machine was never seen."""
+    """Delete a machine, but only the machine with this ``uid``. If the machine was never seen, ``uid`` is empty."""
 
     name: str
     pool: str
     reason: DeleteReason
     uid: str = ""
     is_forced: bool = False
-    """True to delete without a grace period, because the machine has outlasted its grace period."""
+    """True to delete without a grace period, because the grace period is over and the machine still exists."""
     is_adopted: bool = False
-    """True for another provider's machine that HF returned and whose name the configuration adopts. The machine does
-    not carry this provisioner's identity."""
+    """True for a machine of another provider that HF returned and whose name the configuration adopts. It does not
+    have this provisioner's identity."""
 
 
 Action = Create | Delete
@@ -56,7 +56,7 @@ class Outcome:
     action: Action
     failure: Failure | None = None
     retry_after: float | None = None
-    """Seconds for which a throttling cloud asked to get no calls; None if the cloud did not say."""
+    """Seconds for which a throttling cloud asked to receive no calls; None if it did not say."""
 
 
 class Transition(NamedTuple):
@@ -81,13 +81,14 @@ class Transition(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the machine was lost, also if HF returned it in time after its end was announced."""
+        """Return whether the machine was lost. It also counts as lost if HF returned it in time after its end was
+        announced."""
         verdict = self.slot.verdict
         return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.observed.cause is not None)
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the slot's machine is newly proven absent."""
+        """Return whether the slot's machine is now proven gone for the first time."""
         return self.slot.deletion.is_gone and not (self.before is not None and self.before.deletion.is_gone)
 
 
@@ -105,10 +106,10 @@ class Deferral(NamedTuple):
     """Machines of a request that no pool takes now."""
 
     pool: str
-    """The pool that the machines wait for, or would be requested from first."""
+    """The pool for which the machines wait, or from which they would be requested first."""
     machines: int
     reasons: Mapping[str, PendingReason]
-    """The reason of each pool that was considered."""
+    """By pool, why each pool that was considered takes no machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +118,24 @@ class Distrusted:
 
     reason: DistrustReason
     since: float
-    """Begin of the first snapshot that showed the reason."""
+    """Begin of the first snapshot that gave the reason."""
     until: float
-    """Earliest begin of a list whose snapshot is trusted again; ``NEVER`` if an operator has to decide."""
+    """A list that begins at this moment or later is trusted again; ``NEVER`` if an operator has to decide."""
     missing: int = 0
     """Number of machines that are missing without a cause."""
     expected: int = 0
-    """Number of machines in the pool that HF has, or that were reported to HF as running."""
+    """Number of machines in the pool that HF has or that were reported to HF as running."""
     detail: str = ""
-    """Text that follows the pool's name and shows that the place is another one."""
+    """Text that follows the pool's name and shows that the place is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Machines of one pool that a request wants and that do not run for one reason. Moments are in loop time."""
+    """Machines of one pool that a request wants and that do not run, all for the same reason. Moments are in loop
+    time."""
 
     pool: str
-    """The pool of the machines, or the pool that they would be requested from first."""
+    """The pool of the machines, or the pool from which they would be requested first."""
     reason: PendingReason
     machines: int
     error: ErrorClass | None = None
@@ -141,16 +143,16 @@ class Unmet:
     text: str = ""
     """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None
-    """Moment since which the reason holds, else since which the machines are wanted. None: the window in memory has the
-    moment."""
+    """Moment since which the reason holds, or else since which the machines are wanted. None: the window in memory
+    has the moment."""
     next_try_at: float | None = None
-    """Moment at which the machines or their replacements are requested again. None: as soon as the reason is gone."""
+    """Moment at which the next try begins. None: as soon as the reason is gone."""
     spills_to: str = ""
     """The next pool to request the machines from; empty if no pool has room."""
     spills_at: float | None = None
-    """Moment at which ``spills_to`` is considered. None: as soon as that pool takes the machines."""
+    """Moment at which ``spills_to`` may be used. None: as soon as it takes the machines."""
     behind: str = ""
-    """The request that waits for the same pool and template and is served first; empty if there is none."""
+    """Request that is served first and waits for the same pool and template; empty if there is none."""
     bound: int | None = None
     """The size of the cap or window that is used up."""
     elsewhere: Mapping[str, PendingReason] = field(default_factory=dict)
@@ -161,10 +163,10 @@ class Unmet:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions of one cycle, and the memory that has to be durable before any action."""
+    """The actions of one cycle, and the memory that must be durable before the first action."""
 
     memory: Memory
-    """The memory to record; the same object as before if there is nothing to record."""
+    """The memory to record. If there is no change, it is the same object as before."""
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     transitions: tuple[Transition, ...] = ()
@@ -179,13 +181,13 @@ class Plan:
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
     """Machines of each open request that do not run, in the order in which the requests are served."""
     forget: tuple[str, ...] = ()
-    """Ids that leave intent.json now."""
+    """Ids to remove from intent.json now."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon."""
     due_at: float = NEVER
-    """Loop time before which another plan of the same inputs would have the same result."""
+    """Loop time until which another plan from the same inputs would have the same result."""
 
     @property
     def closes(self) -> tuple[Transition, ...]:
-        """Return the changes that end a slot."""
+        """Return the changes that closed a slot."""
         return tuple(one for one in self.transitions if one.is_closed)

@@ -10,7 +10,7 @@ from provisioner.model.enums import Failure, LossCause, Phase
 
 
 class Fingerprint(NamedTuple):
-    """Values that distinguish a machine from another of the same name. An empty field is unknown."""
+    """Values that distinguish a machine from another machine of the same name. An empty value is unknown."""
 
     uid: str = ""
     created: str = ""
@@ -18,12 +18,13 @@ class Fingerprint(NamedTuple):
     ip: str = ""
 
     def differs(self, other: Fingerprint) -> bool:
-        """Return whether a known value changed. A value that appears is no change."""
+        """Return whether a known value has changed. A value that was unknown before does not count as changed."""
         pairs = zip(self, other, strict=True)
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def with_appeared(self, other: Fingerprint) -> Fingerprint:
-        """Return this fingerprint with the values that only the other one has; the same object if there are none."""
+        """Return this fingerprint, completed with values that only ``other`` has. If there are none, return the same
+        object."""
         merged = Fingerprint(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
         return self if merged == self else merged
 
@@ -52,63 +53,64 @@ class Machine:
     launched: int = 0
     """Epoch seconds by the cloud's clock. HF requires a constant value. 0: unknown."""
     failure: Failure | None = None
-    """The place's reason why the machine does not run or does not run yet."""
+    """The reason that the place gives why the machine does not run, or not yet."""
     cause: LossCause | None = None
     """Cause of the end of a machine that is GONE or STOPPING, if known."""
     notice: Notice | None = None
     is_gated: bool = False
-    """True if the machine is held back on purpose, for example by a queue, so no node is sought for it yet."""
+    """True if the machine is held back on purpose, for example by a queue. Its place does not look for a node yet."""
     has_no_room: bool = False
-    """True if the place has said that it has no room for the machine, which waits until other machines end."""
+    """True if the place has said that it has no room. The machine waits until other machines end."""
     is_strayed: bool = False
-    """True for a machine that has lost its identity: its pod has lost our labels, or its group has abandoned it."""
+    """True if a machine has lost its identity: its pod has lost our labels, or its group has abandoned it."""
     is_nameless: bool = False
-    """True for a machine that runs at its place and whose name does not resolve yet."""
+    """True if a machine runs at its place but its name does not resolve yet."""
     state: str = ""
-    """The place's word for the machine's present state; empty for the usual ones."""
+    """The place's word for the present state of the machine; empty for the usual states."""
     expires_at: float | None = None
-    """Epoch seconds, by the place's clock, at which the place ends the machine. None: no such time is known."""
+    """Epoch seconds by the place's clock at which the place will end the machine. None: unknown or never."""
     hindrance: Failure | None = None
     """The place's reason why a machine that is being deleted still exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete view of one pool. If an observation fails, it raises an error and no snapshot is made (law: a failed
-    observation is not an empty observation)."""
+    """A complete view of one pool. If an observation fails, it raises an error, and there is no snapshot (law: a
+    failed observation is not an empty observation)."""
 
     pool: str
     began_at: float
-    """Begin of the observation. The snapshot contains everything that was true before then, within the backend's
-    lag."""
+    """Begin of the observation. The snapshot shows every change before this moment, except changes within the
+    backend's lag."""
     machines: Mapping[str, Machine]
-    """This provisioner's machines by name; the same object as in the snapshot before if there is no change."""
+    """This provisioner's machines by name. If they have not changed, it is the same object as in the previous
+    snapshot."""
     foreign: frozenset[str] = frozenset()
-    """Names among ``asked`` that exist in the place and are not ours."""
+    """Names in ``asked`` that exist at the place but are not ours."""
     spec: str = ""
     """Fingerprint of the pod spec or instance template. A new value resets the pool's windows."""
     asked: frozenset[str] = frozenset()
-    """Names that this observation asked about. For any other name the snapshot only shows whether it is a machine of
-    ours."""
+    """Names for which this observation asked the place. For any other name, the snapshot only shows whether we have
+    such a machine."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """Causes by name of the ends of machines, also of machines that existed only between two observations."""
+    """Causes of ends of machines, by name. They include machines that existed only between two observations."""
     problems: tuple[str, ...] = ()
     """Notes for operators about the pool's place: changes by others, and settings that will fail."""
     name_collisions: frozenset[str] = frozenset()
-    """Names among ``asked`` that exist in the pool's place without being the pool's machines. They may be ours, so none
-    of them counts as gone."""
+    """Names in ``asked`` that exist at the place but are not machines of the pool. They may be ours, so they do not
+    count as gone."""
     endpoint_identity: str = ""
     """Unique identity of the endpoint (for example the namespace's uid); empty if unknown."""
     wall: float | None = None
-    """Time of the place's clock when the observation began, in epoch seconds. None: unknown."""
+    """Time by the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed_at: float | None = None
-    """Begin of the list on which this snapshot is based; changes watched since then count as newer. None: the list
-    began with the observation."""
+    """Begin of the list on which this snapshot is based. Changes that a watch has added since are newer. None: the
+    list began with the observation."""
 
     @property
     def confirmed_at(self) -> float:
-        """Return the begin of the list on which the snapshot is based: the place itself has confirmed the content since
-        then."""
+        """Return the begin of the list on which the snapshot is based. The place itself confirmed the content at
+        that time."""
         return self.began_at if self.listed_at is None else self.listed_at
 
     @property
@@ -119,7 +121,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ObservationFailed:
-    """A failed observation of a pool, which gets no actions (law: a failed observation is not an empty observation)."""
+    """A failed observation of a pool. The pool gets no actions (law: a failed observation is not an empty
+    observation)."""
 
     pool: str
     began_at: float
@@ -127,7 +130,7 @@ class ObservationFailed:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Return the failure as documents contain it."""
+        """Return the failure in the form of documents."""
         return {**self.failure.log_fields}
 
 
@@ -135,36 +138,36 @@ Observation = Snapshot | ObservationFailed
 
 
 NEWS_SECONDS = 300.0
-"""Seconds after which a repeated, unchanged list of HF counts as news. Hosts count as unlisted only after an hour, so
-the delay does no harm."""
+"""Seconds after which a repeated list of HF counts as news even if it is unchanged. Hosts count as unlisted only
+after an hour, so this delay does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """Activity of HF that the loop has noticed. It is not stored: after a restart every id counts as just polled.
-    Moments are in loop time."""
+    """The activity of HF that the loop has noticed. It is not stored: after a restart, every id counts as just
+    polled. Moments are in loop time."""
 
     polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""
     since: float = 0.0
-    """Moment since which HF's calls have been noticed. Silence before this moment proves nothing."""
+    """Moment since which the loop has noticed HF's calls. A silence before this moment proves nothing."""
     last_call_at: float = 0.0
     """Moment at which the latest call of HF was noticed."""
     read_ids: frozenset[str] = frozenset()
     """Ids whose terminal answer a script has read."""
     inventory: frozenset[str] = frozenset()
-    """Short names of the hosts in HF's latest lists. A single list may be a part of the whole."""
+    """Short names of the hosts in HF's latest lists. A single list may name only some hosts."""
     listed_at: Mapping[str, float] = field(default_factory=dict)
-    """Moment at which a list was last noticed to name each host, kept for a day."""
+    """Moment at which a list last named each host. It is kept for a day."""
     last_list_at: float = 0.0
     """Moment at which the latest list was noticed."""
     started_at: float = 0.0
-    """Moment at which this process began to notice calls; earlier than ``since`` if HF was away in the meantime."""
+    """Moment at which this process began to notice calls. If HF was away since then, ``since`` is later."""
 
     @property
     def news(self) -> tuple[object, ...]:
-        """Return a key that changes if HF's calls contain something new. A list that is repeated within
-        ``NEWS_SECONDS`` does not change the key."""
+        """Return a key that changes if HF's calls contain news. A list that is repeated within ``NEWS_SECONDS`` does
+        not change the key."""
         return (
             self.read_ids,
             self.inventory,

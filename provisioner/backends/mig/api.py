@@ -1,7 +1,7 @@
-"""The calls to the Compute API of one project: raw JSON, and lists with field masks that are complete or fail.
+"""The calls to the Compute API of one project: raw JSON, and lists with field masks that are either complete or fail.
 
 The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists. A call raises
-BackendError for an unreachable part, for a failed page, and for an unexpected body.
+BackendError if a part is unreachable, a page fails, or a body has another shape.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass, Failure
 
 MOST_SAME_PAGES = 3
-"""Times that a page may be empty and name itself as the next page before the observation fails."""
+"""Times that a page may be empty and name itself as the next page. After that, the observation fails."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -43,7 +43,8 @@ MEMBER_FIELDS = (
     "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
     "lastAttempt(errors(errors(code,message))),scheduling/terminationTimestamp)"
 )
-"""Fields of the members. An error has only code and message, because its ``errorDetails`` are three times as long."""
+"""Fields of the members. Of an error, only code and message are read, because its ``errorDetails`` are three times
+as long."""
 
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
@@ -60,12 +61,12 @@ OPERATION = "compute#operation"
 HARMLESS_WARNINGS = frozenset(
     {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
-"""Warnings with which a list is still complete. After any other warning it may be incomplete: UNREACHABLE,
+"""Warnings that do not make a list incomplete. After any other warning the list may be incomplete: UNREACHABLE,
 PARTIAL_SUCCESS, LIST_OVERHEAD_QUOTA_EXCEED (filtered items "can't be retrieved"), or a new warning."""
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Seconds between two waits for an operation. A wait may fail, or end at once if Compute is overloaded."""
+"""Seconds between two waits for an operation. If Compute is overloaded, a wait may fail or end at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,12 @@ class ComputeTimes:
     """Time limits of Compute's calls, in seconds."""
 
     call: float = 20.0
-    """Longest wait for a response. Compute answers within a second or two, and the next cycle asks again."""
+    """Longest wait for a response. Compute usually answers within two seconds, and the next cycle repeats the call."""
     observation: float = 60.0
-    """Longest time of all calls of an observation. A longer observation would be too old to act upon."""
+    """Longest time for all calls of an observation. After a longer time, the observation would be too old to act
+    upon."""
     admission: float = 5.0
-    """Longest wait for a create's result, which usually takes 0 to 4 s. Observations ask for later results."""
+    """Longest wait for the result of a create, which usually takes 0 to 4 s. Observations read later results."""
     window: float = 60.0
     """Length of Compute's window of call quotas."""
 
@@ -86,7 +88,7 @@ USUAL_TIMES = ComputeTimes()
 
 
 class ComputeApi:
-    """The calls of one project. Used by several threads at once."""
+    """The calls of one project. Several threads use it at once."""
 
     def __init__(
         self,
@@ -110,8 +112,8 @@ class ComputeApi:
         self._credentials = credentials
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
-        """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and
-        below."""
+        """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and in
+        all methods."""
         path = f"{self._project}/{location}/instanceGroupManagers"
         kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
         return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
@@ -121,18 +123,20 @@ class ComputeApi:
         return self._call("GET", group.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
 
     def members(self, group: MigPool, deadline: float) -> list[Json]:
-        """Return all managed instances. Pages exist only if the group's listManagedInstancesResults is PAGINATED."""
+        """Return all managed instances. The list has pages only if the group's listManagedInstancesResults is
+        PAGINATED."""
         return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
-        """Return all instances of the zone by name, members or not, whose names begin with ``begins`` or our prefix."""
+        """Return by name all instances of the zone whose names begin with ``begins`` or our prefix, members of a
+        group or not."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
         named = f"name eq {begins or self._prefix}.*"
         return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=named))
 
     def preemptions(self, zone: str, deadline: float) -> list[Json]:
-        """Return the newest operations of a zone by which Google preempted an instance: one page, for all groups."""
+        """Return the newest operations of a zone by which Google preempted instances. One page serves all groups."""
         params = {"filter": PREEMPTED, "orderBy": "creationTimestamp desc", "maxResults": str(PAGE)}
         path = f"{self._project}/zones/{zone}/operations"
         page = self._call("GET", path, {"fields": OPERATION_FIELDS, **params}, deadline, "compute#operationList")
@@ -143,28 +147,29 @@ class ComputeApi:
         return self._call("GET", path, {"fields": fields}, deadline)
 
     def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
-        """Return the wanted permissions that we have on the group. Only the beta API answers this question."""
+        """Return those of the wanted permissions that we have on the group. Only the beta API tells them."""
         url = f"{self._beta}{group.path}/testIamPermissions"
         self._budget.wait_for_read(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def create(self, group: MigPool, names: Sequence[str], id_: str) -> Json:
-        """Call createInstances with the request id. Return the operation."""
+        """Call createInstances with the request id. Return its operation."""
         return self._change(group, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
 
     def delete(self, group: MigPool, urls: Sequence[str]) -> Json:
-        """Call deleteInstances, which skips names that are no members any more. Return the operation."""
+        """Call deleteInstances, which skips names that are no longer members. Return its operation."""
         return self._change(group, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
-        """Return an operation; None if it cannot be read."""
+        """Return an operation; None if it is unreadable."""
         try:
             return self._call("GET", f"{self._project}/{location}/operations/{name}", {}, deadline)
         except BackendError:
-            return None  # The request was accepted. An unreadable result does not make the request fail.
+            return None  # The request was accepted, even if its result cannot be read.
 
     def finished(self, location: str, name: str) -> Json | None:
-        """Return the operation once it is DONE; None if it is not, or cannot be read, within ``times.admission``."""
+        """Return the operation when it is DONE. Return None if it is not DONE, or is unreadable, within
+        ``times.admission``."""
         path = f"{self._project}/{location}/operations/{name}/wait"
         deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE
@@ -206,7 +211,7 @@ class ComputeApi:
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
-        """Return a response, a JSON object of the expected ``kind``."""
+        """Return a response: a JSON object of the expected ``kind``."""
         self._budget.wait_for_read(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
 
@@ -239,7 +244,7 @@ class ComputeApi:
             if isinstance(error, RefreshError):
                 failed.failure = self._explain(failed.failure, UNKNOWN_USER)
             raise failed from error
-        # A wait for an operation may be long without a slow server.
+        # A long wait for an operation does not mean that the server is slow.
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
         if response.status_code != UNKNOWN_USER:
             self._refusals.accept()

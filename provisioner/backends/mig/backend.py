@@ -1,17 +1,18 @@
 """A managed instance group as a pool: creates and deletes instances by name, and observes them.
 
-The promises of the backend protocol are kept as follows:
+It keeps the promises of the backend protocol as follows:
 
 * An observation costs a list of the location's groups and a list of each zone's instances (a page per 500). All pools
-  of the project share these lists. While the group changes, its members are listed, too. An observation is complete or
-  raises (``observer``).
+  of the project share these lists. While the group changes, its members are listed too. An observation is complete or
+  raises an error (``observer``).
 * A create is one call per 1,000 names, and usually one wait for the operation. The operation ends when the group has
-  *accepted* the names. Observations ask for an operation that does not end soon (``undecided_creates``). Only
-  observations show what becomes of the names, because the group itself would try for ever.
-* createInstances has a request id made from its content, so that a repetition after a crash or a lost response is the
-  same request for Compute. It has only names, because a preservedState would make the group stateful.
+  *accepted* the names. If it does not end soon, observations read it (``undecided_creates``). Only observations show
+  what becomes of the names, because the group would try to make them for ever.
+* The request id of createInstances is made from the content of the request. So Compute recognizes a repetition after a
+  crash or a lost response as the same request. The request contains only names, because a preservedState would make the
+  group stateful.
 * A delete is one list of members, and one call per 1,000 members found. Compute deletes by name, so the list just
-  before shows which instance has the name. A request id is not needed, because a second delete is harmless.
+  before shows which instance has the name. A delete needs no request id, because a second delete does no harm.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ CHUNK = 1000
 """Largest number of instances that Compute accepts in a request."""
 
 WORKERS = 4
-"""Creates and deletes under way at once. A group executes them one after the other anyway."""
+"""Number of concurrent creates and deletes. More would not help, because a group executes them one after the other."""
 
 LEAST_PACE_PART = 1 / 3
-"""Least part of the pace between two observations, because hints may come by the thousand and lists cost calls."""
+"""Least time between two observations, as a part of the pace. Hints may come by the thousand, and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
-"""Namespace of our request ids. Any fixed value works. A new value only forgets the requests under way."""
+"""Namespace of our request ids. Any fixed value works. If it changes, only the requests under way are forgotten."""
 
 REMEMBERED_FAILURES = 10_000
-"""Failed creates that are remembered. Compute forgets request ids, too, after an undocumented time."""
+"""Number of failed creates that are remembered. Compute also forgets request ids, after an undocumented time."""
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class MigBackend(GroupInspection):
     """The backend of one managed instance group (``provisioner.backends.Backend``)."""
 
     def __init__(self, pool: MigPool, projects: Projects) -> None:
-        """Make no call yet. All pools of the provisioner share ``projects``."""
+        """Store the settings and make no call yet. All pools of the provisioner share ``projects``."""
         super().__init__(pool, projects.get_project(pool))
         self.pool = pool.name
         self.lag = pool.lag_seconds
@@ -68,21 +69,21 @@ class MigBackend(GroupInspection):
         self._next_observation_at = 0.0
         self._lock = threading.Lock()
         self._failed_creates: dict[uuid.UUID, int] = {}
-        """Number of failed operations by the key of their create."""
+        """Number of failed operations of each create, by the create's key."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Do nothing, because a group cannot be watched. Pub/Sub may report changes."""
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return the members whose names have our shape, and the sought instances that left the group.
+        """Return the members whose names have our shape, and the sought instances that have left the group.
 
-        Wait if the previous observation began less than a part of the pace ago.
+        If the previous observation began less than a part of the pace ago, wait first.
         """
         self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
         self._next_observation_at = time.monotonic() + LEAST_PACE_PART * self.pace
         api, location = self._project.api, self._settings.place
-        # One deadline for all operations together, so that they do not delay the observation.
+        # All operations share one deadline, so that they do not delay the observation.
         deadline = time.monotonic() + api.times.call
         members = self._observer.members
         self._admissions.read_operations(lambda name: api.operation(location, name, deadline), members)
@@ -93,7 +94,8 @@ class MigBackend(GroupInspection):
         return self._project.api.clock.ahead()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group for the names, by the thousand. Names that it already has are a success without a call."""
+        """Ask the group to create instances with the names, by the thousand. A name that the group already has is a
+        success without a call."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
         calls = [
@@ -103,9 +105,9 @@ class MigBackend(GroupInspection):
         return outcomes + run_calls(calls, workers=WORKERS, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Remove the names from the group, which deletes their instances and lowers its target size.
+        """Remove the names from the group. The group then deletes their instances and lowers its target size.
 
-        Success means that the group accepted the delete, does not have this instance, or already deletes it.
+        A delete succeeds if the group accepts it, does not have this instance, or is already deleting it.
         """
         # Only names of our shape and adopted machines are deleted (law: no machine is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.is_adopted or self._project.is_ours(delete.name)}
@@ -129,7 +131,7 @@ class MigBackend(GroupInspection):
         return outcomes + self._delete_members(there, may_start)
 
     def _delete_members(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
-        """Send the deletes, by address or by name of their members, because Compute does not accept both in one
+        """Send the deletes. Some name the address of a member and some its name; Compute does not accept both in one
         request."""
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
@@ -137,12 +139,12 @@ class MigBackend(GroupInspection):
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
         self._observer.expect_change([delete.name for _, delete in named])
-        # The list may have used up the cycle's time. Some calls begin all the same, because otherwise none ever would.
+        # The list may have used up the cycle's time. Begin some calls anyway, because each cycle may be so short.
         ready = iter(range(WORKERS))
         return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
     def close(self) -> None:
-        """End an observation that waits, and close the connections."""
+        """End an observation that is waiting, and close the connections."""
         self._ending.set()
         self._observer.close()
         self._project.close()
@@ -152,7 +154,8 @@ class MigBackend(GroupInspection):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """Send one createInstances. Compute has accepted it once it responds. Observations find late results."""
+        """Send one createInstances. When Compute responds, it has accepted the request. Observations read late
+        results."""
         api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:
@@ -169,21 +172,23 @@ class MigBackend(GroupInspection):
         return {}
 
     def _request_id(self, key: uuid.UUID) -> str:
-        """Return the request id of a create: the same for the same names until Compute answers it with an error."""
+        """Return the request id of a create. It is the same for the same names until Compute answers it with an
+        error."""
         return str(uuid.uuid5(key, str(self._failed_creates.get(key, 0))))
 
     def _note_failure(self, key: uuid.UUID) -> None:
-        """Use another id for the next try of this create, because the old id would only return the failed operation."""
+        """Use another id for the next try of this create. With the old id, Compute would only return the failed
+        operation."""
         with self._lock:
             self._failed_creates[key] = self._failed_creates.pop(key, 0) + 1
             if len(self._failed_creates) > REMEMBERED_FAILURES:
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return failures for the names that are no members. Names that are members are ours, and a success.
+        """Return failures for the names that are not members. A name that is a member is ours, and is a success.
 
-        Compute reports that a name of the call exists, but not which. The missing names count as unanswered, so that
-        the next cycle asks for them without the others.
+        Compute reports that one of the names exists, but not which. The missing names count as unanswered, so the next
+        cycle requests them without the others.
         """
         try:
             members = self._members()
@@ -193,23 +198,23 @@ class MigBackend(GroupInspection):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
-        """Send one deleteInstances. Do not wait for its operation, because the next observations show its effect."""
+        """Send one deleteInstances. Its operation is not awaited, because the next observations show its effect."""
         if error := operation_error(self._project.api.delete(self._settings, urls)):
             raise raised(error)
         return {}
 
 
 def _strayed_failure(member: Member) -> Failure:
-    """Return the refusal to delete an abandoned instance, because that right would cover all instances of the
-    project."""
+    """Return the failure for an abandoned instance. It is not deleted, because the right for this would apply to all
+    instances of the project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
 
 def _has_instance(member: Member, delete: Delete) -> bool:
-    """Return True if the group has the instance to delete, and does not delete it already.
+    """Return True if the group has the instance to delete, and is not already deleting it.
 
-    A member without an instance (its id is empty) must be deleted as well, because it counts and may get an instance.
+    A member without an instance (its id is empty) must be deleted too, because it counts and may still get an instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)
@@ -221,5 +226,5 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return a key of a request's content. Compute takes a second request with the same id for the first."""
+    """Return a key of the content of a request. Compute takes two requests with the same id for one."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

@@ -1,7 +1,8 @@
-"""A limit on the calls to one Google Cloud project in any 60 s, and a pause after Compute said "too many".
+"""A limit on the calls to one Google Cloud project in any 60 s, and a pause after Compute has refused a call as too
+many.
 
-Compute counts calls in fixed windows of 60 s that begin at unknown times. It refuses calls above its quota with 403
-``rateLimitExceeded`` until the next window begins.
+Compute counts calls in fixed windows of 60 s that begin at unknown times. When calls exceed the quota, Compute refuses
+them with 403 ``rateLimitExceeded`` until the next window begins.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from provisioner.model import ErrorClass
 
 
 class CallBudget:
-    """A limit by which at most ``calls`` reads begin within any ``window`` seconds. Used by several threads at once."""
+    """A limit on reads: at most ``calls`` of them begin within any ``window`` seconds. Several threads use it at
+    once."""
 
     def __init__(self, calls: int, window: float) -> None:
         self._calls, self._window = calls, window
@@ -28,7 +30,7 @@ class CallBudget:
     def wait_for_read(self, deadline: float) -> None:
         """Wait until a read may begin. Raise THROTTLED if it may not begin before ``deadline`` (monotonic time).
 
-        Raise UNAVAILABLE once the budget is closed.
+        Raise UNAVAILABLE if the budget is closed.
         """
         while not self._closed.is_set():
             with self._lock:
@@ -46,22 +48,22 @@ class CallBudget:
         raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
 
     def count_change(self) -> None:
-        """Count a call that changes something. It does not wait, because such calls are few and urgent."""
+        """Count a call that changes something. Such a call does not wait, because these calls are few and urgent."""
         with self._lock:
             self._check_quiet()
             self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Begin no call before the time that a refused call asked for.
+        """Begin no call before the time that the refusal of a call asked for.
 
-        If Compute's window is used up, wait until another window has certainly begun.
+        If Compute's window is used up, wait until the next window has certainly begun.
         """
         wait = max(error.retry_after or 0.0, self._window if isinstance(error, TooManyCalls) else 0.0)
         with self._lock:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End all waits and allow no more reads, because an observation of many pages would delay the end of the
+        """End all waits and allow no more reads. Otherwise an observation of many pages would delay the end of the
         process."""
         self._closed.set()
 

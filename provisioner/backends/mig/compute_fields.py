@@ -1,4 +1,5 @@
-"""Compute's JSON: the fields read from a group, from its members and from the instances of a zone. Pure."""
+"""Compute's JSON: the fields that are read of a group, of its members and of the instances of a zone. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from provisioner.model import Failure
 Json = Mapping[str, Any]
 
 Entries = Mapping[str, Mapping[str, Json]]
-"""The instances of an observation, by zone and name."""
+"""The instances of an observation, by zone and then by name."""
 
 ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
-"""Instance statuses in which the last attempt's error counts (the rule of Kubernetes' autoscaler). It also counts while
-the instance is deleted."""
+"""Instance statuses in which the error of the last attempt counts (the rule of Kubernetes' autoscaler). The error
+also counts while the instance is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +29,32 @@ class Member:
 
     name: str
     id: str
-    """Id of the instance; empty while there is none."""
+    """Id of the instance; empty if there is none yet."""
     zone: str
-    """Zone; empty while the group has not chosen one."""
+    """Zone; empty if the group has not chosen one yet."""
     status: str
     action: str
     attempt: Failure | None
     """Failure of the last attempt to create or delete the instance."""
     expires: float | None = None
-    """Epoch seconds at which Compute ends the instance; None if unknown to the group."""
+    """Epoch seconds at which Compute ends the instance; None if the group does not know it."""
 
     @property
     def hindrance(self) -> Failure | None:
-        """The failure of the last delete; None until the instance is made, while ``attempt`` is the create's."""
+        """Return the failure of the last delete. Return None before the instance is made, because ``attempt`` is
+        then about the create."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property
     def url(self) -> str:
-        """The instance's address in a call: relative, because other hosts are refused; only its name without a zone."""
+        """Return the address of the instance in a call. It is relative, because other hosts are refused. Without a
+        zone, it is only the name."""
         return instance_url(self.zone, self.name) if self.zone else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An entry of instances.list. The defaults stand for a missing instance."""
+    """An entry of instances.list. With its defaults, it stands for a missing instance."""
 
     id: str = ""
     status: str = ""
@@ -65,7 +68,7 @@ class Instance:
     grace: float = SPOT_GRACE_SECONDS
     """Seconds between the preemption notice and the end."""
     expires: float | None = None
-    """Epoch seconds at which Compute ends the instance; None for no limit."""
+    """Epoch seconds at which Compute ends the instance; None if it has no limit."""
 
 
 def instance_url(zone: str, name: str) -> str:
@@ -74,7 +77,7 @@ def instance_url(zone: str, name: str) -> str:
 
 
 def read_member(item: Json, zone: str) -> Member:
-    """Return a member. ``zone`` is that of a zonal group, empty for a regional group."""
+    """Return a member. ``zone``: the zone of a zonal group; empty for a regional group."""
     url = text(item.get("instance", ""))
     status = text(item.get("instanceStatus", ""))
     action = text(item.get("currentAction", "NONE"))
@@ -91,7 +94,7 @@ def read_member(item: Json, zone: str) -> Member:
 
 
 def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
-    """Return an instance from the masked fields. Its address may be an IPv6 address if ``ipv6`` allows it."""
+    """Return an instance from the masked fields. If ``ipv6`` is true, its address may be an IPv6 address."""
     network = (item.get("networkInterfaces") or [{}])[0]
     access = (network.get("accessConfigs") or [{}])[0]
     outside = (network.get("ipv6AccessConfigs") or [{}])[0]
@@ -113,12 +116,13 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
 
 
 def _termination(item: Json) -> float | None:
-    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None without a timestamp."""
+    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None if it has none."""
     return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
 def _expiry(item: Json) -> float | None:
-    """Return the epoch at which Compute ends an instance, by its own timestamp, else by the instance's scheduling."""
+    """Return the epoch at which Compute ends an instance: from its own timestamp, or else from its scheduling
+    settings."""
     scheduling = item.get("scheduling") or {}
     scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
     longest, started = (
@@ -137,17 +141,18 @@ def epoch(timestamp: str) -> int:
 
 
 def count_members(group: Json) -> int:
-    """Return the number of members that the group counts, whatever their current actions."""
+    """Return the number of members that the group counts, over all current actions."""
     return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
 
 
 def count_resting(group: Json) -> int:
-    """Return the number of members without a current action, which are those that run."""
+    """Return the number of members without a current action. These are the members that run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
 
 def spec(group: Json) -> str:
-    """Return the instance templates in use. Templates cannot be changed, only replaced, so that their names suffice."""
+    """Return the instance templates in use. A template never changes and can only be replaced, so its name
+    identifies it."""
     urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
     urls = urls or [text(group.get("instanceTemplate", ""))]
     return ",".join(url.partition("/projects/")[2] or url for url in urls)
@@ -159,7 +164,7 @@ def is_settled(group: Json, members: int) -> bool:
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:
-    """Return the zones of the group's instances. ``zone`` is that of a zonal group, empty for a regional group."""
+    """Return the zones of the group's instances. ``zone``: the zone of a zonal group; empty for a regional group."""
     if zone:
         return frozenset({zone})
     policy = group.get("distributionPolicy") or {}

@@ -1,7 +1,7 @@
-"""Compute Engine's errors as our few error classes.
+"""Compute Engine's errors, translated into our few error classes.
 
-An error comes as an HTTP status with a body, as the ``error`` of an operation, as the last attempt of a managed
-instance, or as an exception of Google's login or of ``requests``. No I/O.
+An error may be an HTTP status with a body, the ``error`` of an operation, the last attempt of a managed instance, or an
+exception of Google's login or of ``requests``. No I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, con
 """All exceptions that a call to Compute raises."""
 
 TEXT_LIMIT = 500
-"""Characters kept of Compute's messages, which are stored with each slot and shown to operators."""
+"""Most characters that are kept of Compute's messages. Messages are stored with each slot and shown to operators."""
 
 
 SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -35,13 +35,13 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
         ("ratelimitexceeded", "operationrateexceeded", "concurrentoperationsquotaexceeded"),
         ("rate limit exceeded", "operation rate exceeded", "per minute", "per 100 seconds"),
     ),
-    # A Spot instance preempted during its start does not show that the zone is out of stock.
+    # If a Spot instance is preempted during its start, the zone is not necessarily out of stock.
     (ErrorClass.OTHER, ("preempted",), ("was preempted", "due to preemption")),
     (
         ErrorClass.STOCKOUT,
         ("resourcepoolexhausted", "insufficientcapacity", "resourceavailability", "vmmincountnotreached"),
         (
-            # The first two texts concern zones, regions and reservations, the others only reservations.
+            # The first two texts are about zones, regions and reservations, the rest only about reservations.
             "sufficient capacity for the requested",
             "does not have enough resources available",
             "does not have available resources for the request",
@@ -59,24 +59,24 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
         ("constraint constraints/", "prohibited by organization's policy", "vpcservicecontrols"),
     ),
     (ErrorClass.QUOTA, ("quotaexceeded", "ipspaceexhausted", "limitexceeded"), ()),
-    # A resource that the call needs is being made or changed. The same call succeeds a little later.
+    # A resource that the call needs is being made or changed. The same call will soon succeed.
     (ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
     (ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation"), ()),
     (ErrorClass.NOT_FOUND, ("notfound",), ()),
 )
-"""Error classes with the parts of codes and of texts that identify them, whatever the HTTP status. The first match
-decides. The parts come from Google's documentation and from Kubernetes' autoscaler."""
+"""Error classes, each with the parts of codes and of texts that identify it, whatever the HTTP status. The first
+match decides. The parts come from Google's documentation and from Kubernetes' autoscaler."""
 
 OWN_STATUSES = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
-"""Error classes of HTTP statuses with a meaning of Compute's own."""
+"""Error classes of HTTP statuses that have a special meaning in Compute."""
 
 RESOURCE_RATE_SIGNS = ("operationrateexceeded", "operation rate exceeded")
-"""Signs of a rate limit of operations on one resource, which does not concern the project's other calls."""
+"""Signs of a rate limit on operations on one resource. The project's other calls are not affected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeError:
-    """An error as Compute reports it. Status 0 means that no status was given."""
+    """An error as Compute reports it. Status 0 means that there was no status."""
 
     status: int
     code: str
@@ -89,16 +89,16 @@ class ComputeError:
 
 
 class AlreadyExists(BackendError):
-    """A name of the call exists already. Compute does not say which, nor if the rest was done: list the members
-    again."""
+    """Raised if a name of the call exists already. Compute does not say which name, or if the rest was done, so the
+    members must be listed again."""
 
 
 class TooManyCalls(BackendError):
-    """Compute accepts no more calls of the project until its next window of call quotas."""
+    """Raised if Compute refuses all further calls of the project until its next window of call quotas."""
 
 
 def classify(error: ComputeError) -> ErrorClass:
-    """Return the class of an error: by its code and text, else by its HTTP status."""
+    """Return the class of an error: from its code and text, or else from its HTTP status."""
     code, text = _plain(error.code), error.text.lower()
     for known, codes, texts in SIGNS:
         if any(part in code for part in codes) or any(part in text for part in texts):
@@ -123,7 +123,7 @@ def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:
-    """Return the error of an HTTP response. ``body`` is its JSON (None without any), ``text`` its plain content."""
+    """Return the error of an HTTP response. ``body``: its JSON (None if there is none). ``text``: its plain content."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
@@ -131,7 +131,7 @@ def http_error(status: int, body: object, text: str) -> ComputeError:
 
 
 def _reason_code(error: Mapping[str, Any]) -> str:
-    """Return the reason code of the first error, or of the ErrorInfo that newer responses have instead."""
+    """Return the reason code of the first error. Newer responses have it in an ErrorInfo."""
     listed = (error.get(key) for key in ("errors", "details"))
     parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
     return next((str(part["reason"]) for part in parts if part.get("reason")), "")
@@ -152,14 +152,14 @@ def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
 
 
 def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeError | None:
-    """Return the first error that has a class of its own, else the first error."""
+    """Return the first error with a class of its own; if there is none, the first error."""
     items = (holder or {}).get("errors") or []
     errors = [ComputeError(status, str(item.get("code", "")), str(item.get("message", ""))) for item in items]
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)
 
 
 def failed_call_error(error: BaseException) -> BackendError:
-    """Return the BackendError for an exception in ``CALL_ERRORS``. A call that did not end may have been applied."""
+    """Return the BackendError for an exception in ``CALL_ERRORS``. If a call did not end, its effect is unknown."""
     kind = ErrorClass.UNAVAILABLE
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
         kind = ErrorClass.TIMEOUT

@@ -1,4 +1,4 @@
-"""Problems of a group, as sentences for operators with the way to fix them: its settings, and changes by others."""
+"""Problems of a group, as sentences that tell operators how to fix them: in its settings, and by changes of others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 log = logging.getLogger(__name__)
 
 ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
-"""Instances that a group holds unless Google raised the limit (regional: up to 4,000). No call shows the real limit."""
+"""Most instances of a group, unless Google raised the limit (regional: up to 4,000). No call shows the actual limit."""
 
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
 """Shape of the machine names of any provisioner."""
 
 
 NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
-"""Permissions on the group: to read it, and to create and delete instances."""
+"""Permissions that the loop needs on the group: to read it, and to create and delete instances."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -37,7 +37,7 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """Return the findings on the group, above all on settings by which the group ends machines itself."""
+    """Return the findings about the group, above all about settings with which the group ends machines itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
         (Severity.ERROR, _update_policy_message(pool, update)),
@@ -50,7 +50,7 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """Yield the finding on an active autoscaler, because an autoscaler chooses itself which machines it deletes."""
+    """Yield a finding if an autoscaler is active, because it would choose itself which machines to delete."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
@@ -58,7 +58,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield the problems of the instance template: no labels (calls cannot add any), or too short a life."""
+    """Yield the problems of the instance template: it has no labels (calls cannot add any), or its machines live too
+    short."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:
@@ -74,7 +75,8 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Return findings on machines of another provisioner in the group, if one prefix begins with the other."""
+    """Return a finding if machines of another provisioner are in the group and one of both prefixes begins with the
+    other."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(
@@ -90,12 +92,12 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
 
 
 def format_foreign_message(names: Sequence[str]) -> str:
-    """Return the sentence about members that are not ours."""
+    """Return the sentence about members of the group that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
 def missing_group_finding(pool: MigPool) -> Finding:
-    """Return the finding that there is no such group: it was deleted, or its configured name is wrong."""
+    """Return the finding for a missing group: it was deleted, or its configured name is wrong."""
     line = _gcloud_command(
         pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing"
     )
@@ -105,7 +107,7 @@ def missing_group_finding(pool: MigPool) -> Finding:
 
 
 def missing_place_message(pool: MigPool, failure: Failure) -> str:
-    """Return a message with advice if project, zone or region are missing; empty for any other failure."""
+    """Return a message with advice if the project, zone or region is missing; empty for any other failure."""
     where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
     if NO_PROJECT.search(failure.text):
         return (
@@ -119,7 +121,7 @@ def missing_place_message(pool: MigPool, failure: Failure) -> str:
 
 
 def permission_findings(pool: MigPool, granted: Collection[str]) -> list[Finding]:
-    """Return a finding on missing permissions for the group that the loop needs."""
+    """Return a finding if the loop lacks permissions for the group."""
     if not (missing := [permission for permission in NEEDED if permission not in granted]):
         return []
     text = (
@@ -131,7 +133,7 @@ def permission_findings(pool: MigPool, granted: Collection[str]) -> list[Finding
 
 
 def is_prefix_of(prefix: str, other: str) -> bool:
-    """Return True if all names that begin with ``other`` also begin with ``prefix``."""
+    """Return True if every name that begins with ``other`` also begins with ``prefix``."""
     return f"{other}-".startswith(f"{prefix}-")
 
 
@@ -151,7 +153,8 @@ def _update_policy_message(pool: MigPool, update: Json) -> str:
 
 
 def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
-    """Return the message on redistribution, which only regional groups of shape EVEN do (PROACTIVE by default)."""
+    """Return the message about redistribution. Only regional groups of shape EVEN redistribute (by default:
+    PROACTIVE)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -202,12 +205,12 @@ def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
 
 
 class Problems:
-    """Changes by others to one group, kept between observations, and the problems last logged."""
+    """Changes by others to one group, which are kept between observations, and the problems that were last logged."""
 
     def __init__(self, pool: MigPool) -> None:
         self._pool = pool
         self._deleted_by_others: set[str] = set()
-        """Members that others had deleted while they ran."""
+        """Running members that others have deleted."""
         self._strayed_names: set[str] = set()
         """Former members that still run."""
         self.texts: tuple[str, ...] = ()
@@ -216,7 +219,7 @@ class Problems:
     def note_changes(
         self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
-        """Note changes by others since the observation ``before``. ``asked``: members that we asked the group to
+        """Note changes by others since the observation ``before``. ``asked``: the members that we asked the group to
         delete."""
         for name, seen in before.items():
             member, was = members.get(name), seen.member.action
@@ -232,7 +235,7 @@ class Problems:
         self._deleted_by_others = (self._deleted_by_others & members.keys()).difference(asked)
 
     def report(self, group: Json | None, foreign: Sequence[str]) -> None:
-        """Remember the group's problems and log new ones. ``foreign`` are members that are not ours."""
+        """Store the problems of the group, and log those that are new. ``foreign``: members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
             texts = [finding.text for finding in group_findings(self._pool, group)]

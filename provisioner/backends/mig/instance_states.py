@@ -1,10 +1,10 @@
-"""Machines read from a group's member entry and an instance entry together. Pure.
+"""Machines, each read from a member entry of a group together with an instance entry. The functions are pure.
 
-The lists are read one after the other, and each may be late. A machine runs only if both entries say so, and ends if
-either does.
+The lists are read one after the other, and each may be late. A machine runs only if both entries say so. It ends if one
+of them says so.
 
-``member entry`` (listManagedInstances): the group's action on the machine.
-``instance entry`` (instances.list): its state and addresses.
+``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): its
+state and addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from provisioner.backends.mig.compute_fields import Instance, Json, Member, epoc
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 GRACE_SECONDS = 120.0
-"""Seconds of a stop or delete without a preemption, whoever asked for it (Scheduling in the API's reference)."""
+"""Seconds that a stop or delete takes without a preemption, whoever asked for it (Scheduling in the API's
+reference)."""
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
@@ -25,11 +26,11 @@ WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING"
 """Actions by which the group makes an instance run."""
 
 LEAVING_ACTIONS = frozenset({"DELETING", "STOPPING", "SUSPENDING", "RESTARTING"})
-"""Actions by which the group ends the instance's present work. After RESTARTING it counts as another machine, because
-its memory is lost."""
+"""Actions by which the group ends the present work of the instance. After RESTARTING, the instance counts as another
+machine, because its memory is lost."""
 
 STAYING_ACTIONS = frozenset({"NONE", "ABANDONING"})
-"""Actions with which the instance continues its work; an abandoned instance does so outside the group."""
+"""Actions during which the instance continues its work. An abandoned instance continues outside the group."""
 
 WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
 ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
@@ -42,20 +43,20 @@ class Observed:
 
     member: Member
     entry: Json
-    """Instance entry; empty while no list shows the instance."""
+    """The instance entry; empty if no list shows the instance yet."""
     machine: Machine
 
     @property
     def may_be_spot(self) -> bool:
-        """Return False only if the entry states that the instance is not a Spot instance."""
+        """Return False only if the entry says that the instance is not a Spot instance."""
         return not self.entry or read_instance(self.entry).spot
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
-    """Return the machine of the two entries; the object ``before`` itself if the machine is unchanged.
+    """Return the machine of the two entries. If it has not changed, return the object ``before``.
 
-    ``began``: the loop time of the observation.
-    ``instance``: ignored if its id is not the member's, because then it is an older or unrelated instance.
+    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's, because it
+    is then an older or unrelated instance.
     """
     if instance.id != member.id:
         instance = Instance()
@@ -82,10 +83,11 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
 
 
 def _phase(member: Member, instance: Instance) -> Phase:
-    """Return the phase. The states least likely to be outdated are tested first, so that an end is never revoked."""
+    """Return the phase. States that are least likely to be outdated are tested first, so that an end is never
+    revoked."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
-        return Phase.GONE  # The instance that gets this name next is another machine.
+        return Phase.GONE  # The next instance of this name is another machine.
     if member.action in LEAVING_ACTIONS:
         return Phase.STOPPING
     if statuses & ENDED_STATUSES or (member.action == "NONE" and not statuses):
@@ -98,7 +100,7 @@ def _phase(member: Member, instance: Instance) -> Phase:
 
 
 def _state(member: Member, phase: Phase) -> str:
-    """Return Compute's words for the state of a pending member; empty for any other phase."""
+    """Return Compute's own words for the state of a pending member; empty in any other phase."""
     return "/".join(sorted({member.status, member.action} - {"", "NONE"})) if phase is Phase.PENDING else ""
 
 
@@ -118,7 +120,8 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
 
 
 def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
-    """Return the fingerprint, with the start of a running instance only, because others may be started again."""
+    """Return the fingerprint. It includes the start time only of a running instance, because others may be started
+    again."""
     started = instance.started if instance.status == "RUNNING" else ""
     return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
@@ -126,7 +129,8 @@ def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
 def _failure(
     member: Member, instance: Instance, phase: Phase, cause: LossCause | None, before: Machine | None
 ) -> Failure | None:
-    """Return why the machine does not run, if known. A specific reason stays if a general one follows."""
+    """Return why the machine does not run, if known. If a general reason follows a specific one, the specific reason
+    stays."""
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:
@@ -140,7 +144,7 @@ def _failure(
 
 
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
-    """Return a failure for a state unknown to this version, or for REPAIRING, which lasts for an unknown time."""
+    """Return a failure for a state that this version does not know, or for REPAIRING, which may last for any time."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")
     if member.action == "VERIFYING":
@@ -152,7 +156,8 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping instance, as first observed; None if the cause is unknown."""
+    """Return the expected end of a stopping instance, as computed when it was first observed; None if the cause is
+    unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

@@ -15,7 +15,7 @@ from provisioner.schema.setting_types import Site
 from provisioner.schema.validation import Problem
 
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"
-"""Environment variable with the Compute API of all groups that set no endpoint."""
+"""Environment variable with the address of the Compute API, for all groups that do not set an endpoint."""
 
 
 class Mig(Kind[MigPool]):
@@ -25,7 +25,8 @@ class Mig(Kind[MigPool]):
     pool = MigPool
     distribution = extra("mig")
     longest_call = 45.0
-    """Seconds of a group's create (20 s), the wait for its result (5 s), and the list for existing names (20 s)."""
+    """Seconds for a group's create (20 s), the wait for its result (5 s), and the list that finds existing names (20
+    s)."""
     template_field = "gcp_instance_group"
     template_words = "gcp_instance_group with gcp_zone or gcp_region"
     template_fields: ClassVar = {
@@ -36,7 +37,7 @@ class Mig(Kind[MigPool]):
     }
 
     def factory(self, site: Site) -> Callable[[MigPool], Backend]:
-        """Return a function that makes backends. Pools of a project share connections, call budget and lists of
+        """Return a function that makes backends. Pools of a project share connections, call budget and the lists of
         zones."""
         from provisioner.backends.mig.backend import MigBackend
         from provisioner.backends.mig.shared_lists import Projects
@@ -54,14 +55,14 @@ class Mig(Kind[MigPool]):
         }
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problem of a group that has both zone and region, or neither."""
+        """Return the problem of a group that sets both zone and region, or neither."""
         if (body.get("zone") is None) != (body.get("region") is None):
             return []
         both_or_neither = "neither" if body.get("zone") is None else "both"
         return [Problem("", "zone", f"expected either zone or region, got {both_or_neither}")]
 
     def warnings(self, pool: MigPool) -> list[str]:
-        """Return a warning on timings of a demonstration that are used with a real cloud."""
+        """Return a warning if timings of a demonstration are used with a real cloud."""
         least = MigPool.model_fields["lag_seconds"].default
         if pool.lag_seconds >= least or pool.address.startswith("http://"):
             return []

@@ -1,4 +1,5 @@
-"""Checks of a managed instance group at Compute: settings, our rights, size of its instances. Changes nothing."""
+"""Checks of a managed instance group at Compute: its settings, our rights, and the size of its instances. They
+change nothing."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunD
 TYPE_FIELDS = "properties/machineType"
 
 CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
-"""Custom types, such as ``custom-4-8192`` or ``n2-custom-4-8192-ext``, whose names contain their size. E2 types with
+"""Custom types, such as ``custom-4-8192`` or ``n2-custom-4-8192-ext``. Their names contain their size. E2 types with
 shared cores do not match."""
 
 
 class GroupInspection:
-    """Checks of one group. Each raises BackendError without a response within its time."""
+    """Checks of one group. Each raises BackendError if Compute does not respond in time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._settings, self._project = pool, project
 
     @translated_errors()
     def check(self, seconds: float) -> list[Finding]:
-        """Return the findings on the group's settings, template, autoscaler and members."""
+        """Return the findings about the group's settings, template, autoscaler and members."""
         deadline = time.monotonic() + seconds
         try:
             group = self._project.api.group(self._settings, deadline)
@@ -63,7 +64,7 @@ class GroupInspection:
         ]
 
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings on missing rights. Only rights are checked, because Compute has no dry run of a create."""
+        """Return findings about missing rights. The create itself is not tried, because Compute has no dry run."""
         try:
             with translated_errors():
                 deadline = time.monotonic() + self._project.api.times.call
@@ -75,7 +76,8 @@ class GroupInspection:
 
     @translated_errors()
     def size(self, seconds: float) -> MachineSize | None:
-        """Return the size of the machine type in the group's instance template; None if the template names no type."""
+        """Return the size of the machine type in the group's instance template; None if the template does not name a
+        type."""
         deadline = time.monotonic() + seconds
         group = self._project.api.group(self._settings, deadline)
         template = group.get("instanceTemplate", "").partition("/projects/")[2]
@@ -87,7 +89,7 @@ class GroupInspection:
         return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
-        """Return processors and memory of a predefined machine type, from the first zone that has the type."""
+        """Return processors and memory of a predefined machine type, from the first zone that offers it."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
             path = f"projects/{self._settings.project}/zones/{zone}/machineTypes/{kind}"
@@ -102,7 +104,7 @@ class GroupInspection:
     def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
-        """Return the findings in a resource that the group names, if it names one."""
+        """Return the findings about a resource to which the group refers, if it refers to one."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]
@@ -114,6 +116,7 @@ class GroupInspection:
 
 
 def custom_size(machine_type: str) -> tuple[int, int] | None:
-    """Return processors and memory (in 2^20 bytes) that a custom machine type names; None for a predefined type."""
+    """Return the processors and memory (in 2^20 bytes) in the name of a custom machine type; None for a predefined
+    type."""
     amounts = CUSTOM_TYPE.fullmatch(machine_type)
     return (int(amounts[1]), int(amounts[2])) if amounts else None

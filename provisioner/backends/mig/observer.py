@@ -1,7 +1,7 @@
 """Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
 
-All pools of the project share these lists. The group's members, with the group's action on each, are listed only if
-the shared lists do not prove that nothing has changed.
+All pools of the project share these two kinds of lists. The members of the group, with the group's action on each, are
+listed only if the shared lists do not prove that the group is unchanged.
 """
 
 from __future__ import annotations
@@ -35,37 +35,38 @@ from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
 MEMBERS_SECONDS = 300.0
-"""Seconds after which a quiet group's members are listed anyway, because one may leave just as another joins."""
+"""Seconds after which the members of an unchanged group are listed anyway. Otherwise, if one member left while
+another joined, the group would look unchanged."""
 
 
 class GroupObserver:
-    """The observer of one group, with its previous observation. Makes one observation at a time."""
+    """The observer of one group. It keeps the previous observation, and makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
-        """If not None, a machine runs only once its name resolves."""
+        """If present, a machine runs only when its name resolves."""
         self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
         self._last_member_names: Set[str] = frozenset()
-        """Names of ours that were members in the last list."""
+        """Our names that were members in the last list."""
         self._listed_at = float("-inf")
         self._restless_until = float("-inf")
         self._asked_to_delete: set[str] = set()
-        """Members that we asked the group to delete, whose end is expected."""
+        """Members that we asked the group to delete. Their end is expected."""
         self._problems = Problems(pool)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
-        """The members of the last list, whatever their names."""
+        """The members in the last list, whatever their names."""
         self._leaving: Set[str] = frozenset()
-        """Members that were leaving in the last list, until no list shows their instances."""
+        """Members that were leaving in the last list. They stay here until no list shows their instances."""
         self.outside: Mapping[str, Member] = {}
-        """Our sought instances that left the group, as members with the action ABANDONING."""
+        """Sought instances of ours that have left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members until the lists must show the effect of a call to the group."""
+        """List the members in each observation until the lists must show the effect of a call to the group."""
         self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
@@ -76,9 +77,9 @@ class GroupObserver:
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
-        """Return a complete snapshot, begun at ``now`` or when a shared list was. Raise BackendError otherwise.
+        """Return a complete snapshot that began at ``now``, or when a shared list began. Raise BackendError otherwise.
 
-        ``refused`` are machines that will never be in a list.
+        ``refused``: machines that will never be in a list.
         """
         ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
@@ -115,7 +116,7 @@ class GroupObserver:
         if group is not None and self._is_unchanged(group, entries):
             return
         if group is None and (not self._last_member_names or self._last_member_names & standing):
-            raise self._missing_group_error()  # The group was deleted only if all its instances are gone.
+            raise self._missing_group_error()  # the group was deleted only if all its instances are gone
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
             name: self._read_machine(member, _entry(entries, member), now)
@@ -132,7 +133,8 @@ class GroupObserver:
             self._last_member_names, self._spec, self._listed_at = self._seen.keys(), spec(group), time.monotonic()
 
     def _is_unchanged(self, group: Json, entries: Entries) -> bool:
-        """Return True if the shared lists prove that the group has no actions and all instances run unchanged."""
+        """Return True if the shared lists prove that the group has no current actions and that all instances run
+        unchanged."""
         return (
             time.monotonic() > self._restless_until
             and time.monotonic() < self._listed_at + MEMBERS_SECONDS
@@ -148,7 +150,8 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """Return the groups of the location. If its project, zone or region is missing, only an operator can fix it."""
+        """Return the groups of the location. If its project, zone or region is missing, the error says that an
+        operator must fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -157,8 +160,8 @@ class GroupObserver:
             raise
 
     def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
-        """Return the instances by zone, read from all zones at the same time. The first zone that fails fails them
-        all."""
+        """Return the instances by zone. All zones are read at the same time. If one zone fails, the whole call
+        fails."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
             raise self._missing_group_error()
@@ -169,7 +172,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return the sought names of instances that are no members, but belong to another group or to none."""
+        """Return the sought names that belong to instances of another group or of none."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -185,7 +188,7 @@ class GroupObserver:
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """Return the members. Raise BackendError if the list has fewer members than the group counted before and
-        after."""
+        after it."""
         members = self._project.members(self._pool, deadline)
         if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)
@@ -197,14 +200,14 @@ class GroupObserver:
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
         """Return the group's number of members if the list lacks some of them; else 0.
 
-        A complete list has all members that run. It is not empty if members were listed before and the group counts
-        any.
+        A complete list has all members that run. It may be empty only if the group counts no members, or if no member
+        was listed before.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
 
     def _read_machine(self, member: Member, entry: Json, now: float) -> Observed:
-        """Return the machine with its two entries; the same object as before if neither entry changed."""
+        """Return the machine with its two entries. If neither entry has changed, return the same object as before."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
@@ -212,7 +215,7 @@ class GroupObserver:
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
     def _publish(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        """Return our machines by name; the same mapping as in the previous observation if nothing changed."""
+        """Return our machines by name. If none has changed, return the same mapping as in the previous observation."""
         before = self._machines
         if self._resolver is not None:
             machines = {name: self._check_name(self._resolver, machine) for name, machine in machines.items()}
@@ -224,7 +227,7 @@ class GroupObserver:
         return self._machines
 
     def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
-        """Return the machine, pending while its name does not resolve."""
+        """Return the machine. While its name does not resolve, it is pending."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
@@ -233,14 +236,14 @@ class GroupObserver:
 
 
 def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """Return the members that leave, and those that left while a list, which may be late, still shows their
-    instances."""
+    """Return the members that are leaving, and former members whose instances a list still shows, because lists may
+    be late."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 
 
 def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Return the sought instances (by uid) that are no members any more, as members that leave the group."""
+    """Return the sought instances (by uid) that are no longer members, in the form of members that leave the group."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()
@@ -250,6 +253,7 @@ def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entr
 
 
 def _entry(entries: Entries, member: Member) -> Json:
-    """Return a member's own instance, or empty. Names are unique only in a zone, so that another zone may have one."""
+    """Return the instance of a member; empty if there is none. A name is unique only in a zone, so another zone may
+    have an instance of this name."""
     where = [member.zone] if member.zone else [*entries]
     return next((entries[zone][member.name] for zone in where if member.name in entries.get(zone, {})), {})

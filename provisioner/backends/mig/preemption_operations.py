@@ -1,6 +1,7 @@
-"""Preemptions that no list shows, read from a zone's operations if a machine ended without a known cause.
+"""Preemptions that lists do not show. They are read from the operations of a zone if a machine ended without a known
+cause.
 
-The operations give a cause and never a state, so that an observation does not fail if they cannot be read.
+The operations give a cause and never a state, so an observation does not fail if they are unreadable.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from provisioner.model import LossCause, Machine, Phase
 log = logging.getLogger(__name__)
 
 Seen = Mapping[str, Observed]
-"""Machines as they were observed, by name."""
+"""Machines by name, as they were observed."""
 Read = Callable[[str, float], Iterable[Json]]
-"""A function that returns the newest preemptions of a zone, until a monotonic time."""
+"""A function that returns the newest preemptions in a zone. Its second argument is the monotonic time at which it
+gives up."""
 
 READ_SECONDS = 5.0
-"""Seconds to wait for a zone's operations, because an observation must not wait for a cause."""
+"""Seconds to wait for a zone's operations. An observation must not wait long for a cause."""
 
 
 def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
-    """Return True if a machine has just ended or been replaced, and neither observation shows the cause."""
+    """Return True if a machine has just ended or was replaced, and neither observation shows the cause."""
     if before is not None and before.cause is not None:
         return False
     if after is not None and after.phase is Phase.GONE:
@@ -39,18 +41,18 @@ def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
 
 
 class Preemptions:
-    """The machines of one group that were preempted and are no longer in a list."""
+    """The machines of one group that were preempted and are no longer in any list."""
 
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
         self._gone_at: dict[str, float] = {}
-        """Names, and the monotonic time at which the preemption was found."""
+        """Names, each with the monotonic time at which its preemption was found."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
-        """Return ``after`` with the causes of those ends since ``before`` that only a zone's operations show.
+        """Return ``after`` with added causes: those of ends since ``before`` that only the operations of a zone show.
 
-        If an end's zone is unknown, the operations of ``zones`` are read. Ends of ``expected`` need no cause, because
-        we deleted them.
+        If the zone of an end is unknown, the operations of all ``zones`` are read. We deleted the machines in
+        ``expected``, so their ends need no cause.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
@@ -65,13 +67,13 @@ class Preemptions:
         return {**after, **{name: _mark_preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return the preempted machines that left the lists recently."""
+        """Return the preempted machines that have recently left the lists."""
         since = time.monotonic() - CAUSE_SECONDS
         self._gone_at = {name: at for name, at in self._gone_at.items() if at >= since}
         return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)
 
     def _read_zone(self, zone: str) -> Iterable[tuple[str, str]]:
-        """Return the id and the name of each instance that was recently preempted in a zone."""
+        """Return id and name of each instance that was recently preempted in a zone."""
         try:
             with translated_errors():
                 return [
@@ -85,7 +87,8 @@ class Preemptions:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield the machines that ended between two observations, perhaps by Google, and without a cause in either."""
+    """Yield the machines that ended between two observations, perhaps because of Google, and without a cause in
+    either."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))
@@ -94,6 +97,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
 
 
 def _mark_preempted(seen: Observed) -> Observed:
-    """Return the machine with a preemption as its cause. A machine that runs again under the name has no failure."""
+    """Return the machine with a preemption as the cause of its end. If the machine runs again under its name, it has
+    no failure."""
     failure = PREEMPTION if seen.machine.phase is Phase.GONE else seen.machine.failure
     return replace(seen, machine=replace(seen.machine, cause=LossCause.PREEMPTED, failure=failure))

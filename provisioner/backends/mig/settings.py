@@ -52,30 +52,31 @@ class MigPool(Pool):
 
     @property
     def address(self) -> str:
-        """The API's address without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
+        """Return the address of the API without a path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
         return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
 
     @property
     def place(self) -> str:
-        """The zone or region as paths have it."""
+        """Return the zone or region in the form that paths use."""
         return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
 
     @property
     def path(self) -> str:
-        """The group's name within the whole cloud."""
+        """Return the path of the group, which is unique in the whole cloud."""
         return f"projects/{self.project}/{self.place}/instanceGroupManagers/{self.group}"
 
     @property
     def location(self) -> str:
-        """The zone or region that holds the group."""
+        """Return the name of the zone or region of the group."""
         return self.zone or self.region or ""
 
     @property
     def where(self) -> str:
-        """The group in words, as in ``PoolLimits``."""
+        """Return the group in words, as in ``PoolLimits``."""
         return f"group {self.group} in {self.location} of project {self.project}"
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Key that two equal pools share. A group belongs to one pool, because its members are known by name alone."""
+        """Return a key that is equal for two equal pools. A group belongs to one pool, because its members are
+        identified only by name."""
         return ("mig", self.address, self.project, self.location, self.group)

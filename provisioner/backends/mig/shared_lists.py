@@ -1,7 +1,7 @@
 """Connections, call budget and lists that the pools of one Google Cloud project share.
 
-An ``instances.list`` of a zone has the instances of all its groups. Pools that observe at about the same time share
-one list, so that the number of calls follows the number of instances and not of groups.
+``instances.list`` of a zone returns the instances of all its groups. Pools that observe at about the same time share
+one list. So the number of calls depends on the number of instances, not of groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from provisioner.names import name_pattern
 from provisioner.schema.setting_types import Compute
 
 SHARED_PACE_PART = 0.5
-"""Part of the pace for which a list also serves other pools, so that pools out of step cost at most one more list."""
+"""A list serves other pools for this part of the pace. So pools that observe at different times cost at most one
+more list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ListResult:
 
 
 class SharedList:
-    """A list for several pools. A pool that asks while the list is read waits for this list."""
+    """A list for several pools. If a pool asks while the list is being read, it waits for this list."""
 
     def __init__(self, read: Callable[[float], Mapping[str, Json]]) -> None:
         self._read = read
@@ -47,14 +48,14 @@ class SharedList:
         self._began_at = 0.0
         """Monotonic time at which the newest list began."""
         self._last_results: dict[str, Future[ListResult]] = {}
-        """The list that each pool received last."""
+        """The last list that each pool received."""
 
     @translated_errors()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
-        """Return a complete list that ``pool`` has not had yet. Raise BackendError otherwise.
+        """Return a complete list that ``pool`` has not received yet. Raise BackendError otherwise.
 
-        The list begins at ``now``. If another pool's list began less than half a ``pace`` before this call, that list
-        is returned instead, however long it takes.
+        The list begins at ``now``. If a list of another pool began less than half a ``pace`` before this call, this
+        older list is returned instead, however long it takes.
         """
         asked_at = time.monotonic()
         with self._lock:
@@ -74,15 +75,15 @@ class SharedList:
             self._last_results[pool] = newest
         try:
             return newest.result()
-        except BackendError as error:  # Without Retry-After: the call budget applies it to all pools.
+        except BackendError as error:  # omit Retry-After: the call budget applies it to all pools
             raise BackendError(error.failure.error, error.failure.text) from error
 
 
 class Project:
-    """A project with one set of credentials, and our names in it. Makes no call by itself."""
+    """A project with one set of credentials, and our names in it. It makes no calls by itself."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
-        """Connect to the project. ``pool``: any of the project's pools with these credentials."""
+        """Connect to the project. ``pool``: any pool of the project that uses these credentials."""
         self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget
@@ -100,11 +101,11 @@ class Project:
         self._lists: dict[str, SharedList] = {}
 
     def is_ours(self, name: str) -> bool:
-        """Return True for a name of the shape of our machines' names."""
+        """Return True if a name has the shape of our machines' names."""
         return bool(self._shape.fullmatch(name))
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are neither ours nor of the provider whose machines we take over."""
+        """Return the names that are not ours and do not belong to the provider whose machines we take over."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> SharedList:
@@ -142,7 +143,8 @@ class Projects:
         calls_per_minute: int = Compute().calls_per_minute,
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
-        """Make no call yet. Expect members whose names begin with one of ``adopt_prefixes`` next to our own."""
+        """Store the settings and make no call yet. Members of groups may have names that begin with one of
+        ``adopt_prefixes``."""
         self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
         self._calls_per_minute = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}
@@ -150,7 +152,7 @@ class Projects:
         """Call budgets by address and project, because Compute counts all calls of a project together."""
 
     def get_project(self, pool: MigPool) -> Project:
-        """Return the project of a pool, the same for all pools with the same address and credentials."""
+        """Return the project of a pool. Pools with the same address and credentials get the same object."""
         quota_key = pool.address, pool.project
         key = (*quota_key, str(pool.credentials))
         if key not in self._projects:

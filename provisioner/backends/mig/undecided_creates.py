@@ -1,8 +1,8 @@
-"""Creates that Compute accepted but has not decided. Observations ask for them again, so that no create delays its
-pool.
+"""Creates that Compute has received but not decided yet. Observations read their operations, so that a create does not
+delay its pool.
 
-An operation only says if the group accepted the names. Names refused late are shown as machines that are gone, with
-Compute's message, until they are deleted.
+An operation only says if the group accepted the names. Names that the group refuses late are shown as machines that are
+gone, with Compute's message, until they are deleted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from provisioner.backends.mig.errors import AlreadyExists, operation_error, rais
 from provisioner.model import Machine, Phase
 
 GIVE_UP_SECONDS = 1800.0
-"""Seconds after which an undecided operation is no longer read, because its slots' own deadlines have passed."""
+"""Seconds after which an undecided operation is no longer read. By then, its slots have passed their own deadlines."""
 
 MOST = 10
-"""Operations read with one observation. More could use up the calls that all observations of a project share."""
+"""Number of operations that one observation reads. More might use up the calls that all observations of a project
+share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,10 @@ class _Undecided:
 
 
 class UndecidedCreates:
-    """The undecided creates of one group. Used by several threads at once."""
+    """The undecided creates of one group. Several threads use it at once."""
 
     def __init__(self, lag: float) -> None:
-        """Begin without creates. ``lag``: seconds that the group's lists may be late."""
+        """Begin without creates. ``lag``: seconds by which the lists of the group may be late."""
         self._lag = lag
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
@@ -42,14 +43,14 @@ class UndecidedCreates:
         """Refused names as machines, each with the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
-        """Read this operation from the next observation on."""
+        """Read this operation in the next observations."""
         with self._lock:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read some of the undecided operations, in turn. ``read`` returns an operation, or None if it cannot be read.
+        """Read some of the undecided operations, in turn. ``read`` returns an operation, or None if it is unreadable.
 
-        An operation whose names are all among ``members`` was accepted, and is not read.
+        If all names of an operation are among ``members``, it was accepted and need not be read.
         """
         with self._lock:
             self._undecided = {
@@ -64,12 +65,13 @@ class UndecidedCreates:
                 self._note_decision(name, waiting, operation)
             elif time.monotonic() > waiting.until:
                 self._note_decision(name, waiting, {})
-            else:  # Move the operation behind the others.
+            else:  # move the operation behind the others
                 with self._lock:
                     self._undecided[name] = self._undecided.pop(name)
 
     def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """Return the refused names as machines. A refused name that is a member was requested twice and is left out."""
+        """Return the refused names as machines. If a refused name is a member, it was requested twice and is left
+        out."""
         now = time.monotonic()
         with self._lock:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
@@ -82,7 +84,7 @@ class UndecidedCreates:
 
     def _note_decision(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
-            self._undecided.pop(name, None)  # Also if the operation cannot be parsed: it would fail each observation.
+            self._undecided.pop(name, None)  # even if it cannot be parsed, as it would fail each observation
             error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)
