@@ -1,6 +1,8 @@
-"""HostFactory's five commands: each reads a JSON document and state files, and prints a JSON document in milliseconds
-(law: scripts answer from files). A script call succeeds (JSON on stdout, exit code 0), or is refused without any record
-(one line on stdout, exit code 1).
+"""HostFactory's five commands. Each reads a JSON document and state files, and prints a JSON document within
+milliseconds (law: scripts answer from files).
+
+A call succeeds with JSON on stdout and exit code 0. Otherwise it is refused with one line on stdout and exit code 1,
+and records nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +31,11 @@ if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
-"""Lost hosts that a message names with their causes; the list has all."""
+"""Number of lost hosts that a message names with their causes. The list has all of them."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
-"""Pattern of the ids that we print. Any other id is unknown, and never becomes part of a file's name. The pattern is
-compiled on first use, as not every script call has ids.
-"""
+"""Pattern of the ids that we print. Any other id is unknown, and never becomes part of a file name. The pattern is
+compiled at its first use, because not every script call has ids."""
 
 LOWERED_MESSAGE = (
     "maxNumber is lower than shown to HostFactory before: stop HostFactory, remove the remembered file, start it"
@@ -51,7 +52,7 @@ class ScriptCall(NamedTuple):
     facts: dict[str, object]
 
     def state(self) -> ScriptState:
-        """Return the recorded and published state; the call itself reads and writes no file."""
+        """Return the state as recorded and published. This property itself reads and writes no file."""
         return StateDir(self.directories.state)
 
     def provider(self) -> Provider:
@@ -60,7 +61,7 @@ class ScriptCall(NamedTuple):
 
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
-        """Log a failure inside the block, which writes a hint, so that HF gets its answer all the same."""
+        """Log a failure in the block. The block only writes a hint, so HF gets its answer in spite of the failure."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -76,7 +77,7 @@ def get_available_templates(call: ScriptCall) -> str:
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
     unused_keys = [*provider.config.unused, *provider.config.unknown]
-    if unused_keys:  # Logged here because HF calls this when it starts and hardly ever again.
+    if unused_keys:  # log it here, because HF calls this when it starts and hardly ever again
         log.append(call.directories, "INFO", "Settings that have no effect here", {"keys": unused_keys})
     asked = _select_templates(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
@@ -95,16 +96,17 @@ def get_available_templates(call: ScriptCall) -> str:
 
 
 def _with_lsf_names(call: ScriptCall, template: Template) -> Template:
-    """Return the template with LSF's name for memory, ``mem``, if LSF is the caller."""
+    """Return the template. If LSF is the caller, memory has LSF's name ``mem``."""
     if not call.directories.is_lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
 
 def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template]:
-    """Return the templates that match one of HF's filters; all if there is no filter.
+    """Return the templates that match one of HF's filters. If there is no filter, return all.
 
-    Raises Refused if none matches: HF would drop the provider until it restarts (docs/hostfactory.md: no templates).
+    Raises Refused if no template matches, because HF would drop the provider until HF restarts (docs/hostfactory.md: no
+    templates).
     """
     filters = input_documents.filters(call.document)
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
@@ -116,7 +118,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return each maxNumber, or a higher value shown before, as HF hangs otherwise (docs/hostfactory.md: maxNumber)."""
+    """Return each maxNumber, or a higher one if HF was shown a higher one before. HF hangs if it sees a lower
+    maxNumber (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):
@@ -131,7 +134,7 @@ def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, in
 
 
 def request_machines(call: ScriptCall) -> str:
-    """Record the request durably, then answer with its id."""
+    """Record the request durably. Then answer with its id."""
     name, count, rc_account = input_documents.requested(call.document)
     provider = call.provider()
     template = provider.template(name)
@@ -153,7 +156,7 @@ def _accepted(recorded: Recorded, message: str) -> str:
 
 
 def _format_silence(seconds: float | None) -> str:
-    """Return the beginning of a message that says that the loop is down; empty while the loop runs."""
+    """Return the beginning of a message if the loop is down; empty while the loop runs."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
@@ -162,7 +165,8 @@ def _format_silence(seconds: float | None) -> str:
 
 
 def get_request_status(call: ScriptCall) -> str:
-    """Answer with the settled answer of each request that has ended, and the published answer of the others."""
+    """Answer with the settled answer of each request that has ended, and with the published answer of every other
+    request."""
     ids = input_documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
     silence, entries = _format_silence(silent), []
@@ -172,7 +176,7 @@ def get_request_status(call: ScriptCall) -> str:
             entries.append(_empty(name, "complete_with_error", UNKNOWN_MESSAGE))
         elif answer is None:
             entries.append(_empty(name, "running", silence + WAITING_MESSAGE))
-        elif silence and not answer.ended:  # A published text changes only to say that the loop is down.
+        elif silence and not answer.ended:  # a published text is changed only to say that the loop is down
             entry = json.loads(answer.text)
             entries.append(json.dumps(entry | {"message": (silence + entry["message"]).rstrip()}))
         else:
@@ -189,7 +193,7 @@ def _empty(name: str, status: str, message: str) -> str:
 
 
 def request_return_machines(call: ScriptCall) -> str:
-    """Record durably the machines that HF returns, known or unknown, then answer with the return's id."""
+    """Record durably the machines that HF returns, whether they are known or not. Then answer with the return's id."""
     sent = host_lists.returned(call.document)
     names = list(dict.fromkeys(sent.machines))
     if not names:
@@ -207,7 +211,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Answer with the hosts of HF's list that are lost and not yet returned."""
+    """Answer with the hosts in HF's list that are lost and were not returned yet."""
     listed = host_lists.listed(call.document)
     sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
@@ -223,7 +227,7 @@ def get_return_requests(call: ScriptCall) -> str:
         for name, machine in gone
     ]
     message = f"Lost hosts: {len(gone)}."
-    if gone:  # HF's entries of lost hosts have no field for a cause.
+    if gone:  # HF's entries of lost hosts lack a field for a cause
         named = ", ".join([f"{machine}: {losses[machine].cause}" for _, machine in gone][:MAX_NAMED])
         message += f" {named}{f' and {len(gone) - MAX_NAMED} more' if len(gone) > MAX_NAMED else ''}."
     return json.dumps({"status": "complete", "message": message, "requests": reported})
@@ -240,11 +244,11 @@ COMMANDS: Mapping[str, Callable[[ScriptCall], str]] = {
 }
 
 HOST_LIST_COMMANDS = frozenset({"requestReturnMachines", "getReturnRequests"})
-"""Commands whose lists may name a whole grid, so that their documents are parsed in pieces when the hosts are read."""
+"""Commands whose list may name a whole grid. Their documents are parsed in pieces when the hosts are read."""
 
 
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Run a call: print the answer or the refusal on stdout, log the call, and return the exit code."""
+    """Run a call: print the answer or the refusal on stdout and log the call. Return the exit code."""
     started = time.monotonic()
     directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
@@ -270,13 +274,14 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
 
 
 def _write_answer(text: str) -> bool:
-    """Write the answer by ``os.write``; return False if stdout is closed, which ``print`` would report only at exit."""
+    """Write the answer with ``os.write``. Return False if stdout is closed; ``print`` would report this only at
+    exit."""
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     try:
         while rest:
             try:
                 rest = rest[os.write(1, rest) :]
-            except BlockingIOError:  # A non-blocking pipe is full: wait for its reader.
+            except BlockingIOError:  # a non-blocking pipe is full: wait for its reader
                 os.set_blocking(1, True)
     except OSError:
         return False
@@ -284,11 +289,11 @@ def _write_answer(text: str) -> bool:
 
 
 def main() -> None:
-    """Run ``python -c '…' NAME ARGUMENT…``, the call of the shell scripts."""
+    """Run ``python -c '…' NAME ARGUMENT…``, as the shell scripts call it."""
     if sys.argv[1] == "check_install":
-        from hf_scripts import installation_check  # Imported here because its imports take some milliseconds.
+        from hf_scripts import installation_check  # imported here because its imports take some milliseconds
 
         sys.exit(installation_check.main(sys.argv[2:], os.environ))
-    gc.disable()  # A call takes milliseconds; a search for cycles among ten thousand hosts would add some.
+    gc.disable()  # a search for cycles among ten thousand hosts would take milliseconds
     code = run(sys.argv[1], sys.argv[2:], os.environ)
-    os._exit(code)  # All output is written. Python's regular exit would double the time of the call.
+    os._exit(code)  # All output is written, and Python's regular exit would double the time of the call.

@@ -1,4 +1,5 @@
-"""Checks of the host: directories, mounts, file systems, SELinux's labels and ego.conf, as far as scripts need them."""
+"""Checks of the host, as far as the scripts depend on it: directories, mounts, file systems, SELinux labels and
+ego.conf."""
 
 from __future__ import annotations
 
@@ -33,15 +34,16 @@ def fine(text: str) -> CheckResult:
 
 
 def fix(text: str) -> CheckResult:
-    """Return the result of a check that found a mistake; the text says how to fix it."""
+    """Return the result of a check that found a mistake. ``text`` says how to fix it."""
     return CheckResult(False, text)
 
 
 DENIED_TYPES = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
-"""SELinux types of homes, temporary files, and files unknown to a policy, to which services usually have no access."""
+"""SELinux types of homes, of temporary files, and of files that a policy does not know. Services usually have no
+access to these."""
 
 TIMEOUT_SECONDS = 10
-"""Timeout of getenforce and ls in seconds; both usually answer at once."""
+"""Time-out of getenforce and ls in seconds. Both usually answer at once."""
 
 
 class Mount(NamedTuple):
@@ -64,7 +66,7 @@ def mounts() -> list[str]:
 
 
 def mount_of(path: str, lines: list[str]) -> Mount:
-    """Return the path's mount, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
+    """Return the mount of the path, from the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
     real = os.path.realpath(path)
     best = Mount("", "", frozenset())
     for line in lines:
@@ -77,7 +79,8 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def check_searchable(path: str) -> Iterator[CheckResult]:
-    """Find the first directory above the path, or above its target by links, that this user may not search.
+    """Find the first directory above the path that this user may not search. If links lead to another path, search
+    above that path too.
 
     Files below such a directory seem not to exist.
     """
@@ -104,7 +107,8 @@ def check_executable(directory: str, lines: list[str]) -> CheckResult:
 
 
 def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check the SELinux label of each path's target, if SELinux enforces. ``paths``: the expected type by path."""
+    """Check the SELinux label of the target of each path, if SELinux enforces its policy. ``paths``: the expected
+    type by path."""
     if _get_output("getenforce") != "Enforcing":
         return
     for path, wanted in ((os.path.realpath(path), wanted) for path, wanted in paths.items()):
@@ -120,7 +124,8 @@ def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
 
 
 def _get_output(*command: str) -> str:
-    """Return a program's output; empty if the program is missing or fails. /usr/sbin and /sbin are searched, too."""
+    """Return the output of a program; empty if the program is missing or fails. It may also be in /usr/sbin or
+    /sbin."""
     program = shutil.which(command[0], path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if program is None:
         return ""
@@ -134,7 +139,7 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 
 
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check the time after which EGO drops a host that has gone; yield no result if ego.conf cannot be read."""
+    """Check the time after which EGO drops a vanished host. If ego.conf is unreadable, yield no result."""
     path = _ego_conf(environment)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -151,7 +156,8 @@ def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
 
 
 def _ego_conf(environment: Mapping[str, str]) -> str:
-    """Return the path of ego.conf, by EGO's or HostFactory's variables. HF_TOP is beside EGO's ``kernel`` directory."""
+    """Return the path of ego.conf, from EGO's or HostFactory's variables. HF_TOP is beside EGO's ``kernel``
+    directory."""
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     return os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
 
@@ -165,7 +171,7 @@ TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_
 
 
 def check_filesystem(directory: str) -> Iterator[CheckResult]:
-    """Check that the state directory's file system has the properties that scripts and loop rely on."""
+    """Check that the file system of the state directory has the properties on which scripts and loop rely."""
     yield state_mount(directory, mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
@@ -184,7 +190,8 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 
 
 def _has_shared_locks(probe: str) -> bool:
-    """Return True if another process cannot take the lock of this process. On NFS, only a second process shows that."""
+    """Return True if a lock of this process keeps out other processes. On NFS, only a try by a second process shows
+    this."""
     mine = open_shared(probe, os.O_RDWR)
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,6 @@
-"""The hosts in HostFactory's lists, each with name and machine id, in every accepted form. A list may name a whole
-grid, so it is parsed in pieces.
+"""The hosts in HostFactory's lists, each with name and machine id, in every form that is accepted.
+
+A list may name a whole grid, so it is parsed in pieces.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ from hf_scripts.input_documents import MAX_NAMES, NAME_BYTES, Document, Refused,
 from provisioner.names import short_name
 
 UID_PARTS = [8, 4, 4, 4, 12]
-"""Lengths of the parts of a pod's uid. Other connectors use the uid as machineId; our names never have this form."""
+"""Lengths of the parts of a pod's uid. Other connectors use the uid as machineId. Our names never have this form."""
 
 UID_LENGTH = sum(UID_PARTS) + len(UID_PARTS) - 1
 
 PIECE = 65_536
-"""Bytes of a long list of hosts that are parsed at a time. HF may list a whole grid: parsed as a whole, fifty thousand
-hosts take 25 MB of Python's dictionaries and twice the time."""
+"""Bytes of a long list of hosts that are parsed at a time. HF may list a whole grid. Parsed as a whole, fifty
+thousand hosts would take 25 MB of Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
-    """Machines in HF's order, as two lists: fifty thousand objects would cost more than the rest of the script call."""
+    """Machines in HF's order, as two lists. Fifty thousand objects would take longer than the rest of the script
+    call."""
 
     names: list[str]
     """Host names as HF sent them; empty if HF sent only an id."""
     machines: list[str]
-    """Our names of the machines: the machine id, unless it is a uid beside a name; else the short host name."""
+    """Our names of the machines: usually the machine id. If this is a uid beside a name, or if there is none: the
+    short host name."""
 
 
 def returned(document: Document) -> Hosts:
@@ -45,9 +48,9 @@ def returned(document: Document) -> Hosts:
 
 
 def listed(document: Document) -> Hosts | None:
-    """Return the machines of getReturnRequests; None if HF sent no list, unlike an empty list. Raises Refused."""
+    """Return the machines of getReturnRequests; None if HF sent no list. A list may be empty. Raises Refused."""
     if len(document.content) > PIECE:
-        # A list that cannot be cut is parsed as a whole, and then accepted or refused with its exact place.
+        # If a list cannot be cut into pieces, parse it as a whole, which accepts it or refuses it with its exact place.
         with suppress(ValueError, RecursionError):
             pieces = _parse_pieces(document.content, "machines")
             return _read_entries(document, chain.from_iterable(pieces), _raise_for_entry)
@@ -55,7 +58,8 @@ def listed(document: Document) -> Hosts | None:
 
 
 def _raise_for_entry(index: int) -> str:
-    """Raise ValueError for a wrong entry of a piece. Its place is found once the pieces have left the memory."""
+    """Raise ValueError for a wrong entry in a piece. Its place is found later, when the pieces no longer take
+    memory."""
     raise ValueError(f"machines[{index}]")
 
 
@@ -70,13 +74,13 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
         if not (
             isinstance(name, str)
             and isinstance(machine, str)
-            and (short := short_name(_identity(name, machine)[: NAME_BYTES + 1]))  # A longer name is refused below.
+            and (short := short_name(_identity(name, machine)[: NAME_BYTES + 1]))  # a longer name is refused below
         ):
             raise _no_host_error(document, place_of(index), entry)
         names.append(name)
         machines.append(short)
     for key, texts in (("name", names), ("machineId", machines)):
-        # The first test is one pass in C for up to a hundred thousand names. It rarely finds a candidate.
+        # This first test is one pass in C over up to a hundred thousand names, and rarely finds a candidate.
         if max(map(len, texts), default=0) > NAME_BYTES or not all(map(str.isascii, texts)):
             for index, name in enumerate(texts):
                 if is_too_long(name):
@@ -85,10 +89,10 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
 
 
 def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
-    """Return the objects of the list ``key`` of a long document in pieces, which end where ``},`` stands.
+    """Yield the objects of the list ``key`` of a long document in pieces. A piece ends at ``},``.
 
-    The list is the text between the first and the last bracket. A cut in a wrong place leaves text that is not JSON:
-    then ValueError or RecursionError is raised.
+    The list is the text between the first and the last bracket. If a cut is at a wrong place, the text before it is not
+    JSON, and ValueError or RecursionError is raised.
     """
     start, end = content.index(b"[") + 1, content.rindex(b"]")
     around = json.loads(content[:start] + content[max(start, end) :])
@@ -102,7 +106,8 @@ def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]
 
 
 def _objects(content: bytes) -> list[dict[str, object]]:
-    """Parse the objects of a piece. Raises ValueError for an empty piece, as another object must follow each comma."""
+    """Parse the objects of a piece. Raises ValueError for an empty piece, because each comma must be followed by
+    another object."""
     found: list[dict[str, object]] = json.loads(b"[%b]" % content)
     if set(map(type, found)) != {dict}:
         raise ValueError("not a list of objects")
@@ -110,15 +115,15 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _identity(name: str, machine: str) -> str:
-    """Return the text that identifies the machine: the machine id, or the name if there is no id or the id is a uid."""
-    if len(machine) == UID_LENGTH:  # A cheap test first, as hardly any of fifty thousand ids has this length.
+    """Return the text that identifies the machine: the machine id. If there is none or it is a uid, return the name."""
+    if len(machine) == UID_LENGTH:  # cheap test first: few of fifty thousand ids have this length
         is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
         return name if name and is_uid else machine
     return machine or name
 
 
 def _no_host_error(document: Document, where: str, entry: dict[str, object]) -> Refused:
-    """Return the error for an entry that names no machine."""
+    """Return the error for an entry that does not name a machine."""
     for key in ("machineId", "name"):
         value = entry.get(key)
         if value not in (None, "") and not (isinstance(value, str) and short_name(value)):

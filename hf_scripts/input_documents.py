@@ -1,5 +1,6 @@
-"""Read HostFactory's input from the command line, a file or standard input, check it, and return plain values. Objects
-and lists, a byte order mark, any line ends and unknown keys are accepted.
+"""Read HostFactory's input from the command line, a file or standard input, check it, and return plain values.
+
+Objects and lists, a byte order mark, any line ends and unknown keys are accepted.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, format_printable
 
 MAX_COUNT = SLOT_BLOCK
-"""Most machines in a request: ten times the largest maxNumber. A larger number is a slip and would fill state files."""
+"""Most machines in a request: ten times the largest maxNumber. A larger number is a mistake and would fill the state
+files."""
 
 MAX_NAMES = 100_000
-"""Most machines in a return, as in a request. The names stay in the state files until the return is trimmed."""
+"""Most machines in a return, as in a request. Their names stay in the state files until the return is trimmed."""
 
 NAME_BYTES = 255
-"""Most bytes of a name or id from HF. A host's full name is not longer."""
+"""Most bytes of a name or id from HF. The full name of a host is never longer."""
 
 DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Most bytes of a document: a list of a hundred thousand hosts whose names and ids have 50 characters each."""
+"""Most bytes of a document. A list of a hundred thousand hosts, whose names and ids have 50 characters each, has as
+many."""
 
 MOST_VALUES = 7 * MAX_NAMES
 """Most values of a document that is parsed as a whole, counted by commas and brackets, so that it fits into memory."""
@@ -34,25 +37,27 @@ USAGE = (
 )
 
 OPTIONAL_INPUT_SECONDS = 1.0
-"""Seconds that a command without arguments waits for optional input, as its caller may keep a pipe open."""
+"""Seconds for which a command without arguments waits for optional input. Its caller may keep a pipe open without
+input."""
 
 
 class Refused(Exception):
-    """A call cannot be answered: exit code 1, and no record was made. The message is one line for HF."""
+    """Raised if a call cannot be answered. Its exit code is 1, and it made no record. The message is one line for
+    HF."""
 
 
 class Document:
-    """HF's JSON object, and the name of its source for messages."""
+    """HF's JSON object, with the name of its source for messages."""
 
     def __init__(self, source: str, content: bytes, trace: str = "") -> None:
         self.source = source
         self.content = content
         self.trace = trace
-        """Path of the file of ``--record``, to which the call is added; empty without the option."""
+        """Path of the file of ``--record``, to which the call is added; empty without this option."""
 
     @cached_property
     def root(self) -> dict[str, object]:
-        """Parse the object as a whole. Raises Refused if the content is not a JSON object."""
+        """Parse the whole object. Raises Refused if the content is not a JSON object."""
         return _root(self.source, self.content)
 
     def refused(self, where: str, words: str) -> Refused:
@@ -67,7 +72,7 @@ class Document:
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
     """Read the input of a script call: the JSON argument, else ``-f FILE``, else standard input. Raises Refused.
 
-    Without ``whole``, ``hosts.returned`` or ``hosts.listed`` parses the document later, in pieces.
+    If ``whole`` is False, ``host_lists.returned`` or ``host_lists.listed`` parses the document later, in pieces.
     """
     text, files = _split(command, arguments)
     if text is not None:
@@ -84,7 +89,7 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
             raise Refused(USAGE.format(command=command))
     trace = files.get("--record", "")
     document = Document(source, b"{}" if may_be_empty and not content.strip() else content, trace)
-    if whole or trace:  # A trace contains documents only, so a text that is not JSON is refused here.
+    if whole or trace:  # a trace contains only documents, so refuse other text here
         document.root = _root(source, document.content)
     return document
 
@@ -104,8 +109,9 @@ def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, st
 
 
 def _standard_input(seconds: float | None) -> bytes:
-    """Return all of standard input; empty if it is a terminal, closed, or silent for ``seconds``. Raises Refused."""
-    import select  # Imported here because HostFactory uses ``-f`` in every call.
+    """Return all of standard input; empty if it is a terminal, is closed, or is silent for ``seconds``. Raises
+    Refused."""
+    import select  # imported here because HostFactory uses ``-f`` in every call
 
     try:
         if os.isatty(0) or not select.select([0], [], [], seconds)[0]:
@@ -136,7 +142,7 @@ def _root(source: str, content: bytes) -> dict[str, object]:
 
 
 def requested(document: Document) -> tuple[str, int, str]:
-    """Return template, number of machines and account of requestMachines; the account is empty if HF sends none."""
+    """Return template, number of machines and account from requestMachines. The account is empty if HF sends none."""
     template = _required(document, document.root, "template")
     if not isinstance(template, dict):
         raise document.expected("template", "an object", template)
@@ -148,7 +154,8 @@ def requested(document: Document) -> tuple[str, int, str]:
 
 
 def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
-    """Return the ids and attributes of HF's optional filters of getAvailableTemplates; null means no filter."""
+    """Return the ids and attributes of HF's optional filters in getAvailableTemplates. A null means that there is no
+    filter."""
     found: list[tuple[str | None, Mapping[str, str]]] = []
     for index, entry in enumerate(entries(document, "templates") if document.root.get("templates") is not None else ()):
         where = place(document, "templates", index)
@@ -166,7 +173,7 @@ def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
 
 
 def request_ids(document: Document) -> list[str]:
-    """Return the ids of getRequestStatus, each once, in order."""
+    """Return the ids in getRequestStatus, each only once, in order."""
     ids = []
     for index, entry in enumerate(entries(document, "requests")):
         where = f"{place(document, 'requests', index)}.requestId"
@@ -180,7 +187,7 @@ def request_ids(document: Document) -> list[str]:
 
 
 def entries(document: Document, key: str) -> list[dict[str, object]]:
-    """Return the objects of a list. A single object counts as a list with it, an empty object as an empty list."""
+    """Return the objects of a list. A single object counts as a list of one, an empty object as an empty list."""
     value = _required(document, document.root, key)
     if isinstance(value, dict):
         return [value] if value else []
@@ -219,7 +226,7 @@ def is_too_long(text: str) -> bool:
 
 
 def _count(document: Document, value: object) -> int:
-    """Return a whole number of at least 1, which may be written as ``3.0`` or as a text of digits. Raises Refused."""
+    """Return a whole number of at least 1. It may be written as ``3.0`` or as a text of digits. Raises Refused."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     written = str(whole) if isinstance(whole, (int, str)) else ""
     if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):

@@ -1,7 +1,7 @@
 """``check_install.sh``: check that the scripts can work here, and report what to fix.
 
-The check writes lines in the log and no other record: it calls the scripts with documents that they refuse, or that
-name no request and no host.
+The check calls the scripts only with documents that they refuse or that name no request and no host. So its only
+records are lines in the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIRECTORY_VARIABLE = r"HF_TOP|HF_(PROVIDER_)?(CONF|WORK|LOG)DIR|PRO_(CONF_|DATA_
 """Pattern of the environment variables that name a directory."""
 
 UNKNOWN_NAME = "check_install"
-"""A name that no template, request or host has."""
+"""A name that templates, requests and hosts do not have."""
 
 SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "getAvailableTemplates": ({"templates": [{"templateId": UNKNOWN_NAME}]}, 1),
@@ -40,21 +40,21 @@ SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "requestReturnMachines": ({"machines": []}, 1),
     "getReturnRequests": ({}, 0),
 }
-"""Each script's document, which causes no record, and its expected exit code."""
+"""For each script: a document that causes no record, and the expected exit code."""
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Print a line for each result; return 1 if there is a mistake to fix. ``arguments``: none, or --loop-user USER."""
+    """Print a line for each result. Return 1 if there is a mistake to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
     for result in check_all(Directories(_with_absolute_paths(environment)), loop_user):
-        print(result, flush=True)  # Flushed so that each result is visible even if the next check hangs.
+        print(result, flush=True)  # flush: the result must be visible even if the next check hangs
         code |= not result.fine
     return code
 
 
 def _with_absolute_paths(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with absolute paths, as the scripts are called from another directory."""
+    """Return the environment with absolute paths, because the scripts are called from another directory."""
     return {
         name: os.path.abspath(value) if value and re.fullmatch(DIRECTORY_VARIABLE, name) else value
         for name, value in environment.items()
@@ -62,7 +62,7 @@ def _with_absolute_paths(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
-    """Run all checks, each after the checks that it depends on."""
+    """Run all checks. Each runs after the checks on which it depends."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
@@ -101,7 +101,7 @@ def _check_configuration(directory: str, environment: Mapping[str, str]) -> Iter
     yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")
     for problem in provider.problems:
         yield fix(f"{problem.file}: {problem}")
-    # HostFactory does not rewrite the copy in a pod, where HF_TOP is not set.
+    # In a pod HF_TOP is not set, and HostFactory does not rewrite the pod's copy.
     if environment.get("HF_TOP") and not os.access(provider.templates_path, os.W_OK):
         facts, user = os.stat(provider.templates_path), user_name(os.geteuid())
         yield fix(
@@ -150,9 +150,9 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that scripts and loop run as the same user, or share a group that the files inherit.
+    """Check that scripts and loop run as the same user, or share a group that new files inherit.
 
-    Each of them replaces files that the other has written.
+    Each of the two replaces files that the other has written.
     """
     facts = os.stat(directory)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
@@ -173,7 +173,8 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
 
 
 def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:
-    """Return the user of the loop: ``loop_user``, else the owner of its heartbeat; the id is None if unknown."""
+    """Yield the user of the loop: ``loop_user``, or else the owner of its heartbeat. The id is None if it is
+    unknown."""
     if loop_user:
         try:
             yield loop_user, pwd.getpwnam(loop_user).pw_uid
@@ -187,8 +188,9 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
 
 
 def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
-    """Check that the scripts may use the state files. A file that another user, such as root, created may be closed."""
-    seen = state.seen.path  # A link to a directory is accepted as a directory.
+    """Check that the scripts may use the state files. If another user, such as root, created a file, access may be
+    denied."""
+    seen = state.seen.path  # a link to a directory is accepted, too
     paths = [*_state_paths(state)]
     closed = [_closed_result(path, state) for path in paths if os.path.exists(path) and not _is_usable(path)]
     links = [(path, refusal_message(path)) for path in paths if path != seen]
@@ -199,7 +201,7 @@ def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
 
 
 def _state_paths(state: StateDir) -> Iterator[str]:
-    """Return the paths of all files of scripts and loop. The directory may contain the configuration, too."""
+    """Yield the paths of all files of scripts and loop. The directory may contain the configuration, too."""
     for name in sorted(STATE_FILES):
         path = os.path.join(state.path, name)
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
@@ -215,9 +217,9 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return the advice to give the file to this user and to the group of this user's new files.
+    """Return the advice to give the file to this user and to the group that new files of this user get.
 
-    When this user replaces the file, it can get no other group.
+    When this user replaces the file, the file cannot get another group.
     """
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
@@ -244,7 +246,7 @@ def _groups() -> set[int]:
 
 
 def _account_groups(uid: int) -> list[int]:
-    """Return the groups that a new login of this user would have; empty for a user without an account here."""
+    """Return the groups that this user would have after a new login; empty if the user has no account here."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -253,10 +255,10 @@ def _account_groups(uid: int) -> list[int]:
 
 
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
-    """Return True if the loop's user is in the directory's group.
+    """Return True if the loop's user is in the group of the directory.
 
-    A user without an account here is a pod's. It has written in the directory, so it is in the group unless it owns the
-    directory or anyone may write there.
+    A user without an account here comes from a pod. It has written into the directory. So it is in the group, unless it
+    owns the directory or anyone may write there.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

@@ -1,5 +1,7 @@
-"""The scripts' log: a JSON line for each script call in HF's log directory. Level and rotation are set in the provider
-config. The log never writes to stdout or stderr, and its failures stop no call.
+"""The scripts' log: a JSON line for each script call, in HF's log directory. The provider config sets level and
+rotation.
+
+The log never writes to stdout or stderr. If it fails, the call goes on.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ def append(directories: Directories, level: str, message: str, facts: Mapping[st
 
 
 def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
-    """Add a call to a trace for ``provisioner replay``; return False if the trace cannot be written.
+    """Add a call to a trace for ``provisioner replay``. Return False if the trace cannot be written.
 
-    ``output`` is the printed text: the answer's JSON, or the text of a refusal.
+    ``output``: the printed text, which is the answer's JSON or the text of a refusal.
     """
     try:
         answer = json.loads(output)
@@ -51,7 +53,8 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 
 def _config(directories: Directories) -> ProviderConfig:
-    """Return the provider config; the defaults if it cannot be read, which the commands that need it report."""
+    """Return the provider config. If it is unreadable, return the defaults; the commands that need it report the
+    error."""
     try:
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     except (DirectoryError, TemplatesError):
@@ -59,7 +62,8 @@ def _config(directories: Directories) -> ProviderConfig:
 
 
 def file_of(directories: Directories) -> str:
-    """Return ``<log directory>/<instance>-provider.<host>.log``, or the file of LOGFILE; empty if there is no log.
+    """Return ``<log directory>/<instance>-provider.<host>.log``, or the file that LOGFILE names; empty if there is no
+    log.
 
     Raises DirectoryError.
     """
@@ -81,16 +85,17 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
 
 
 def rotate(path: str, file: int, keep: int) -> None:
-    """Rename the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on, once for all calls that notice its size.
+    """Rename the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on. Several calls may notice the size; only one
+    renames.
 
-    Raises OSError if another call is rotating.
+    Raises OSError if another call is rotating the log.
     """
-    import fcntl  # Imported here because one call in many thousands rotates.
+    import fcntl  # imported here because only one call in many thousands rotates
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not os.path.samestat(os.fstat(file), os.lstat(path)):
         return
-    # The search ends at the first free name, so that a site may keep a million logs.
+    # Stop at the first free name, because a site may keep a million logs.
     free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)
     for number in range(free, 1, -1):
         os.replace(f"{path}.{number - 1}", f"{path}.{number}")

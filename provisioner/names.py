@@ -1,6 +1,6 @@
-"""Machine names and ids: their only form, and the parts that it contains.
+"""Machine names and ids: their form, and the parts that they contain.
 
-The scripts import this at each call, so it has no slow imports.
+The scripts import this at each call, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -8,26 +8,30 @@ from __future__ import annotations
 import re
 
 REQUEST_ID_LENGTH = 10
-"""Characters of [a-z0-9] in a request id: 50 random bits, so that no id repeats even if every state file is lost."""
+"""Number of characters of [a-z0-9] in a request id. With 50 random bits, an id does not repeat even if all state
+files are lost."""
 
 SLOT_DIGITS = 6
-"""Digits of a slot number. Symphony searches names as substrings, so a fixed width keeps a name out of any other."""
+"""Number of digits in a slot number. Symphony searches for names as substrings. With a fixed width, a name is never
+part of another."""
 
 SLOT_NUMBERS: int = 10**SLOT_DIGITS
-"""Count of slot numbers of a request. A larger number would have more digits, and the name could not be parsed."""
+"""Number of slot numbers that a request has. A larger number would have more digits, and its name could not be
+parsed."""
 
 SLOT_BLOCK = 100_000
-"""Size of a block of slot numbers. After memory was lost, numbers continue in a block that no earlier slot has used."""
+"""Size of a block of slot numbers. After a loss of memory, numbers continue in a block that was never used before."""
 
 MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
 """Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
 
 NO_TEMPLATE = "unknown"
-"""Template of machines whose request is unknown, in metrics and in an intent that was rebuilt from machine names alone.
-No pool serves this template, so no machine is ever created for it."""
+"""Template of machines whose request is unknown, in metrics and in an intent that was rebuilt from machine names
+alone. Pools do not serve this template, so machines are never created for it."""
 
 RETURN_ID_PREFIX = "ret-"
-"""Prefix of a return request's id. It distinguishes the id from a request's, as getRequestStatus gets only the id."""
+"""Prefix of the id of a return request. It distinguishes returns from requests, because getRequestStatus gets only
+the id."""
 
 
 CONTROLS = (
@@ -38,12 +42,12 @@ CONTROLS = (
 
 
 def format_printable(text: str) -> str:
-    """Return a text from outside on one line, with "?" for each control character."""
+    """Return a text from outside on one line, with "?" in place of each control character."""
     return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
 
 
 def format_printable_lines(text: str) -> str:
-    """Return a text for a screen with "?" for each control character except line ends and tabs."""
+    """Return a text for a screen, with "?" in place of each control character except line ends and tabs."""
     return re.sub(CONTROLS, lambda found: found[0] if found[0] in "\n\t" else "?", text)
 
 
@@ -60,10 +64,10 @@ def name_pattern(prefix: str) -> re.Pattern[str]:
 
 
 def split_name(prefix: str, name: str) -> tuple[str, int] | None:
-    """Return request id and slot number of one of this provisioner's machine names; None for any other name."""
+    """Return the request id and the slot number in one of this provisioner's machine names; None for any other name."""
     start = len(prefix) + 1
     request, slot = name[start : start + REQUEST_ID_LENGTH], name[start + REQUEST_ID_LENGTH + 1 :]
-    # ``isdecimal`` accepts the digits of every writing system, hence the comparison with the ASCII name.
+    # ``isdecimal`` accepts the digits of all writing systems, so compare with the ASCII name.
     if len(slot) != SLOT_DIGITS or not slot.isdecimal() or not name.isascii() or name != f"{prefix}-{request}-{slot}":
         return None
     return (request, int(slot)) if request.isalnum() and request == request.lower() else None
@@ -81,5 +85,5 @@ def get_request_id(prefix: str, name: str) -> str:
 
 
 def short_name(host: str) -> str:
-    """Return a host's first label in lower case, as HF and EGO use short and full names for the same host."""
+    """Return a host's first label in lower case, because HF and EGO use short and full names for the same host."""
     return host.partition(".")[0].lower()

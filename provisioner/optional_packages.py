@@ -1,4 +1,4 @@
-"""Optional packages: a part of this program whose packages are absent reports what to install."""
+"""Optional packages. If a part of this program lacks its packages, the error says what to install."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 PROJECT = "hostfactory-provisioner"
 OWN = frozenset({"provisioner", "hf_scripts"})
 LABORATORY = "provisioner.lab"
-"""The only package of this project that an installation may lack."""
+"""The only package of this project that an installation may omit."""
 
 
 class MissingExtra(Exception):
@@ -19,10 +19,10 @@ class MissingExtra(Exception):
 
 @contextmanager
 def require_packages(distribution: str) -> Iterator[None]:
-    """Report a failed import inside the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
+    """Report a failed import in the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
 
-    Raises MissingExtra. If a module of this project outside of the laboratory is absent, the installation is broken,
-    and the ImportError is raised unchanged.
+    Raises MissingExtra. If a module of this project other than the lab is missing, the installation is broken, and the
+    ImportError is raised unchanged.
     """
     try:
         yield
@@ -34,7 +34,8 @@ def require_packages(distribution: str) -> Iterator[None]:
 
 
 def _how_to_install(distribution: str) -> str:
-    """Return the command that installs ``distribution`` here. A bundle's ``install.sh`` records its mode in a file."""
+    """Return the command that installs ``distribution`` here. The ``install.sh`` of a bundle records its mode in a
+    file."""
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
             return "run the bundle's install.sh without --scripts-only"

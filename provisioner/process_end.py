@@ -1,7 +1,8 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-The end waits for no thread. Code that creates another process or a temporary directory runs inside
-``interruptible``, or inside ``ends_process`` if a thread waits for the process, so that neither outlives this process.
+The end does not wait for threads. Code that creates another process or a temporary directory runs inside
+``interruptible``. If a thread waits for the created process, it runs inside ``ends_process``. So neither process nor
+directory outlives this process.
 """
 
 from __future__ import annotations
@@ -17,27 +18,28 @@ INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 
 CLOSED_PIPE = 141
-"""Exit code that shells report for a program ended by SIGPIPE, as ``head`` ends the program whose output it reads."""
+"""Exit code that shells report for a program that SIGPIPE has ended, for example because ``head`` stopped reading
+its output."""
 
 _cleanups: list[Callable[[], None]] = []
-"""Calls of ``undo`` for the active ``interruptible`` blocks."""
+"""The ``undo`` functions of the active ``interruptible`` blocks."""
 _kills: list[Callable[[], None]] = []
-"""Calls that end the processes of the active ``ends_process`` blocks."""
+"""Functions that end the processes of the active ``ends_process`` blocks."""
 _deferring: list[bool] = []
-"""A flag for each active ``deferred_interrupts`` block, True if Ctrl-C was pressed inside it."""
+"""A flag for each active ``deferred_interrupts`` block: True if Ctrl-C was pressed in the block."""
 
 
 class Latch:
-    """A flag that is set once, by a signal handler or any thread, and for which one thread waits."""
+    """A flag that is set once. A signal handler or any thread may set it. One thread waits for it."""
 
     def __init__(self) -> None:
         self._closed = False
-        # A signal handler interrupts the main thread anywhere. The main thread's wait for a threading.Event takes the
-        # event's lock, so that a handler that sets the event would wait for ever. The put of this queue is reentrant.
+        # A signal handler may interrupt the main thread while it waits for a threading.Event and has the event's lock.
+        # A handler that then sets the event would wait for ever. The put of this queue is reentrant.
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Set the latch: end the current wait, and every later one."""
+        """Set the latch. This ends the present wait and every later one."""
         self._closed = True
         self._news.put(None)
 
@@ -46,7 +48,7 @@ class Latch:
         return self._closed
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the latch is set, at most ``seconds``; return True if it is."""
+        """Wait until the latch is set, but at most ``seconds``. Return True if it is set."""
         if not self._closed:
             with suppress(Empty):
                 self._news.get(timeout=seconds)
@@ -59,12 +61,12 @@ def follow() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore Ctrl-C while the process ends, so that it keeps its exit code. Python resets the signal at its end."""
+    """Ignore Ctrl-C while the process ends, so that its exit code stays. Python resets the signal when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end(code: int = INTERRUPTED) -> None:
-    """End the process after all registered clean-ups. It waits for no thread because threads wait for clouds."""
+    """End the process after all registered clean-ups. Do not wait for threads, because they may wait for clouds."""
     ignore_signals()
     for undo in (*_kills, *reversed(_cleanups)):
         undo()
@@ -74,9 +76,9 @@ def end(code: int = INTERRUPTED) -> None:
 
 @contextmanager
 def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at its end.
+    """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at the end of the block.
 
-    ``undo`` is called again if a second Ctrl-C interrupts it.
+    If a second Ctrl-C interrupts ``undo``, it is called again.
     """
     _cleanups.append(undo)
     try:
@@ -88,7 +90,7 @@ def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 @contextmanager
 def ends_process(process: int) -> Iterator[None]:
-    """Let Ctrl-C end the process group ``process`` before this process, inside the block. Safe in any thread."""
+    """Inside the block, let Ctrl-C end the process group ``process`` before this process. Safe in any thread."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):
@@ -103,9 +105,9 @@ def ends_process(process: int) -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block starts.
+    """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block has started.
 
-    Must be called in the main thread.
+    Call this only in the main thread.
     """
     _deferring.append(False)
     try:

@@ -1,4 +1,5 @@
-"""UTC text, and the seconds of an hour and a day. The scripts import this at each call, so it has no slow imports."""
+"""UTC text, and the seconds of an hour and a day. The scripts import this at each call, so it imports only modules
+that load fast."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ HOUR, DAY = 3_600.0, 86_400.0
 """An hour and a day in seconds."""
 
 FIRST, END = -62_135_596_800.0, 253_402_300_800.0
-"""The beginnings of the years 1 and 10,000 in epoch seconds."""
+"""Begin of the year 1 and of the year 10,000 in epoch seconds."""
 
 
 def format_utc(wall: float, *, milliseconds: bool = False) -> str:
-    """Return epoch seconds as UTC text, or as an impossible time outside of the years 1 to 9999 (a damaged file)."""
+    """Return epoch seconds as UTC text. For a time outside the years 1 to 9999 (a damaged file), return an
+    impossible time."""
     if not FIRST <= wall < END:
         return f"an impossible time ({wall:g})"
     fraction = f".{int(wall % 1.0 * 1000):03d}" if milliseconds else ""

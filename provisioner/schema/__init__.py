@@ -1,1 +1,2 @@
-"""The parts of settings: sections, their types in words, and pools. Settings and kinds share them."""
+"""The building blocks of settings: sections, types with a description, and pools. Settings and kinds of places share
+them."""

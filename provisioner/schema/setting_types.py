@@ -1,4 +1,4 @@
-"""Types of settings, each as a check and as words; the settings that every pool has, and those that pools share.
+"""Types of settings, each with a check and a description; the settings that every pool has, and those that pools share.
 
 No I/O, no clock, no logger.
 """
@@ -16,16 +16,18 @@ from provisioner.model import PoolLimits
 from provisioner.schema.validation import Expects, Section
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""A label value that Kubernetes accepts. Ids and names become label values of the pods."""
+"""A label value that Kubernetes accepts. Ids and names become label values of pods."""
 
 
 def _resolve_path(written: object, info: ValidationInfo) -> object:
-    """Return the path relative to the configuration's directory, if the validation has a context that names it."""
+    """Return the path relative to the directory of the configuration, if the context of the validation names this
+    directory."""
     return info.context.beside(written) if info.context else written
 
 
 def _check_path(path: Path) -> Path:
-    """Return the path. Raises ValueError for an empty path, which Python reads as ".", and for a path with a NUL."""
+    """Return the path. Raises ValueError for an empty path, which Python would read as ".", and for a path with a
+    NUL."""
     if path == Path() or "\0" in str(path):
         raise ValueError("no file has this path")
     return path
@@ -130,19 +132,21 @@ class Pool(Section):
     """Kind of the place: gke, mig, or a kind that another distribution brings."""
 
     read_at_start: ClassVar[tuple[str, ...]] = ("observe_seconds", "require_dns")
-    """Settings that are read only when the loop starts."""
+    """Settings of a pool that are read only when the loop starts."""
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The kind, then words that distinguish this place from all others of the kind; equal for the same place."""
+        """Return the kind, and words that distinguish this place from all others of the kind. Two equal places have
+        equal results."""
         return (self.kind, self.name)
 
     def template_problem(self, template: str) -> str:
-        """Return the reason why the pool cannot make machines of the template with this id; empty if it can."""
+        """Return why the pool cannot make machines of the template with this id; empty if it can."""
         return ""
 
     def limits(self) -> PoolLimits:
-        """Return the limits for the plan. An observation is stale after a minute, or after six times its interval."""
+        """Return the limits for the plan. An observation is stale after a minute, or after six times its interval if
+        this is longer."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
         return self.as_limits(PoolLimits, initial_window=window, stale_after_seconds=stale_after)
 
@@ -158,15 +162,15 @@ class Compute(Section):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The owner of the machines, and settings that the pools share."""
+    """The owner of the machines, and the settings that the pools share."""
 
     id: str
-    """The provisioner's id: a label of its pods."""
+    """The provisioner's id. It is a label of its pods."""
     prefix: str
     """First part of the machines' names."""
     adopt_prefixes: tuple[str, ...] = ()
-    """Name prefixes of another provider's machines that a return may delete."""
+    """Name prefixes of another provider's machines. A return may delete these machines."""
     compute: Compute = field(default_factory=Compute)
     """Use of the Compute Engine API."""
     ca_bundle: Path | None = None
-    """File of the certificate authorities that every client trusts; None for the system's authorities."""
+    """File with the certificate authorities that every client trusts; None for the system's authorities."""

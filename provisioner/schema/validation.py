@@ -1,4 +1,5 @@
-"""Report of all mistakes in a configuration at once: file, setting, expected value, value found.
+"""Validation of a configuration. It reports all mistakes at once, each with file, setting, expected value and actual
+value.
 
 No network, no clock, no logger.
 """
@@ -20,36 +21,38 @@ from provisioner.files.config_error import Problem as Problem
 from provisioner.files.yaml_text import format_read_error, format_syntax_error, join, parse, read_text
 
 LONGEST_QUOTE = 60
-"""Characters shown of a wrong value: enough to find the value, too few to print a whole section or key."""
+"""Characters of a wrong value that a message shows. They suffice to find the value, and are too few for a whole
+section or key."""
 
 NAMES_SHOWN = 25
-"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands."""
+"""Most names that a message lists about an unknown machine, request or pool, because there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expects:
-    """Metadata of a setting's type: the description of a valid value, which follows the word "expected"."""
+    """Metadata of a setting's type: the description of a valid value. In messages it follows the word "expected"."""
 
     words: str
 
 
 UNITS = {"_seconds": 1, "_minutes": 60, "_hours": 3600}
-"""Suffixes of settings' names, with the seconds of their unit."""
+"""Suffixes of settings' names, with the number of seconds in their unit."""
 
 SomeLimits = TypeVar("SomeLimits")
 
 
 class Section(BaseModel):
-    """Settings that are read once and never change. Unknown settings are mistakes, and types are not converted."""
+    """Settings that are read once and never change. An unknown setting is a mistake. Types are not converted."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
-        """Return limits for the plan. Each field is given, or has the value of the setting of the same name.
+        """Return limits for the plan. A field has the value in ``given``, or else the value of the setting with the
+        same name.
 
-        A duration in another unit is converted to seconds. Fields without a setting have their default.
+        A duration in another unit is converted to seconds. A field without a setting has its default.
         """
         for name in kind.__annotations__.keys() - given.keys():
             base, is_duration, _ = name.removeprefix("is_").partition("_seconds")
@@ -64,7 +67,7 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def quoted(value: object) -> str:
-    """Return a wrong value as it stands in the file, shortened; "nothing" for YAML's null."""
+    """Return a wrong value as the file contains it, shortened. YAML's null is shown as "nothing"."""
     if value is None:
         return "nothing"
     text = repr(value)
@@ -79,7 +82,7 @@ def expected(words: str, value: object) -> str:
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
     """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
 
-    ``many``: there may be thousands of names, so only the first are listed.
+    ``many``: True if there may be thousands of names. Only the first ones are then listed.
     """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
@@ -89,7 +92,7 @@ def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
 
 
 def words_of(model: type[Section], setting: str) -> str:
-    """Return the words of the ``Expects`` in the type of a setting of ``model``."""
+    """Return the description that ``Expects`` gives in the type of a setting of ``model``."""
     field = model.model_fields[setting]
     if get_origin(field.annotation) is Literal:
         return " or ".join(repr(word) for word in get_args(field.annotation))
@@ -106,10 +109,11 @@ def _nested_notes(annotation: object) -> Iterator[object]:
 def validate(
     model: type[SomeSection], body: Mapping[str, object], file: str, where: str, around: object = None, **given: object
 ) -> tuple[SomeSection | None, list[Problem]]:
-    """Return ``body`` as a ``model``, or None, and its problems; ``where`` is the section's path in ``file``.
+    """Return ``body`` as a ``model`` (None if it is invalid) and its problems. ``where``: path of the section in
+    ``file``.
 
-    ``around``: the ``Surroundings`` that paths are relative to. ``given``: fields that the program fills in, which are
-    unknown as settings.
+    ``around``: the ``Surroundings`` to which paths are relative. ``given``: fields that the program fills in. As
+    settings in the file, they are unknown.
     """
     settable = [name for name in model.model_fields if name not in given]
     problems = [
@@ -137,7 +141,7 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
 
 
 def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
-    """Return the innermost section on the path to a setting, and the section's setting on that path."""
+    """Return the innermost section on the path to a setting, and the setting of this section that is on the path."""
     setting = str(place[0])
     for part in place[1:]:
         section = _section_in(model.model_fields[setting].annotation)
@@ -147,14 +151,15 @@ def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[S
 
 
 def _section_in(hint: object) -> type[Section] | None:
-    """Return the section that a type contains; None if it contains no section."""
+    """Return the section in a type; None if the type contains no section."""
     if isinstance(hint, type) and issubclass(hint, Section):
         return hint
     return next(filter(None, map(_section_in, get_args(hint))), None)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the YAML mapping in a file, and the problems of the whole file. An empty file is an empty mapping."""
+    """Return the YAML mapping in a file, and the problems of the file as a whole. An empty file counts as an empty
+    mapping."""
     file = str(path)
     try:
         document, repeated = parse(read_text(path))

@@ -1,1 +1,1 @@
-"""The configuration, read and checked; all mistakes in it are reported at once."""
+"""The configuration: it is read and checked, and all its mistakes are reported at once."""

@@ -245,7 +245,7 @@ class Settings(Section):
 
     @property
     def site(self) -> Site:
-        """The settings that the backends of all pools share."""
+        """Return the settings that the backends of all pools share."""
         return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
 
     def limits(self) -> Limits:

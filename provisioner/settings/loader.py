@@ -1,7 +1,7 @@
-"""Reader of provisioner.yaml and HostFactory's two JSON files: returns typed settings, or reports all mistakes.
+"""Reader of provisioner.yaml and of HostFactory's two JSON files. It returns typed settings or reports all mistakes.
 
-Pools stand in provisioner.yaml, or follow from a template with the fields of Google's connector.
-Reads files only; no network, no clock, no logger.
+A pool is defined in provisioner.yaml, or by a template with the fields of Google's connector. The reader only reads
+files: no network, clock or logger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioner.schema.validation import ConfigError, Problem, expected, read_m
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
-"""Sections with two settings each; the first setting may not be above the second."""
+"""Sections with a pair of settings. The first setting of a pair must not be larger than the second."""
 NO_FILE = (
     "no such file; create it and name the pools in it, as config/demoinst of the repository does, or give its place "
     "with --config or HF_PROVIDER_CONFDIR"
@@ -34,9 +34,9 @@ NO_TEMPLATES = (
 def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """Return the configuration in ``path`` and in HF's two files beside it. Raises ConfigError with every mistake.
 
-    If ``path`` does not exist, and the templates are for Google's connector, all settings have their defaults.
-    ``environment`` contains HF_PROVIDER_NAME, which selects HF's pair of files if there are several pairs, and
-    KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name neither.
+    If ``path`` does not exist and the templates are for Google's connector, all settings have their defaults.
+    ``environment`` gives HF_PROVIDER_NAME, which selects one of several pairs of HF's files. It also gives KUBECONFIG
+    and PROVISIONER_COMPUTE_ENDPOINT for pools that do not set these.
     """
     document, problems = read_mapping(path)
     if problems and not path.exists():
@@ -49,7 +49,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
             problems.append(Problem(error.path, "", error.reason + advice))
         raise ConfigError(problems) from error
     if not path.exists() and not any(template.pools for template in provider.templates):
-        problems = []  # Google's connector has no such file, because its templates name the places of machines
+        problems = []  # Google's connector has no such file; its templates name the places of machines
     if problems:
         raise ConfigError([*problems, *provider.problems])
     reader = _Reader(path, environment, provider, document)
@@ -60,7 +60,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 class _Reader:
-    """A reader of one configuration, which continues after each mistake and collects all of them."""
+    """A reader of one configuration. It continues after each mistake and collects all of them."""
 
     def __init__(
         self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
@@ -69,11 +69,11 @@ class _Reader:
         self.provider = provider
         self.document = document
         self.around = Surroundings(path.parent, provider.config, environment)
-        """Directory, provider config and environment that the meaning of the configuration depends on."""
+        """Directory, provider config and environment, on which the meaning of the configuration depends."""
         self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
-        """Return the settings, or None. They are valid only if ``problems`` is empty afterwards."""
+        """Return the settings, or None. They are valid only if ``problems`` is empty after the call."""
         pools = self.written_pools()
         pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
@@ -105,7 +105,7 @@ class _Reader:
         return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
-        """Report each prefix to adopt that matches our own machine names, or that our prefix matches."""
+        """Report each prefix to adopt that overlaps with our own: one is the beginning of the other."""
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
@@ -113,8 +113,8 @@ class _Reader:
                 self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:
-        """Report a section whose setting ``low`` is above ``high``, with defaults. Other mistakes are left to
-        validation."""
+        """Report a section whose setting ``low`` is larger than ``high``; a missing setting has its default.
+        Validation reports other mistakes."""
         body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
         body |= written if isinstance(written := self.document.get(name), dict) else {}
         lower, upper = body[low], body[high]
@@ -130,7 +130,8 @@ class _Reader:
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
 
     def written(self, ids: Collection[str]) -> dict[str, Any]:
-        """Return the settings in the file; a section with YAML's empty value is absent. ``ids``: HF's templates."""
+        """Return the settings in the file. A section with YAML's empty value counts as absent. ``ids``: the ids of
+        HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
         of_templates = body.pop("templates", None) or {}
         if isinstance(of_templates, dict):
@@ -159,13 +160,13 @@ class _Reader:
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
         valid_pools = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
-        for name, pool in valid_pools.items():  # two pools with the same place would count each other's machines
+        for name, pool in valid_pools.items():  # two pools in the same place would count each other's machines
             if first.setdefault(pool.identity, name) != name:
                 self.add_problem(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
         return valid_pools
 
     def written_pool(self, name: str, body: object) -> Pool | None:
-        """Return a pool of the file; None if its settings are wrong."""
+        """Return a pool of the file; None if its settings are invalid."""
         where = join("pools", name)
         if not isinstance(body, dict):
             self.add_problem(where, expected("a mapping of settings", body))
@@ -181,7 +182,7 @@ class _Reader:
         return pool
 
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
-        """Return a pool with its inherited settings, and its problems, whose paths are relative to the pool."""
+        """Return a pool with the settings that it inherits, and its problems. Their paths are relative to the pool."""
         kind = registry.get_kind(name_of_kind)
         inheritable = kind.inherited(body, self.around)
         inherited = {key: value for key, value in inheritable.items() if value and body.get(key) is None}
@@ -189,7 +190,8 @@ class _Reader:
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the pools that make a template's machines; add its implicit pool to ``pools`` if it has one."""
+        """Return the pools that make the machines of a template. If it describes an implicit pool, add this pool to
+        ``pools``."""
         names = template.pools or self.implicit_pool(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
@@ -203,9 +205,9 @@ class _Reader:
         return tuple(names)
 
     def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the pool that the fields of Google's connector describe.
+        """Return the name of the pool that the fields of Google's connector describe.
 
-        If one of ``pools`` has the same place, its name is returned; otherwise the new pool is added to ``pools``.
+        If one of ``pools`` has the same place, return its name. Otherwise add the new pool to ``pools``.
         """
         kinds = registry.built_in_kinds()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]

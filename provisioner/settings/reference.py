@@ -1,6 +1,7 @@
-"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors, made from the types.
+"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors. Both are made from the
+types.
 
-Pure: no I/O, no clock, no logger.
+The functions are pure: no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from provisioner.settings.definitions import SECTIONS, Settings, TemplateSetting
 Json = dict[str, Any]
 
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
-"""Settings that hold others."""
+"""Settings that contain other settings."""
 NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
-"""Fields that the program fills in itself; as settings of the file they are unknown."""
+"""Fields that the program fills in itself. As settings in the file, they are unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings
 
@@ -78,7 +79,7 @@ def _one_line(text: str | None) -> str:
 
 
 class _Untitled(GenerateJsonSchema):
-    """A schema generator without titles, which would only repeat the names of settings."""
+    """A schema generator without titles, because titles would only repeat the names of settings."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False for every field."""
@@ -90,7 +91,8 @@ class _Untitled(GenerateJsonSchema):
 
 
 def schema(kinds: Sequence[Kind[Any]]) -> Json:
-    """Return the JSON schema of provisioner.yaml. Settings that HF's files or the environment may give are optional."""
+    """Return the JSON schema of provisioner.yaml. A setting is optional if HF's files or the environment may give
+    it."""
     models: list[type[Section]] = [*SECTIONS.values(), TemplateSettings, *(kind.pool for kind in kinds)]
     root = _object(Settings)
     root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
@@ -105,7 +107,7 @@ def schema(kinds: Sequence[Kind[Any]]) -> Json:
 
 
 def _object(model: type[Section]) -> Json:
-    """Return the schema of a model's settings that the file may contain."""
+    """Return the schema of those settings of a model that the file may contain."""
     whole = model.model_json_schema(schema_generator=_Untitled)
     properties = {name: whole["properties"][name] for name in model.model_fields if name not in NOT_WRITTEN}
     return {
@@ -120,7 +122,8 @@ def _object(model: type[Section]) -> Json:
 
 
 def _is_needed(field: FieldInfo) -> bool:
-    """Return True if the docstring of the setting says that neither HF's files nor the environment can give it."""
+    """Return True if the setting must be in the file: by its docstring, neither HF's files nor the environment can
+    give it."""
     return field.is_required() and "No default." in (field.description or "")
 
 
@@ -140,7 +143,7 @@ def _reference(model: type[Section]) -> Json:
 
 
 def _or_null(value: Json) -> Json:
-    """Return a schema that also accepts YAML's empty value, which stands for an absent section."""
+    """Return a schema that also accepts YAML's empty value, which means that the section is absent."""
     return {"anyOf": [value, {"type": "null"}]}
 
 

@@ -1,4 +1,5 @@
-"""The configuration in force. It is read again when its files change; a new one with a mistake is refused whole."""
+"""The configuration in effect. It is read again when its files change. If the new one has a mistake, all of it is
+refused."""
 
 from __future__ import annotations
 
@@ -18,34 +19,34 @@ from provisioner.state.directory import STATE_FILES
 log = logging.getLogger(__name__)
 
 ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
-"""Settings that are read only when the loop starts. The settings of a pool are in its ``read_at_start``."""
+"""Settings that are read only when the loop starts. A pool has its own list of these in ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
 
 
 class Configuration:
-    """Settings and their source. The set of pools is fixed at the start; the limits of the pools may change."""
+    """Settings and their source. The set of pools is fixed when the loop starts; the limits of the pools may change."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         """Read the files. Raises ConfigError."""
         self._path = path
         self._environment = environment
         self.refused = ""
-        """Reason why the content of the files is not in force; empty if it is in force."""
+        """Reason why the content of the files is not in effect; empty if it is."""
         self._signature = self._get_signature()
         self.settings = self._started = load(path, environment)
         self.limits = self.settings.limits()
-        """Limits in force."""
+        """Limits in effect."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
-        """Return the limits in force, from the changed files if their content is valid."""
+        """Return the limits in effect. If the files have changed and their content is valid, they are the new ones."""
         if (new_signature := self._get_signature()) == self._signature:
             return limits
         self._signature = new_signature
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
-        except Exception as error:  # no mistake in a configuration file may end the loop
+        except Exception as error:  # a mistake in a configuration file must not end the loop
             is_mistake = isinstance(error, (ConfigError, ValueError, OSError))
             self.refused = str(error) if is_mistake else repr(error)
             log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
@@ -57,7 +58,7 @@ class Configuration:
         return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
-        """Refuse a setting that cannot change while the loop runs. Raises ValueError."""
+        """Raise ValueError if a setting has changed that must not change while the loop runs."""
         for name in ("id", "instance", "name_prefix"):
             if getattr(new, name) != getattr(self.settings, name):
                 raise ValueError(f"{name}: cannot change while the loop runs; restart the loop")
@@ -70,7 +71,7 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 
     def _changed_start_settings(self, new: Settings) -> list[str]:
-        """Return the settings that changed since the start and take effect only with the next start."""
+        """Return the settings that have changed since the start and take effect only after the next start."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [
@@ -83,12 +84,12 @@ class Configuration:
     def _get_signature(self) -> object:
         """Return a value that changes whenever one of the directory's JSON or YAML files changes.
 
-        State files are left out, because they change all the time. A directory that cannot be read has an empty
-        signature; the error is reported when its files are read.
+        State files are left out, because they change all the time. If the directory is unreadable, the signature is
+        empty, and the error is reported when the files are read.
         """
         with suppress(OSError):
             names = [one.name for one in os.scandir(self._path.parent) if one.name not in STATE_FILES]
             paths = [self._path.parent / name for name in sorted(names) if name.endswith((".json", ".yaml", ".yml"))]
-            # A file without a key was removed after the directory was read.
+            # A file without a key was removed after the directory had been read.
             return tuple((path.name, *key) for path, key in zip(paths, signature(paths), strict=True) if key)
         return ()

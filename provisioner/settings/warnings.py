@@ -1,6 +1,6 @@
-"""Warnings about settings of a valid configuration that are probably mistakes: templates, their machines, and pools.
+"""Warnings about settings that are valid but probably mistakes: of templates, their machines, and pools.
 
-Reads the files that settings name; no network, no clock, no logger.
+The module reads the files that settings name. No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, Template
 from provisioner.settings.definitions import Settings
 
 SITE_ATTRIBUTES = frozenset({"ngpus", "rack"})
-"""Attributes of sites that are spelled almost as one of HF's, and are no mistakes."""
+"""Attributes that sites use and that are spelled almost like one of HF's. They are not mistakes."""
 
 MOST_OVERHEAD = 1.25
-"""A pod's request may exceed the template's promise by this factor, for the grid's own programs in the pod."""
+"""Factor by which a pod's request may exceed the template's promise, because programs of the grid run in the pod
+too."""
 
 
 def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str]:
-    """Return a line for each doubtful setting. Raises OSError or ValueError for a file that has changed."""
+    """Return a line for each doubtful setting. Raises OSError or ValueError if a file has changed meanwhile."""
     of_templates = [
         line
         for template in templates
@@ -53,7 +54,7 @@ def find_size_warnings(
 
 
 def _server_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of a server that more readers can reach than intended, or that cannot serve at all."""
+    """Warn if more readers than intended can reach the server, or if it cannot serve at all."""
     server = settings.server
     for name in ("token_file", "tls_cert", "tls_key"):
         path = getattr(server, name)
@@ -77,7 +78,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of each pool that no template names, because such a pool makes no machine."""
+    """Warn of each pool that templates do not name, because it makes no machines."""
     used = {name for limits in settings.template_limits.values() for name in limits.pools}
     for name in (name for name in settings.pools if name not in used):
         yield f"pools.{name}: no template uses it; name it in a template's 'pools', or leave it out"
@@ -86,7 +87,7 @@ def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
 def _missing_file_warnings(settings: Settings) -> Iterator[str]:
     """Warn of each missing file that a pool names. KUBECONFIG may name several files.
 
-    A missing pod spec is an error, and is reported when the configuration is read.
+    A missing pod spec is an error instead. It is reported when the configuration is read.
     """
     for name, pool in settings.pools.items():
         for setting, value in pool:
@@ -95,7 +96,7 @@ def _missing_file_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _price_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of templates without a price, because a budget counts their machines as 0."""
+    """Warn of templates without a price, because the budget counts the cost of their machines as 0."""
     if settings.budget.per_hour is None and settings.budget.per_month is None:
         return
     limits = settings.limits()
@@ -108,7 +109,7 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
-    """Warn of each attribute that is spelled almost as one of HF's, because HF reads it as one of the site's own."""
+    """Warn of each attribute that is spelled almost like one of HF's. HF would read it as one of the site's own."""
     for name in template.attributes.keys() - NUMERIC_ATTRIBUTES - SITE_ATTRIBUTES:
         if name != "type" and (
             near := difflib.get_close_matches(name.lower(), NUMERIC_ATTRIBUTES | {"type"}, n=1, cutoff=0.75)
@@ -127,7 +128,7 @@ def _slot_warnings(template: Template) -> Iterator[str]:
 
 
 def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
-    """Warn if a template promises larger hosts than its machines, because such a host gets too much work."""
+    """Warn if a template promises larger hosts than its machines are, because such a host gets too much work."""
     limits = settings.template_limits.get(template.id)
     for name in limits.pools if limits else ():
         pool = settings.pools.get(name)
@@ -138,7 +139,7 @@ def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
 
 
 def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """Yield a line for each resource that a template promises and its machines in a pool lack."""
+    """Yield a line for each resource of which machines in the pool have less than the template promises."""
     for attribute, promised, actual, unit in _compared_resources(template, size):
         if promised > actual:
             yield (
@@ -148,7 +149,8 @@ def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Itera
 
 
 def _idle_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """Yield a line for each resource that stays idle, because a pod requests much more than its template promises."""
+    """Yield a line for each resource that stays idle because a pod requests much more of it than its template
+    promises."""
     for attribute, promised, actual, unit in _compared_resources(template, size):
         if actual > MOST_OVERHEAD * promised:
             yield (
@@ -158,7 +160,7 @@ def _idle_warnings(template: Template, pool: str, size: MachineSize) -> Iterator
 
 
 def _compared_resources(template: Template, size: MachineSize) -> Sequence[tuple[str, float, float, str]]:
-    """Return each resource as its attribute, the promised and the actual amount, and the unit."""
+    """Return each resource as its attribute, the promised amount, the actual amount and the unit."""
     cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
     return (
         ("ncores x ncpus", cores, size.cores, "cores"),

@@ -1,1 +1,1 @@
-"""Makers of HostFactory's files: read one settings file, render, register and place the files."""
+"""Makers of HostFactory's files: they read one settings file, and render, register and place the files."""

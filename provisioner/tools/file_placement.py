@@ -1,6 +1,7 @@
-"""Placement of rendered files in HostFactory's directories: their difference, and copies of the replaced files.
+"""Placement of rendered files in HostFactory's directories: the difference to the present files, and copies of replaced
+files.
 
-Reads and writes files; no network, no clock, no logger.
+The module reads and writes files. No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from provisioner.files.ownership import group_name, user_name
 from provisioner.state import atomic
 
 NEW_MODE = 0o644
-"""Mode of new files. HostFactory, its scripts and the loop may read them as different users. A copy keeps its mode."""
+"""Mode of new files. HostFactory, its scripts and the loop may read them as different users. A copy keeps the mode
+of its original."""
 NEW_DIRECTORY_MODE = 0o2775
-"""Mode bits that a new directory inherits from its parent: those of owner and group, and read access for others."""
+"""Mode bits that a new directory takes from its parent: those of owner and group, and read access for others."""
 KEPT = "before-render-hf"
-"""Directory of the replaced files below HostFactory's configuration, with a subdirectory for each call."""
+"""Directory below HostFactory's configuration for the replaced files. Each call makes a subdirectory in it."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
-"""Mode bits for group and others. A file without any of these bits is private."""
+"""Mode bits of group and others. A file without these bits is private."""
 
 
 class Rendered(NamedTuple):
-    """A file's content and its mode. None keeps the mode of an existing file."""
+    """The content and the mode of a file. If the mode is None, an existing file keeps its own."""
 
     content: bytes
     mode: int | None = None
 
 
 class Change(NamedTuple):
-    """A file to create, or to replace because its content or mode differs."""
+    """A file that must be created, or must be replaced because its content or mode differs."""
 
     path: Path
     before: bytes | None
@@ -45,7 +47,7 @@ class Change(NamedTuple):
 
 
 def changes(files: Mapping[Path, Rendered]) -> list[Change]:
-    """Return the changes that put ``files`` in place. Raises OSError."""
+    """Return the changes that are necessary to have ``files`` in place. Raises OSError."""
     found = []
     for path, (content, mode) in files.items():
         before = path.read_bytes() if path.exists() else None
@@ -57,7 +59,7 @@ def changes(files: Mapping[Path, Rendered]) -> list[Change]:
 
 
 def difference(due: Iterable[Change]) -> Iterator[str]:
-    """Yield the changes as lines of a unified diff; a private file is named without its content."""
+    """Yield the changes as lines of a unified diff. Of a private file, only the name is shown."""
     for path, before, mode_before, content, mode in due:
         if before is not None and mode_before != mode:
             yield f"mode of {path}: {mode_before:o} to {mode:o}"
@@ -71,11 +73,10 @@ def difference(due: Iterable[Change]) -> Iterator[str]:
 
 
 def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
-    """Put the files below ``conf`` in place, each in one step.
+    """Put the files below ``conf`` in place. Each file is replaced in one step.
 
-    Return the directory with copies of the replaced files, or None if no file was replaced. A file keeps its owner and
-    group; a new file gets the owner and group of its directory.
-    Raises OSError before any file is replaced, and StateUnwritable.
+    Return the directory with copies of the replaced files; None if no file was replaced. A file keeps its owner and
+    group. A new file gets those of its directory. Raises OSError before any file is replaced, and StateUnwritable.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):
         _make_directory(directory)
@@ -100,7 +101,7 @@ def _write_file(path: Path, content: bytes, mode: int) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create a directory with the owner and mode of its parent. Raises OSError if the directory is not writable."""
+    """Make a directory with the owner and mode of its parent. Raises OSError if the directory is not writable."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         above = directory.parent.stat()
@@ -113,7 +114,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _check_owner(path: Path) -> None:
-    """Check that replacing the file would not change its owner. Raises PermissionError if it would."""
+    """Raise PermissionError if the file would get another owner when it is replaced."""
     real = os.path.realpath(path)
     if os.path.exists(real) and os.geteuid() not in (0, owner := os.stat(real).st_uid):
         words = f"belongs to user {user_name(owner)} (group {group_name(os.stat(real).st_gid)}): run it as that user"

@@ -1,6 +1,6 @@
-"""HostFactory's registration files: our entries in them; the entries of other providers are not changed.
+"""HostFactory's registration files, with our entries added. The entries of other providers do not change.
 
-Reads files; no network, no clock, no logger.
+The module reads files. No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ VERSION = 2
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
     """Return the document for ``path`` with our entries.
 
-    Each entry replaces an entry of the same name, or is appended. Raises ConfigError if the file exists and has another
-    structure.
+    Each entry replaces the entry with the same name, or is appended. Raises ConfigError if the file exists and has
+    another structure.
     """
     document = _read(path, key)
     left = {entry["name"]: entry for entry in entries}
@@ -53,10 +53,11 @@ def provider_entry(settings: HostFactorySettings) -> JsonObject:
 
 
 def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
-    """Return the document for hostRequestors.json; our instance is added to the existing requestors of the same names.
+    """Return the document for hostRequestors.json. Our instance is added to the existing requestors with the given
+    names.
 
-    Raises ConfigError as ``with_entries``, and if a requestor with other providers has another mode than the settings
-    file, because the mode applies to all its providers.
+    Raises ConfigError as ``with_entries`` does. Also raises it if the settings file changes the mode of a requestor
+    that has other providers, because the mode applies to all of them.
     """
     entries = {name: _new_requestor(name, settings) for name in settings.requestors}
     problems: list[Problem] = []
@@ -71,7 +72,8 @@ def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
 
 
 def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
-    """Return the disabled requestors of ``instance`` in hostRequestors.json; HostFactory makes no requests for them."""
+    """Return the requestors of ``instance`` that are disabled in hostRequestors.json. HostFactory makes no requests
+    for these."""
     return [
         entry["name"]
         for entry in document["requestors"]
@@ -80,48 +82,49 @@ def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
 
 
 def without_entries(path: Path, key: str, name: str) -> JsonObject:
-    """Return the document for ``path`` without the entry of that name. Raises ConfigError as ``with_entries``."""
+    """Return the document for ``path`` without the entry with this name. Raises ConfigError as ``with_entries``
+    does."""
     document = _read(path, key)
     return {**document, key: [entry for entry in document[key] if entry["name"] != name]}
 
 
 def without_requestor(path: Path, instance: str) -> JsonObject:
-    """Return the document for hostRequestors.json in which no requestor uses ``instance``.
+    """Return the document for hostRequestors.json without ``instance``: requestors no longer use it.
 
-    A requestor without another provider is disabled and kept, because it may be older than our registration. Raises
-    ConfigError as ``with_entries``.
+    A requestor without another provider is disabled, but stays, because it may be older than our registration. Raises
+    ConfigError as ``with_entries`` does.
     """
     document = _read(path, "requestors")
     return {**document, "requestors": [_without_provider(entry, instance) for entry in document["requestors"]]}
 
 
 def registration_text(path: Path, document: JsonObject) -> str:
-    """Return the text of a registration file, with the indentation and list layout of the file at ``path``."""
+    """Return the text of a registration file, with the indentation and layout of the file that is at ``path`` now."""
     before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
     return _Style.from_text(before).written(document, 0) + "\n"
 
 
 def _json_text(value: object) -> str:
-    """Return the JSON of a value on one line. Letters stay unescaped; surrogates, which UTF-8 lacks, are escaped."""
+    """Return the JSON of a value on one line. Letters are not escaped; surrogates are, because UTF-8 lacks them."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 class _Style(NamedTuple):
-    """The layout of a JSON text, in the points in which HostFactory and editors differ."""
+    """The layout of a JSON text, in those points in which HostFactory and editors differ."""
 
     indent: str
     colon: str
     inline: bool
-    """Lists of texts and numbers stand on one line."""
+    """True if a list of texts and numbers stands on one line."""
     hugging: bool
-    """A list of objects begins with ``[{`` on one line, as in HostFactory's own files."""
+    """True if a list of objects begins with ``[{`` on one line, as in HostFactory's own files."""
     space: str
     """The text between a comma and the next value on the same line."""
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the layout of a text; for an empty text the layout of Python's ``json`` with two spaces."""
-        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # text in quotes is not layout
+        """Return the layout of a text. For an empty text, return the layout of Python's ``json`` with two spaces."""
+        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # quoted text is not layout
         indent, colon = re.search(r'\n([ \t]+)""', bare), re.search(r'""([ \t]*:[ \t]*)\S', bare)
         return cls(
             indent[1] if indent else "  ",
@@ -132,7 +135,7 @@ class _Style(NamedTuple):
         )
 
     def written(self, value: object, depth: int) -> str:
-        """Return the text of a value at that depth."""
+        """Return the text of a value at this depth."""
         if not isinstance(value, (dict, list)) or not value:
             return _json_text(value)
         parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
@@ -166,7 +169,7 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
 
 
 def _get_given_keys(requestor: Requestor) -> JsonObject:
-    """Return the keys of a requestor that the settings file sets."""
+    """Return the keys of a requestor for which the settings file has a value."""
     enabled = None if requestor.enabled is None else int(requestor.enabled)
     named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
     return {key: value for key, value in named.items() if value is not None}
@@ -189,10 +192,10 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
 
 
 def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
-    """Return an existing requestor with our provider and all keys that the settings file sets.
+    """Return an existing requestor with our provider and all keys for which the settings file has a value.
 
-    A requestor without providers is enabled, because ``without_requestor`` disabled it. Any other requestor stays
-    enabled or disabled as it is.
+    A requestor without providers is enabled, because ``without_requestor`` has disabled it. Any other requestor stays
+    enabled or disabled.
     """
     if not entry.get("providers"):
         entry = {**entry, **new, **entry, "enabled": 1}  # the keys of the entry keep their places
@@ -203,7 +206,8 @@ def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySe
 
 
 def _read(path: Path, key: str) -> JsonObject:
-    """Return the document of the file; a document without entries if the file does not exist. Raises ConfigError."""
+    """Return the document of a file. If the file does not exist, return a document without entries. Raises
+    ConfigError."""
     if not os.path.lexists(path):
         return {"version": VERSION, key: []}
     try:
@@ -217,7 +221,7 @@ def _read(path: Path, key: str) -> JsonObject:
 
 
 def _find_structure_problems(document: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each part of a document with a wrong structure, and the message about it."""
+    """Yield the path of each part of a document that has a wrong structure, with a message about it."""
     if not isinstance(document, dict):
         yield "", format_expected("an object", document)
         return

@@ -1,7 +1,7 @@
-"""Rendering of every file that HostFactory needs for a provider instance, from one settings file.
+"""Rendering of all files that HostFactory needs for a provider instance, from one settings file.
 
-All files are rendered and checked before the first file is put in place. Registration files keep the entries of other
-providers. Reads and writes files; no network, no clock, no logger.
+All files are rendered and checked before any is put in place. Registration files keep the entries of other providers.
+The module reads and writes files. No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ REGISTRATIONS = {
     "providers": Path("providers", "hostProviders.json"),
     "requestors": Path("requestors", "hostRequestors.json"),
 }
-"""HF's registration files below its conf directory, by the key of their entries."""
+"""HF's registration files below its conf directory, by the key under which each has its entries."""
 
 FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
-"""The keys of the provider config that name a file."""
+"""Keys of the provider config whose values name a file."""
 
 
 class Given(NamedTuple):
-    """A value and the file that contains it."""
+    """A value, and the file that contains it."""
 
     value: Any
     file: str
 
 
 class Rendering:
-    """The files to write, with all their problems."""
+    """The files to write, with all problems that were found."""
 
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
@@ -75,7 +75,8 @@ class Rendering:
             self._merge(file.parent / source)
 
     def files(self, conf: Path) -> dict[Path, Rendered]:
-        """Return every file below ``conf``, HostFactory's configuration, registrations last. Raises ConfigError."""
+        """Return all files below ``conf``, which is HostFactory's configuration. Registrations come last. Raises
+        ConfigError."""
         registrations = self._registrations(conf)
         if self._problems:
             raise ConfigError(self._problems)
@@ -116,7 +117,8 @@ class Rendering:
         return files
 
     def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
-        """Read the instance's files as the loop will. Raises ConfigError, which names them as files in ``conf``."""
+        """Read the files of the instance as the loop will. Raises ConfigError, whose problems name them as files in
+        ``conf``."""
         with TemporaryDirectory() as staged:
             for name, rendered in files.items():
                 path = Path(staged, name)
@@ -140,7 +142,7 @@ class Rendering:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def _merge(self, source: Path) -> None:
-        """Add the content of another instance's directory."""
+        """Add the content of the directory of another instance."""
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
@@ -150,7 +152,7 @@ class Rendering:
                     "config", key, _copied_path(value, source) if key in FILE_KEYS else value, provider.config_path
                 )
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
-        if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, also from HF's file
+        if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, even if HF's file gives it
             sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
@@ -167,9 +169,10 @@ class Rendering:
                 self._copy(str(copied.relative_to(source)), copied)
 
     def _add(self, part: str, name: str, value: object, file: str) -> None:
-        """Add a value of ``file``, unless the settings file gives it.
+        """Add a value from ``file``, unless the settings file gives this value.
 
-        A template or pool may stand in one merged file only. Other values may stand in several files if they are equal.
+        A template or pool may be in only one merged file. Any other value may be in several files if it is equal in
+        all.
         """
         first = self._parts[part].setdefault(name, Given(value, file))
         if first.file in (self._file, file):
@@ -181,7 +184,7 @@ class Rendering:
             self._complain(part, f"{name} is {values}; give it here")
 
     def _copy_named(self, base: Path, name: str) -> None:
-        """Copy a file, or all files of a directory, that the settings file names."""
+        """Copy a file that the settings file names; of a directory, copy all files."""
         source = base / name
         if os.path.isabs(name) or ".." in Path(name).parts:
             self._complain("files", f"{name!r} is not beside the settings file; move it")
@@ -200,7 +203,7 @@ class Rendering:
 
 
 def render(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Return every file below ``conf`` that ``file`` describes. Raises ConfigError, TemplatesError and OSError."""
+    """Return all files below ``conf`` that ``file`` describes. Raises ConfigError, TemplatesError and OSError."""
     return Rendering(read_settings(file), file).files(conf)
 
 
@@ -218,9 +221,9 @@ def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[st
 
 
 def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Return the registration files below ``conf``, with the instance that ``file`` names removed from them.
+    """Return the registration files below ``conf`` without the instance that ``file`` names.
 
-    The plug-in stays while another provider uses it. Raises ConfigError and OSError.
+    The plug-in stays if another provider uses it. Raises ConfigError and OSError.
     """
     settings = read_settings(file)
     plugins, providers, requestors = (conf / path for path in REGISTRATIONS.values())
@@ -244,13 +247,13 @@ def _files_below(directory: Path) -> list[Path]:
 
 
 def _body(pool: Pool, source: Path) -> dict[str, Any]:
-    """Return the settings of a pool for provisioner.yaml, with paths relative to the directory."""
+    """Return the settings of a pool for provisioner.yaml. Paths are relative to its directory."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
     return {key: _copied_path(value, source) for key, value in body.items()}
 
 
 def _copied_path(value: object, source: Path) -> object:
-    """Return the path of a file below ``source`` as the path of its copy; return other values unchanged."""
+    """Return the path of the copy of a file below ``source``. Return any other value unchanged."""
     if isinstance(value, str) and (os.path.isabs(value) or value.startswith(f"{source}{os.sep}")):
         for path, directory in ((Path(value).absolute(), source.absolute()), (Path(value).resolve(), source.resolve())):
             if path.is_relative_to(directory):

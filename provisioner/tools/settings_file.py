@@ -1,6 +1,6 @@
-"""The settings file of ``provisioner render-hf``: its keys, and the problems that need no other file.
+"""The settings file of ``provisioner render-hf``: its keys, and those problems that can be found without other files.
 
-Reads the file; no network, no clock, no logger.
+The module reads this file. No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or 
 
 
 def _with_mode(written: object) -> object:
-    """Return the settings of a requestor; a text alone is its mode."""
+    """Return the settings of a requestor. If they are only a text, it is the mode."""
     return {"mode": written} if isinstance(written, str) else written
 
 
 class Requestor(Section):
-    """The settings of a requestor that may ask the instance."""
+    """The settings of a requestor that may request machines of the instance."""
 
     mode: Mode | None = None
     """POLL, REST or REST_MANUAL; default the mode in hostRequestors.json, else POLL."""
@@ -86,7 +86,7 @@ def read_settings(file: Path) -> HostFactorySettings:
 
 
 def own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """Yield the problems of the settings file that need no other file."""
+    """Yield those problems of the settings file that can be found without other files."""
     for requestor, given in settings.requestors.items():
         if given.providers is not None and settings.instance not in given.providers:
             words = format_expected(f"a list that names {settings.instance}", given.providers)
