@@ -140,11 +140,8 @@ def brake_lines(document: Document) -> list[str]:
     return lines
 
 
-AUDIT = (
-    "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.create)' --freshness=1d --format='value("
-    "timestamp,protoPayload.authenticationInfo.principalEmail,protoPayload.requestMetadata.callerIp)'"
-)
-"""A command that shows the account and host of each create; it needs the audit logs of all projects of the pools."""
+AUDIT = "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.create)' --freshness=1d"
+"""A command that shows the account and host of each create, in the project of a pool."""
 
 
 def _conflict_lines(brake: Document) -> list[str]:
@@ -152,9 +149,9 @@ def _conflict_lines(brake: Document) -> list[str]:
     if brake["reason"] not in (BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT) or not brake["orphans"]:
         return []
     times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]
-    shown = [*times[:SHOWN_TIMES], *(["…", times[-1]] if len(times) > SHOWN_TIMES else [])]
+    shown = ", ".join(times if len(times) <= SHOWN_TIMES + 1 else [*times[:SHOWN_TIMES], "…", times[-1]])
     return [
-        f"  Machines without a request were first seen: {', '.join(shown)}. If no file was lost or restored then,",
+        f"  Machines without a request were first seen: {shown}. If no file was lost or restored then,",
         "  another provisioner with the same id and name prefix makes them, and a release DELETES its machines.",
         f"  Look for its account and host before a release: {AUDIT}",
     ]

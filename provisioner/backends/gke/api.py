@@ -145,7 +145,7 @@ class KubeApi:
     refusals: LoginRefusals = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refusals = LoginRefusals(self.clock)
+        self.refusals = LoginRefusals(self.clock, self.access.login)
 
     def get(self, path: str, query: Query | None = None, *, accept: str = JSON) -> Document:
         """Return the JSON object at ``path``. Raise as ``send`` does."""
@@ -224,11 +224,9 @@ class KubeApi:
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
-        else:
-            self.refusals.accept()
         if reply.status >= 300:
             refused = refusal(reply.status, content, reply.headers.get("Retry-After"))
-            refused.failure = self.refusals.explain(refused.failure, reply.status, self.access.login())
+            self.refusals.explain(refused, reply.status)
             raise refused
         return reply, content
 

@@ -44,16 +44,14 @@ QUOTA = "quota exceeded"
 """Text in GKE's FailedScaleUp (``GCE quota exceeded``) about a quota. All other texts, such as ``GCE out of
 resources``, ``IP space exhausted`` or a used-up reservation, mean that the place has no machines."""
 
-FITS_NO_GROUP = re.compile(r"pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+")
-"""Words of a NotTriggerScaleUp by which no node that any group could add has room for the pod or suits it. A group that
-only has to wait (``in backoff``, ``max node group size reached``) has other words."""
+FITS_NO_GROUP = re.compile(
+    r"(?=.*insufficient )pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+"
+)
+"""Words of a NotTriggerScaleUp by which every group's nodes are too small for the pod or do not suit it. If no group is
+too small, a group that suits may be missing from the message. A group that only has to wait has other words."""
 
 LARGER = "the pod fits no node that this cluster can add; correct its requests, or add a node pool with larger nodes: "
 """Advice for an operator, before the autoscaler's message."""
-
-INSUFFICIENT = "insufficient "
-"""Word for a pod that is larger than the nodes of a group that suits it. Without the word, a group that suits may be
-missing from the message."""
 
 NO_ADDRESS = (
     *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
@@ -138,18 +136,13 @@ def _last_time(event: Event) -> str:
 def _failure(event: Event) -> Failure:
     """Return the reason why a pod does not run, from an Event."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
-    advice = LARGER if _fits_no_node(reason, message.lower()) else ""
-    return Failure(_error_class(reason, message.lower()), words(f"{reason}: {advice}{message}"))
-
-
-def _fits_no_node(reason: str, message: str) -> bool:
-    """Return True if every group of nodes is too small for the pod or does not suit it, so that waiting is in vain."""
-    return reason == NOT_TRIGGERED and INSUFFICIENT in message and FITS_NO_GROUP.fullmatch(message.strip()) is not None
+    error = _error_class(reason, message.lower())
+    return Failure(error, words(f"{reason}: {LARGER if error is ErrorClass.INVALID else ''}{message}"))
 
 
 def _error_class(reason: str, message: str) -> ErrorClass:
     if reason in OF_A_NODE:
         return ErrorClass.STOCKOUT if any(sign in message for sign in NO_ADDRESS) else ErrorClass.OTHER
-    if _fits_no_node(reason, message):
+    if reason == NOT_TRIGGERED and FITS_NO_GROUP.fullmatch(message.strip()):
         return ErrorClass.INVALID
     return ErrorClass.QUOTA if reason == FAILED and QUOTA in message else ErrorClass.STOCKOUT

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import google.auth.credentials
-import requests
 from google.auth.exceptions import RefreshError
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import MOST_PAGES, PAGE
-from provisioner.backends.google_auth import FollowedCredentials, bounded_session
+from provisioner.backends.google_auth import bounded_session
 from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.compute_fields import Json
@@ -28,7 +27,7 @@ from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text
-from provisioner.model import ErrorClass, Failure
+from provisioner.model import ErrorClass
 
 MOST_SAME_PAGES = 3
 """Times that a page may be empty and name itself as the next page. After that, the observation fails."""
@@ -107,9 +106,10 @@ class ComputeApi:
         self._budget = budget
         self._session = bounded_session(AuthorizedSession(credentials))
         self.clock = PlaceClock()
-        self._session._auth_request_session.hooks["response"].append(self._hear_token_server)
-        self._refusals = LoginRefusals(self.clock)
-        self._credentials = credentials
+        # The token server refuses a login from a host with a wrong clock.
+        hear = self.clock.hear
+        self._session._auth_request_session.hooks["response"] = lambda reply, **_: hear(reply.headers.get("Date"))
+        self._refusals = LoginRefusals(self.clock, lambda: str(getattr(credentials, "login", "none")))
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
         """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and in
@@ -220,16 +220,6 @@ class ComputeApi:
         self._budget.count_change()
         return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
-    def _explain(self, failure: Failure, status: int) -> Failure:
-        """Return the failure with advice on the login, if the login is its reason."""
-        credentials = self._credentials
-        login = credentials.login if isinstance(credentials, FollowedCredentials) else "none, over plain HTTP"
-        return self._refusals.explain(failure, status, login)
-
-    def _hear_token_server(self, response: requests.Response, **_: Any) -> None:
-        """Note the clock of the token server, which refuses a login from a host with a wrong clock."""
-        self.clock.hear(response.headers.get("Date"))
-
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
         path = url.removeprefix(self._url)
         left = min(deadline - time.monotonic(), self.times.call)
@@ -242,12 +232,10 @@ class ComputeApi:
             self.clock.hear(None, time.monotonic() - began)
             failed = failed_call_error(error)
             if isinstance(error, RefreshError):
-                failed.failure = self._explain(failed.failure, UNKNOWN_USER)
+                self._refusals.explain(failed, UNKNOWN_USER)
             raise failed from error
         # A long wait for an operation does not mean that the server is slow.
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
-        if response.status_code != UNKNOWN_USER:
-            self._refusals.accept()
         content = response.content
         try:
             body, odd = json_object(content), ""
@@ -257,7 +245,7 @@ class ComputeApi:
             reported = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
             refusal = raised(reported, response.headers.get("Retry-After"))
             self._budget.follow(refusal)
-            refusal.failure = self._explain(refusal.failure, response.status_code)
+            self._refusals.explain(refusal, response.status_code)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}{odd}: {content[:80]!r}")

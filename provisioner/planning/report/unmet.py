@@ -114,23 +114,26 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
 
 def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slot]) -> dict[str, Any]:
     """Return the pool to which the machines move, the moment at which they move, and the pools that are full."""
-    pool = slots[0].pool
-    facts = _next_pool(draft, capacity, template, pool)
-    if "spills_to" not in facts or (slots[0].failure is not None and slots[0].failure.error.has_no_room):
-        return facts
-    asked_at = min([slot.boots_from for slot in slots])
-    return {**facts, "spills_at": asked_at + draft.pool(pool).spill_after_seconds}
+    has_room = slots[0].failure is None or not slots[0].failure.error.has_no_room
+    waits_from = min([slot.boots_from for slot in slots]) if has_room else None
+    return _find_next_pool(draft, capacity, template, slots[0].pool, waits_from)
 
 
-def _next_pool(draft: Draft, capacity: Capacity, template: str, pool: str) -> dict[str, Any]:
-    """Return the first pool after ``pool`` whose cap has room, and the caps of the pools before it, which are full."""
-    full: dict[str, int] = {}
-    for after in _pools_after(draft, template, pool):
-        cap = capacity.cap(after, template)
-        if cap is None or cap.left > 0:
-            return {"spills_to": after, "full": full}
-        full[after] = cap.size
-    return {"full": full}
+def _find_next_pool(
+    draft: Draft, capacity: Capacity, template: str, pool: str, waits_from: float | None
+) -> dict[str, Any]:
+    """Return the first pool after ``pool`` whose cap has room, the moment at which it is used, and the full pools."""
+    after = _pools_after(draft, template, pool)
+    full = _full_pools(capacity, template, after)
+    spills_to = next((name for name in after if name not in full), "")
+    spills_at = None if waits_from is None or not spills_to else waits_from + draft.pool(pool).spill_after_seconds
+    return {"spills_to": spills_to, "spills_at": spills_at, "full": full}
+
+
+def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict[str, int]:
+    """Return the caps of these pools that are used up, by pool."""
+    caps = {pool: capacity.cap(pool, template) for pool in pools}
+    return {pool: cap.size for pool, cap in caps.items() if cap is not None and cap.left <= 0}
 
 
 def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
@@ -168,12 +171,6 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
     return Unmet(pool, reason, deferral.machines, behind=behind, elsewhere=reasons, **facts)
 
 
-def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict[str, int]:
-    """Return the caps of these pools that are used up, by pool."""
-    caps = {pool: capacity.cap(pool, template) for pool in pools}
-    return {pool: cap.size for pool, cap in caps.items() if cap is not None and cap.left <= 0}
-
-
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
@@ -181,10 +178,7 @@ def _behind_window(
     calls to the pool are under way."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
-    facts |= _next_pool(draft, capacity, template, pool)
     if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
-        facts.pop("spills_to", None)
-    if "spills_to" not in facts:
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since
-    return {**facts, "spills_at": closed + draft.pool(pool).spill_after_seconds}
+    return facts | _find_next_pool(draft, capacity, template, pool, closed)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import login_refusals
+from provisioner.backends import BackendError, login_refusals
 from provisioner.backends.login_refusals import FORGET_SECONDS, LoginRefusals, find_right
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.model import ErrorClass, Failure
+from provisioner.model import ErrorClass
 
 ROLE = 'pods is forbidden: User "grid" cannot create resource "pods" in API group "" in the namespace "symphony"'
 LOGIN = "kubeconfig /etc/k, context c"
@@ -20,7 +20,9 @@ LOGIN = "kubeconfig /etc/k, context c"
 def explained(text: str, status: int, date: float | None = None) -> str:
     clock = PlaceClock()
     clock.hear(None if date is None else formatdate(time.time() + date, usegmt=True))
-    return LoginRefusals(clock).explain(Failure(ErrorClass.DENIED, text), status, LOGIN).text
+    error = BackendError(ErrorClass.DENIED, text)
+    LoginRefusals(clock, lambda: LOGIN).explain(error, status)
+    return error.failure.text
 
 
 @pytest.mark.parametrize(
@@ -60,13 +62,15 @@ def test_a_login_refused_by_a_place_with_another_time_is_the_clocks_fault(ahead:
 def test_a_refusal_has_the_time_of_its_first_case(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(login_refusals, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
-    refusals, failure = LoginRefusals(PlaceClock()), Failure(ErrorClass.DENIED, "Unauthorized")
-    first = refusals.explain(failure, 401, LOGIN).text
-    assert "since 1970-01-01T00:16:40Z" in first
-    now[0] += 60.0
-    assert refusals.explain(failure, 401, LOGIN).text == first
-    refusals.accept()
-    again = refusals.explain(failure, 401, LOGIN).text
-    assert "since 1970-01-01T00:17:40Z" in again, "the server accepted the login in between"
+    refusals = LoginRefusals(PlaceClock(), lambda: LOGIN)
+
+    def since() -> str:
+        error = BackendError(ErrorClass.DENIED, "Unauthorized")
+        refusals.explain(error, 401)
+        return error.failure.text.partition("since ")[2].partition(";")[0]
+
+    assert since() == "1970-01-01T00:16:40Z"
+    now[0] += FORGET_SECONDS - 1
+    assert since() == "1970-01-01T00:16:40Z"
     now[0] += FORGET_SECONDS
-    assert "since 1970-01-01T00:32:40Z" in refusals.explain(failure, 401, LOGIN).text
+    assert since() == "1970-01-01T00:26:39Z", "the server accepted the login in between"
