@@ -13,6 +13,7 @@ from rich.text import Text
 from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
 from provisioner.names import format_printable_lines
 from provisioner.telemetry.cost import spending_lines
+from provisioner.telemetry.repeated_texts import number_repeated_texts
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
@@ -35,6 +36,7 @@ def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
     head = f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."
     brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
+    seen = number_repeated_texts(seen)
     alarms = [_words(alarm, "bold red") for alarm in (*seen.alarms, *brake)]
     return Group(
         _words(head, "bold"), *alarms, _machines(seen, wide), *map(_words, spending_lines(seen.budget)), _requests(seen)

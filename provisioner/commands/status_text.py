@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from provisioner.commands import shared_options
@@ -11,7 +12,8 @@ from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.machine_rows import Row
-from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
+from provisioner.telemetry.pool_windows import format_count, format_duration, format_local_time, format_pool_line
+from provisioner.telemetry.repeated_texts import number_repeated_texts
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
@@ -22,13 +24,25 @@ SHOWN_TIMES = 3
 """Most moments shown at which machines without a request appeared."""
 
 SHOWN = 20
-"""Most machines waiting for their delete that are shown. ``-o json`` names all."""
+"""Most machines waiting for their delete that ``recover`` shows. ``-o json`` names all."""
+
+WIDTH = 160
+"""Most characters of a line; ``-o wide`` wraps no line."""
 
 
 def printed(seen: StatusModel, output: str) -> str:
     """Return the status in the form of ``--output``. Raises MissingExtra."""
-    lines = status_lines(seen, wide=output == "wide")
-    return shared_options.printed(output, seen.document(), lambda _: map(format_printable_lines, lines))
+    is_wide = output == "wide"
+    texts = status_lines(seen if is_wide else number_repeated_texts(seen), wide=is_wide)
+    lines = [line for text in texts for line in format_printable_lines(text).splitlines()]
+    return shared_options.printed(output, seen.document(), lambda _: lines if is_wide else map(wrap, lines))
+
+
+def wrap(line: str) -> str:
+    """Return a line in as many lines as fit ``WIDTH``, unless it holds a command to copy."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    is_whole = "gcloud " in line
+    return line if is_whole else textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
@@ -44,7 +58,9 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
     yield from cancel_lines(seen.holds)
     yield from map(format_pool_line, seen.pressure)
     yield from (f"  pool {pool}: {note}" for pool, pool_status in seen.problems.items() for note in pool_status)
-    yield from (f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted)
+    if seen.unlisted:
+        machines = f"{format_count(len(seen.unlisted), 'machine')}, e.g. {seen.unlisted[0]}"
+        yield f"  {machines}: in no list of HostFactory for a day"
     if seen.unread:
         yield f"  not read by a loop yet: {', '.join(seen.unread)}"
 
@@ -60,11 +76,11 @@ def _head(seen: StatusModel) -> Iterator[str]:
     if loop["waits"]:
         yield f"  LOOP STARTS {loop['waits']}"
     yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)
-    yield from brake_lines(seen.document())
+    yield from brake_lines(seen.document(), shown=1)
     if seen.brake:
         yield (
-            "  No orphan is deleted, and no request cancelled as forgotten, until an operator has checked (provisioner "
-            "recover) and released the brake: provisioner recover --release-brake"
+            "  No orphan is deleted, and no request cancelled as forgotten, until the brake is released: look at "
+            "`provisioner recover` first, then add --release-brake"
         )
 
 
@@ -109,17 +125,16 @@ def error_text(row: Row, longest: int | None = None) -> str:
 
 def _request_line(request: Document) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
-    set_aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
     count = sum(one["machines"] for one in request["missing"])
     missing = f", {count} missing until {format_local_time(request['deadline'])} at the latest" if count else ""
     return (
         f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}{set_aside}"
+        f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}"
     )
 
 
-def brake_lines(document: Document) -> list[str]:
-    """Return lines about the brake, and about the machines and requests that a release affects."""
+def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
+    """Return lines about the brake, and about the machines (at most ``shown``) and requests that a release affects."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
@@ -128,13 +143,14 @@ def brake_lines(document: Document) -> list[str]:
     if document["release_asked"]:
         lines.append("  A release of the brake was requested; the loop releases it with its next cycle.")
     machines = document["waiting"]
-    lines += [_machine_line(one, is_braked=brake is not None) for one in machines[:SHOWN]]
-    if len(machines) > SHOWN:
+    lines += [_machine_line(one, is_braked=brake is not None) for one in machines[:shown]]
+    if len(machines) > shown:
         last = machines[-1]["deleted_at"]
         when = f", the last of them at {format_local_time(last)}" if last else ""
-        lines.append(f"  and {len(machines) - SHOWN} more{when}; `-o json` names all")
+        lines.append(f"  and {len(machines) - shown} more{when}; `-o json` names all")
     lines += [
-        f"  request {one['id']}: cancelled, and its {one['machines']} machines deleted, unless HostFactory polls first"
+        f"  request {one['id']}: cancelled, and its {format_count(one['machines'], 'machine')} deleted, unless "
+        "HostFactory polls first"
         for one in document["forgotten"]
     ]
     return lines

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.model import HOUR, Limits, Memory, PendingReason
 from provisioner.planning.allocate.budget import get_hourly_cost, get_month_cost, has_prices
 from provisioner.planning.core.usage import get_month
-from provisioner.telemetry.pool_windows import Document, format_count, format_duration, format_local_time, past_fields
+from provisioner.telemetry.pool_windows import Document, format_count, format_local_time, past_fields
 
 
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
@@ -74,11 +74,11 @@ def budget_alarm(costs: Document | None) -> str:
         return ""
     name = "month" if costs["per_month"]["reached"] else "hour"
     part, setting = costs[f"per_{name}"], f"budget.per_{name}"
-    used = f"BUDGET of the {name} is used up ({part['used']:.2f}{format_limit(part['limit'])} {costs['currency']})"
-    if not costs["held"]:
-        return f"{used}: no machine is made until the next month, or until {setting} is raised"
-    since = f"since {format_local_time(costs['since'])} ({format_duration(costs['since_seconds'])})"
-    return f"{used}: it holds back {format_count(costs['held'], 'machine')} {since}, until {setting} is raised"
+    effect = "no machine is made"
+    if costs["held"]:
+        effect = f"it holds back {format_count(costs['held'], 'machine')} since {format_local_time(costs['since'])}"
+    used = f"{part['used']:.2f}{format_limit(part['limit'])} {costs['currency']}"
+    return f"BUDGET of the {name} is used up ({used}): {effect}, until the next {name} or until {setting} is raised"
 
 
 def format_limit(limit: float | None) -> str:

@@ -101,7 +101,8 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
     else:  # use the window of an untried template
         window = min(pool.initial_window, pool.max_pending) if pool else None
     wanted = counts.running + max(counts.pending, waits)
-    return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
+    caps = [pool.max_machines, pool.max_machines_total] if pool else []
+    return Row(*key, wanted, *counts, window, _least(caps), error)
 
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
@@ -121,4 +122,11 @@ def _sum_row(
     wanted, *counts = (sum(getattr(row, name) for row in rows) for name in ("wanted", *Counts._fields))
     newest = min(errors, key=lambda error: error["at_seconds"], default=None)
     window, cap = sum(windows) if windows else None, limits.max_machines if limits else None
+    if isinstance(limits, PoolLimits):
+        each = [row.cap for row in rows if row.cap is not None]
+        cap = _least([limits.max_machines_total, sum(each) if each and len(each) == len(rows) else None])
     return Row(pool, template, wanted, *Counts(*counts), window, cap, newest)
+
+
+def _least(caps: Sequence[int | None]) -> int | None:
+    return min([cap for cap in caps if cap is not None], default=None)

@@ -29,7 +29,7 @@ from provisioner.telemetry.config_drift import format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
-from provisioner.telemetry.pool_alarms import failing_documents, over_cap_documents, pool_alarms, unseen_documents
+from provisioner.telemetry.pool_alarms import failing_documents, pool_alarms, unseen_documents
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
 from provisioner.telemetry.pool_windows import (
     Document,
@@ -80,8 +80,6 @@ class StatusModel:
     """The unseen pools, as ``unseen_documents`` returns them."""
     failing: Sequence[Document]
     """Pools and templates whose machines fail until an operator fixes the cause: see ``failing_documents``."""
-    over_cap: Sequence[Document]
-    """The caps that running machines exceed, as ``over_cap_documents`` returns them."""
     brake: Document | None
     """``reason``, ``detail``, ``pool`` and ``since``."""
     release_asked: bool
@@ -197,10 +195,8 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # A machine that was given up is not replaced, so it is not wanted any more.
     wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
-    rows = tables(memory, limits, slots, wanted, errors)
-    return rows | {
+    return tables(memory, limits, slots, wanted, errors) | {
         "failing": failing_documents(memory, pool_status, failures, waiting, now),
-        "over_cap": over_cap_documents(limits, rows),
         "requests": [
             _request_entry(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
             for record in memory.requests.values()
@@ -264,31 +260,41 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     if failure := status.nothing_planned:
         yield f"NOTHING IS PLANNED since {format_local_time(failure['since'])}: {failure['text']}"
     if failure := status.configuration_refused:
-        message = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{message}, since {format_local_time(failure['since'])}: {failure['text']}"
+        scripts = "the scripts read these files, too, and fail" if ".json" in failure["text"] else "the scripts go on"
+        message = f"the loop keeps the one before, and would not start with this one; {scripts}: {failure['text']}"
+        yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:
-        yield f"CONFIGURATION DIFFERS: {one['text']}"
+        # A newer content that the loop has refused must not be brought to the loop.
+        if not (status.configuration_refused and one["newer"] == "scripts"):
+            yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from hold_alarms(status.holds)
     for pool in status.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
-    yield from pool_alarms(status.unseen, status.failing, status.over_cap, status.budget)
+    rows = chain(status.machines, status.pools, status.templates)
+    yield from pool_alarms(status.unseen, status.failing, rows, status.budget)
     yield from _machine_alarms(status)
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
     """Yield sentences about machines that do not run, that still exist but should be gone, or that are set aside."""
-    for pool, count in Counter(one["pool"] for one in status.down).items():
-        one = next(one for one in status.down if one["pool"] == pool)
-        machines = format_count(count, "machine")
-        which = f"e.g. {one['machine']} since {format_local_time(one['since'])}"
-        yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
-    for one in status.stuck:
+    for one, count in _count_by_reason(status.down):
+        which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"
+        yield f"DOWN {format_count(count, 'machine')} that HostFactory has in pool {one['pool']}, {which}"
+    for one, count in _count_by_reason(status.stuck):
         why = one["text"] or "its place gives no reason; see its node, or its group"
-        yield f"STUCK {one['machine']} in pool {one['pool']}, which should be gone by now: {why}"
+        more = f" and {count - 1} more" if count > 1 else ""
+        yield f"STUCK {one['machine']}{more} in pool {one['pool']}, which should be gone by now: {why}"
     for request in status.requests:
         if names := request["set_aside"]:
             machines = f"{format_count(len(names), 'machine')} of request {request['id']}, e.g. {names[0]}"
             yield f"SET ASIDE {machines}: an operator has to check them (docs/alerts.md: SlotsSetAside)"
+
+
+def _count_by_reason(machines: Sequence[Document]) -> Iterator[tuple[Document, int]]:
+    """Yield the first machine of each pool and reason, and the number of machines."""
+    firsts = {(one["pool"], one["text"]): one for one in reversed(machines)}
+    for reason, count in Counter((one["pool"], one["text"]) for one in machines).items():
+        yield firsts[reason], count

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
@@ -26,6 +27,7 @@ from provisioner.telemetry.brake_release_forecast import get_loop_time
 from provisioner.telemetry.http_connections import Response
 from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
+from provisioner.telemetry.repeated_texts import make_numbering, number_repeated_texts
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.status_filter import narrow_status
 from provisioner.telemetry.status_inputs import StatusInputs, read_status_inputs
@@ -183,8 +185,12 @@ class StatusPage:
     # --- rendering ----------------------------------------------------------------------------------------------------
 
     def _show(self, template: str, visit: Visit, **values: Any) -> Response:
+        status = values.pop("status", visit.status)
+        requests = values.pop("requests", status.requests)
+        numbered = number_repeated_texts(replace(status, requests=requests))
         shown = {
-            "status": visit.status,
+            "status": numbered,
+            "requests": numbered.requests,
             "find": visit.find,
             "still": "still" in parse_qs(visit.query, keep_blank_values=True),
             "refresh": REFRESH,
@@ -284,8 +290,12 @@ def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
     others: list[Slot] = []
     for slot in slots:
         (waiting if slot.verdict in DESIRED and slot.ran_at is None else others).append(slot)
-    shown = islice((*waiting, *others), SHOWN)
-    return {"shown": list(shown), "count": len(waiting) + len(others)}
+    shown = list(islice((*waiting, *others), SHOWN))
+    texts = [slot.failure.text if slot.failure else "" for slot in shown]
+    return {
+        "shown": list(zip(shown, map(make_numbering(texts), texts), strict=True)),
+        "count": len(waiting) + len(others),
+    }
 
 
 def _state(slot: Slot) -> str:

@@ -123,7 +123,7 @@ def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
     hf.configure(lop={"interval_seconds": 1})
     words = ("1 problem lop: unknown setting; did you mean 'loop'?",)
     assert shows(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
-    until(lambda: "CONFIGURATION REFUSED, the one before" in ask("status")[1], 30, what="status shows it")
+    until(lambda: "CONFIGURATION REFUSED since" in ask("status")[1], 30, what="status shows it")
     hf.configure()
     until(lambda: ask("status")[0] == 0, 30, what="it is over")
 

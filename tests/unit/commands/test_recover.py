@@ -174,7 +174,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
         os.utime(Path(state.seen.path, id_), (then, then))
     assert recover(capsys)[1]["forgotten"] == [{"id": "aaaaaaaaaa", "machines": 1}]
     run(["recover"])
-    assert "request aaaaaaaaaa: cancelled, and its 1 machines deleted" in capsys.readouterr().out
+    assert "request aaaaaaaaaa: cancelled, and its 1 machine deleted" in capsys.readouterr().out
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

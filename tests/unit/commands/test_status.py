@@ -51,6 +51,11 @@ def shown(desk: Desk, *options: str) -> tuple[int, str]:
     return desk.call("status", *options)[:2]
 
 
+def flat(text: str) -> str:
+    """Return a text on one line, because a terminal's lines end where they fit no longer."""
+    return " ".join(text.split())
+
+
 def document(desk: Desk) -> dict[str, Any]:
     return desk.document("status")
 
@@ -103,7 +108,7 @@ def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateD
     assert (code, "NOT RUNNING" in text, document(desk)["loop"]["running"]) == (0, False, True)
     words = end(desk.state)
     code, text = shown(desk)
-    assert (code, words in text, document(desk)["loop"]["running"]) == (1, True, False), text
+    assert (code, flat(words) in flat(text), document(desk)["loop"]["running"]) == (1, True, False), text
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -118,7 +123,7 @@ def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
     message = (
         f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits for calls of the loop before"
     )
-    assert (code, message in text, "LOOP NOT RUNNING" in text) == (0, waits, False), text
+    assert (code, flat(message) in flat(text), "LOOP NOT RUNNING" in text) == (0, waits, False), text
 
 
 def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +152,7 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
     "a refused configuration": (
         1,
         {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
-        f"CONFIGURATION REFUSED, the one before stays in force, since {EPOCH}: provisioner.yaml: 1 problem",
+        f"CONFIGURATION REFUSED since {EPOCH}: the loop keeps the one before, and would not start with this one; ",
     ),
     "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: it gets no new machines"),
     "creates that are refused": (
@@ -176,12 +181,16 @@ REMEMBERED: dict[str, tuple[int, Memory, str]] = {
         memory(record(running(0, Verdict.LOST, down_since=NOW, is_gone=True))),
         "0 of 1 running",
     ),
-    "a slot that was set aside": (1, memory(record(slot(is_set_aside=True))), f"SET ASIDE: {name(0)}"),
+    "a slot that was set aside": (
+        1,
+        memory(record(slot(is_set_aside=True))),
+        "SET ASIDE 1 machine of request aaaaaaaaaa",
+    ),
     "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
     "no list has named it for a day": (
         0,
         memory(unlisted={"hf-old": NOW - 86_400.0, "hf-new": NOW - 86_300.0}),
-        "  machine hf-old: no list of HostFactory has named it for a day",
+        "  1 machine, e.g. hf-old: in no list of HostFactory for a day",
     ),
 }
 
@@ -192,7 +201,7 @@ def test_pool_status_is_shown_and_is_a_problem_if_an_operator_is_needed(
 ) -> None:
     desk.leave(PLANNED, TWO_POOLS, **left)
     found, text = shown(desk)
-    assert (found, words in text) == (code, True), text
+    assert (found, flat(words) in flat(text)) == (code, True), text
 
 
 @pytest.mark.parametrize(("code", "held", "words"), REMEMBERED.values(), ids=REMEMBERED)
@@ -201,7 +210,7 @@ def test_memory_is_shown_and_is_a_problem_if_an_operator_is_needed(
 ) -> None:
     desk.leave(held)
     found, text = shown(desk)
-    assert (found, words in text) == (code, True), text
+    assert (found, flat(words) in flat(text)) == (code, True), text
     assert "hf-new" not in text
     assert ("STUCK" in text) is bool(document(desk)["stuck"])
 
@@ -312,12 +321,11 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     assert code == 1
     since = clock_time(wall - 1_000)
     assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
-    assert "provisioner recover --release-brake" in text
-    lines = [line for line in text.splitlines() if "  machine hf-" in line]
+    assert "look at `provisioner recover` first, then add --release-brake" in text
+    (line,) = (line for line in text.splitlines() if "  machine hf-" in line)
     first, last = clock_time(wall + 500), clock_time(wall + 500 + 3600)
-    words = f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"
-    assert (len(lines), lines[0]) == (20, words)
-    assert f"and 5 more, the last of them at {last}; `-o json` names all" in text
+    assert line == f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"
+    assert f"  and 24 more, the last of them at {last}; `-o json` names all" in text
     printed = document(desk)
     assert [one["machine"] for one in printed["waiting"]] == names
     assert {one["pool"] for one in printed["waiting"]} == {"a"}
@@ -378,6 +386,26 @@ def test_one_screen_says_what_is_wanted_runs_and_fails(desk: Desk) -> None:
     assert document(desk)["unread"] == [*desk.state.intent.read().requests]
     desk.leave(memory(), Limits("hf", {}, {}))
     assert "wanted" not in shown(desk)[1], "there is no pool and no template"
+
+
+def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
+    text = shown(desk)[1]
+    assert (text.count("[1] no room"), text.count("[1]")) == (1, 2), "beside the request, and the pool"
+    assert max(map(len, text.splitlines())) <= 160
+    wrapped = next(line for line in text.splitlines() if line.strip().startswith("x"))
+    assert wrapped.startswith(" " * 8), "the rest of a line is further to the right"
+    assert shown(desk, "-o", "wide")[1].count("no room") > 2
+    assert json.loads(shown(desk, "-o", "json")[1])["pools"][0]["last_error"]["text"] == HOSTILE.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "scripts"),
+    [("provisioner.yaml: 1 problem", "the scripts go on"), ("inst_templates.json: not JSON", "the scripts read")],
+)
+def test_a_refused_configuration_says_for_whom_the_one_before_is_in_force(desk: Desk, wrong: str, scripts: str) -> None:
+    desk.leave(PLANNED, TWO_POOLS, configuration=LastingFailure(0.0, wrong))
+    text = flat(shown(desk)[1])
+    assert f"the loop keeps the one before, and would not start with this one; {scripts}" in text
 
 
 def test_wide_shows_each_template_in_each_pool_and_errors_in_full(desk: Desk) -> None:

@@ -62,14 +62,14 @@ def test_the_budget_that_holds_machines_back_has_their_number_and_time(budget: d
     used = "10.00 of 10.00" if which == "hour" else "8.00 of 8.00"
     line = budget_alarm(seen)
     assert line.startswith(f"BUDGET of the {which} is used up ({used} EUR): it holds back 6 machines since ")
-    assert line.endswith(f", until budget.per_{which} is raised")
+    assert line.endswith(f", until the next {which} or until budget.per_{which} is raised")
 
 
 def test_a_budget_of_the_month_that_is_used_up_is_an_alarm_before_a_machine_waits_for_it() -> None:
     assert not budget_alarm(get_spending(priced(per_month=9.0)))
     line = budget_alarm(get_spending(priced(per_month=8.0)))
     assert line.endswith(
-        "(8.00 of 8.00 EUR): no machine is made until the next month, or until budget.per_month is raised"
+        "(8.00 of 8.00 EUR): no machine is made, until the next month or until budget.per_month is raised"
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import Limits, RequestStatus, Verdict, Window
+from provisioner.model import ErrorClass, Failure, Limits, RequestStatus, Verdict, Window
+from provisioner.state.marker_files import Difference, Side
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.status_filter import narrow_status
@@ -137,7 +138,7 @@ def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None
     assert [one["pool"] for one in part.pressure] == ["a"]
     assert [one["pool"] for one in part.refused] == ["a"]
     assert (part.paused, list(part.problems), part.returns) == (["a"], ["a"], [])
-    assert [one["pool"] for one in part.over_cap] == ["a"]
+    assert next(alarm for alarm in part.alarms if "OVER CAP" in alarm).startswith("OVER CAP a: 1 machine running,")
     assert ([one["pool"] for one in whole.stuck], [one["pool"] for one in part.stuck]) == (["a"], ["a"])
     assert "NOTHING IS PLANNED" in part.alarms[0]
 
@@ -150,3 +151,26 @@ def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:
     document = json.loads(json.dumps(whole.document()))
     assert document["pools"][0]["pool"] == "a"
     assert set(document) == set(StatusModel.__dataclass_fields__)
+
+
+# --- alarms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("newer", "said"), [("scripts", False), ("loop", True), (None, True)])
+def test_a_difference_is_no_alarm_while_the_loop_refuses_the_newer_content(newer: Side | None, said: bool) -> None:
+    inputs = replace(make_status_inputs(memory()), differing=[Difference("templates", newer)])
+    refused = replace(inputs, pool_status=replace(inputs.pool_status, configuration=LastingFailure(0, "x")))
+    for one, differs in ((inputs, True), (refused, said)):
+        assert any("CONFIGURATION DIFFERS" in alarm for alarm in status_model(one).alarms) is differs
+
+
+def test_machines_of_one_reason_are_one_line() -> None:
+    other = Failure(ErrorClass.OTHER, "it waits for its finalizers")
+    down = [running(number, Verdict.SUCCEEDED, down_since=NOW, failure=STOCKOUT) for number in range(3)]
+    stuck = [slot(number, is_stuck=True, hindrance=other if number > 5 else None) for number in range(4, 8)]
+    lines = status_model(make_status_inputs(memory(record(*down, *stuck)))).alarms
+    assert [line.partition(" in pool")[0] for line in lines] == [
+        "DOWN 3 machines that HostFactory has",
+        "STUCK hf-aaaaaaaaaa-000004 and 1 more",
+        "STUCK hf-aaaaaaaaaa-000006 and 1 more",
+    ]
