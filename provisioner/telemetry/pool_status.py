@@ -13,14 +13,7 @@ from dataclasses import dataclass, field, fields
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from provisioner.model import (
-    Delete,
-    Limits,
-    Memory,
-    PoolLimits,
-    Snapshot,
-    Unmet,
-)
+from provisioner.model import Delete, Limits, Memory, PoolLimits, Snapshot, Unmet
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.protocols import State

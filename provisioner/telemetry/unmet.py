@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from provisioner.model import (
-    DESIRED,
-    ErrorClass,
-    Memory,
-    PendingReason,
-    RequestRecord,
-    Unmet,
-    Verdict,
-    Window,
-)
+from provisioner.model import DESIRED, ErrorClass, Memory, PendingReason, RequestRecord, Unmet, Verdict, Window
 from provisioner.names import NO_TEMPLATE, format_printable
 from provisioner.planning.report.unmet import TOTAL
 from provisioner.telemetry.pool_status import PoolStatus

@@ -5,17 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from provisioner.model import (
-    DESIRED,
-    LONG_AGO,
-    NEVER,
-    Delete,
-    DeleteReason,
-    Machine,
-    Phase,
-    RequestRecord,
-    Slot,
-)
+from provisioner.model import DESIRED, LONG_AGO, NEVER, Delete, DeleteReason, Machine, Phase, RequestRecord, Slot
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.slots import find_machine
 

@@ -12,18 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from provisioner.hostfactory import Loss
-from provisioner.model import (
-    DESIRED,
-    ErrorClass,
-    Failure,
-    Hold,
-    HoldKind,
-    Holds,
-    Limits,
-    Memory,
-    Slot,
-    Verdict,
-)
+from provisioner.model import DESIRED, ErrorClass, Failure, Hold, HoldKind, Holds, Limits, Memory, Slot, Verdict
 from provisioner.names import get_prefix
 from provisioner.planning.core.slots import find_slot
 

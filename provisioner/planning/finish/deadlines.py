@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from provisioner.model import (
-    DeleteReason,
-    ErrorClass,
-    Failure,
-    RequestRecord,
-    RequestStatus,
-    Slot,
-    Verdict,
-)
+from provisioner.model import DeleteReason, ErrorClass, Failure, RequestRecord, RequestStatus, Slot, Verdict
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import count_missing, down_slots, find_machine, get_boot_deadline, pending_slots

@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from provisioner.model import (
-    NEVER,
-    LossCause,
-    Notice,
-    RequestRecord,
-    Slot,
-    TemplateLimits,
-    Verdict,
-)
+from provisioner.model import NEVER, LossCause, Notice, RequestRecord, Slot, TemplateLimits, Verdict
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import count_missing, pending_slots
 
