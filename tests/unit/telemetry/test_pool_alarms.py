@@ -74,9 +74,9 @@ def test_a_refused_create_is_one_alarm() -> None:
 @pytest.mark.parametrize(
     ("allowed", "words"),
     [
-        (limits(pool("a", max_machines=1)), "a: 2 machines running, and the cap is 1,"),
-        (limits(pool("a", max_machines_total=1)), "a: 2 machines running, and the cap is 1,"),
-        (limits(pool("a"), maximum=0), "T: 2 machines running, and the cap is 0,"),
+        (limits(pool("a", max_machines=1)), "a: 2 machines running, and the cap is 1:"),
+        (limits(pool("a", max_machines_total=1)), "a: 2 machines running, and the cap is 1:"),
+        (limits(pool("a"), maximum=0), "T: 2 machines running, and the cap is 0:"),
         (limits(pool("a", max_machines=2, max_machines_total=2), maximum=2), ""),
     ],
 )
