@@ -270,16 +270,13 @@ def _is_in_group(uid: int, directory: os.stat_result) -> bool:
 
 def _loop(state: StateDir) -> Iterator[CheckResult]:
     signs = state.life_signs()
+    advice = signs.advice.replace("\n", ". ")
     if signs.silent_seconds is None:
-        yield fix(f"{state.path}: no loop has run here yet: {_on_one_line(signs.advice)}")
+        yield fix(f"{state.path}: no loop has run here yet: {advice}")
     elif not signs.is_running:
-        yield fix(f"{state.path}: the loop has not run for {signs.silent_seconds:.0f} s: {_on_one_line(signs.advice)}")
+        yield fix(f"{state.path}: the loop has not run for {signs.silent_seconds:.0f} s: {advice}")
     else:
         yield fine(f"{state.path}: the loop runs")
-
-
-def _on_one_line(text: str) -> str:
-    return text.replace("\n", ". ")
 
 
 def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> CheckResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from provisioner.loop.batch_threads import Results
@@ -77,6 +77,8 @@ class CycleReport:
     """The slots that changed."""
     problem: str = ""
     """Reason why this cycle could not do its work; empty if the cycle did it."""
+    is_elsewhere: bool = False
+    """True if the machines seem to belong to the loop of another state directory."""
     lock_wait_seconds: float | None = None
     """Seconds for which this cycle waited for the lock of intent.json; None if it did not need the lock."""
     unmet: Mapping[str, tuple[Unmet, ...]] | None = None
@@ -139,6 +141,19 @@ class CycleReport:
             else snapshot.problems
             for name, snapshot in self.own_snapshots.items()
         }
+
+
+def check_directory(report: CycleReport, directory: str) -> CycleReport:
+    """Return the report, with a problem if the directory has no record although machines exist."""
+    pools = [pool for pool, snapshot in report.own_snapshots.items() if snapshot.machines]
+    if report.memory is not None or report.problem or not pools:
+        return report
+    text = (
+        f"{directory}: HostFactory has recorded no request here, but machines of this provisioner exist (pools "
+        f"{', '.join(pools)}). Start the loop with the directory of HostFactory's scripts (--state-dir or "
+        "HF_PROVIDER_WORKDIR). If this is that directory, run `provisioner init`: the machines become orphans."
+    )
+    return replace(report, problem=text, is_elsewhere=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from provisioner.backends import Backend
 from provisioner.loop.announced_ends import Notices
 from provisioner.loop.batch_threads import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError
+from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError, check_directory
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
@@ -228,7 +228,7 @@ class Loop:
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with without_collector():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            report = reconciler.cycle(self._observations(reconciler.sought()))
+            report = check_directory(reconciler.cycle(self._observations(reconciler.sought())), self._state.path)
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._write_heartbeat()

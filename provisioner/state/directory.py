@@ -185,11 +185,11 @@ class StateDir(StateFiles):
 
     def life_signs(self) -> LifeSigns:
         """Return the loop's signs of life. Raises StateError."""
-        from provisioner.state.marker_files import LifeSigns
+        from provisioner.state.marker_files import Heartbeat, LifeSigns
 
         lock, beat = self.loop_lock, self.heartbeat
         seen = lock.holder(), beat.last_beat(), beat.silent_now()
-        return LifeSigns(*seen, lock.fate(), lock.signed_at(), lock.stopped())
+        return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped())
 
     def polls(self) -> dict[str, int]:
         """Return when HF last polled each request, in ns by the file system's clock."""

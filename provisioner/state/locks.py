@@ -263,11 +263,9 @@ def identity() -> dict[str, Any]:
 
 def get_boot_id() -> str:
     """Return the id of this host's present boot; empty if it is unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 def is_gone(holder: Mapping[str, Any]) -> bool:
@@ -276,16 +274,18 @@ def is_gone(holder: Mapping[str, Any]) -> bool:
     A process with this process's own id was an earlier one, for example in the container before.
     """
     pid, boot = holder.get("pid"), holder.get("boot")
-    is_here = holder.get("host") == os.uname().nodename[:64] and boot == get_boot_id()
-    if not boot or not is_here or type(pid) is not int:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return pid == os.getpid()
+    is_here = bool(boot) and boot == get_boot_id() and holder.get("host") == os.uname().nodename[:64]
+    return is_here and type(pid) is int and (pid == os.getpid() or not _exists(pid))
+
+
+def _exists(pid: int) -> bool:
+    """Return True if this host has such a process, or may have it."""
+    with suppress(PermissionError, OverflowError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def describe_holder(path: str, wait: float) -> str:
@@ -303,12 +303,8 @@ def describe_holder(path: str, wait: float) -> str:
 def _format_life(host: str, pid: int, path: str) -> str:
     if host != os.uname().nodename[:64]:
         return f"which only that host can check (`ps -p {pid}`)."
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if not _exists(pid):
         return f"which no longer runs: a child of it or a process yet to sign holds the lock (`lsof {path}`)."
-    except PermissionError:
-        pass
     if message := stopped_message({"host": host, "pid": pid}):
         return f"which runs on this host: {message}."
     return f"which runs on this host (`ps -p {pid}`)."

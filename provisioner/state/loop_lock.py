@@ -5,22 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
 from typing import Any
 
 from provisioner.files.safe_open import open_own
+from provisioner.state import locks
 from provisioner.state.atomic import read_whole
 from provisioner.state.errors import StateUnreadable, writing
-from provisioner.state.locks import (
-    LockFile,
-    get_boot_id,
-    identity,
-    is_gone,
-    parse_line,
-    read_record,
-    stopped_message,
-    whole_number,
-)
 from provisioner.state.marker_files import Fate
 from provisioner.utc import format_utc
 
@@ -28,7 +18,7 @@ STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries. A takeover is not urgent, and on NFS each try is a call to the server."""
 
 
-class LoopLock(LockFile):
+class LoopLock(locks.LockFile):
     """The lock that the active loop holds while other loops stand by. The lock file contains the holder's *epoch*.
 
     Before each write and batch, the loop opens the file by its name and reads the epoch again. If it is not its own
@@ -72,13 +62,7 @@ class LoopLock(LockFile):
 
         Also ``ended`` after it signed off, and ``waits_until`` while it waits for the loop before it.
         """
-        return read_record(self.path)
-
-    def signed_at(self) -> float | None:
-        """Return the time of the last signature, by the file system's clock; None if unknown."""
-        with suppress(OSError):
-            return os.lstat(self.path).st_mtime
-        return None
+        return locks.read_record(self.path)
 
     def fate(self) -> Fate:
         """Return the fate of the loop that signed last."""
@@ -87,19 +71,19 @@ class LoopLock(LockFile):
             return "ended" if holder.get("ended") else ""
         if self.is_held():
             return "waits" if holder.get("waits_until") else "holds"
-        return "gone" if is_gone(holder) else "released"
+        # The id of this process proves only to a successor, which has the lock, that the holder is gone.
+        return "gone" if locks.is_gone(holder) and holder["pid"] != os.getpid() else "released"
 
     def has_calls(self) -> bool:
         """Return True if calls may be under way: of the last holder, or of the loop for which it waited."""
         holder = self.holder()
-        if not holder.get("pid") or holder.get("ended"):
-            return False
-        return bool(holder.get("waits_until")) or not is_gone(holder)
+        is_open = bool(holder.get("pid")) and not holder.get("ended")
+        return is_open and (bool(holder.get("waits_until")) or not locks.is_gone(holder))
 
     def stopped(self) -> str:
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
         otherwise."""
-        return stopped_message(self.holder())
+        return locks.stopped_message(self.holder())
 
     def epoch(self) -> int:
         """Return the epoch on disk; 0 in a new file.
@@ -108,7 +92,7 @@ class LoopLock(LockFile):
         """
         advice = "Stop all loops of this directory, then start one: it signs the file again."
         content = read_whole(self.path, advice)
-        epoch = whole_number(parse_line(content), "epoch")
+        epoch = locks.whole_number(locks.parse_line(content), "epoch")
         if content and not epoch:
             raise StateUnreadable(f"{self.path}: holds no epoch. {advice}")
         return epoch
@@ -119,19 +103,19 @@ class LoopLock(LockFile):
         ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
         """
         self.check_in_place()
-        epoch = max(whole_number(self.record(), "epoch") + 1, at_least)
+        epoch = max(locks.whole_number(self.record(), "epoch") + 1, at_least)
         self._sign_epoch(epoch, {"waits_until": format_utc(time.time() + wait_seconds)} if wait_seconds else {})
         return epoch
 
     def end_wait(self) -> None:
         """Record that this loop waits no longer. Needs the lock."""
         self.check_in_place()
-        self._sign_epoch(whole_number(self.record(), "epoch"), {})
+        self._sign_epoch(locks.whole_number(self.record(), "epoch"), {})
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way, so that the next loop does not wait. Needs the lock."""
         self.check_in_place()
-        self._sign_epoch(whole_number(self.record(), "epoch"), {"ended": True})
+        self._sign_epoch(locks.whole_number(self.record(), "epoch"), {"ended": True})
 
     def _sign_epoch(self, epoch: int, facts: dict[str, Any]) -> None:
-        self.sign({"epoch": epoch, **identity(), "boot": get_boot_id(), **facts}, durable=True)
+        self.sign({"epoch": epoch, **locks.identity(), "boot": locks.get_boot_id(), **facts}, durable=True)

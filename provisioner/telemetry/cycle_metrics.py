@@ -50,7 +50,7 @@ class CycleMeter:
     def record_cycle(self, report: CycleReport, limits: Limits) -> None:
         """Set and count the metrics of one cycle."""
         metrics, wall = self._metrics, time.time()
-        metrics.count_cycle(report.result, report.seconds, wall)
+        metrics.count_cycle(report.result, report.seconds, wall, is_active=not report.is_elsewhere)
         metrics.deferred.replace(report.deferred)
         metrics.holds.replace(count_holds(report.holds, report.memory))
         self._observed |= {

@@ -72,7 +72,8 @@ class Metrics(Group):
     build_info = Metric(Gauge, "hf_provisioner_build_info", {"version": ()},
         "The version that runs; always 1.")
     active = Metric(Gauge, "hf_provisioner_active", {"provisioner": ()},
-        "1 once this process has run a cycle of its provisioner's loop; 0 while it stands by for another one.")
+        "1 once this process has run a cycle of its provisioner's loop; 0 while it stands by for another one, or works "
+        "on a state directory without records although machines exist.")
     cycles = Metric(Counter, "hf_provisioner_cycles_total", {"result": get_args(CycleResult)},
         "Cycles; partial: some action or pool failed.")
     cycle_duration = Metric(timed(0.01, 0.05, 0.25, 1, 3, 10), "hf_provisioner_cycle_duration_seconds", {},
@@ -189,10 +190,10 @@ class Metrics(Group):
         for reason in LOGIN_REJECTIONS:
             self.rejections.labels(reason)
 
-    def count_cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
+    def count_cycle(self, result: CycleResult, seconds: float, ended: float, *, is_active: bool = True) -> None:
         """Count a cycle with its duration ``seconds`` and its end ``ended`` in epoch seconds, and mark this process
-        as the loop."""
-        self._active.set(1)
+        as the loop if it is ``is_active``."""
+        self._active.set(is_active)
         self.cycles.labels(result).inc()
         self.cycle_duration.observe(seconds)
         if result == "ok":

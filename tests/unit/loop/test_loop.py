@@ -316,6 +316,31 @@ def test_an_announced_end_is_reported_before_any_observation_shows_it(tmp_path: 
         assert Wake.PUBSUB in running.wakes
 
 
+def test_a_loop_on_a_directory_without_records_does_not_serve_machines_that_exist(tmp_path: Path) -> None:
+    place = SlowPlace()
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for directory in (right, wrong):
+        directory.mkdir()
+    with Running(wrong, place) as running:
+        until(lambda: running.reports, 30, what="a cycle")
+        assert not running.loop.problem(), "no machine exists yet"
+    with Running(right, place) as running:
+        ask(running.state, 2)
+        until(lambda: len(running.ran()) == 2, 30, what="machines run")
+        assert not running.reports[-1].is_elsewhere
+    names = set(place.machines)
+    with Running(wrong, place) as running:
+        report = until(lambda: [one for one in running.reports if one.is_elsewhere], 30, what="the machines are seen")[
+            -1
+        ]
+        assert report.result == "failed"
+        assert "machines of this provisioner exist (pools pool)" in report.problem
+        running.state.intent.create("demo")
+        until(lambda: not running.reports[-1].problem, 30, what="an operator says that this directory is right")
+        assert not running.reports[-1].is_elsewhere
+    assert set(place.machines) == names
+
+
 # --- succession -------------------------------------------------------------------------------------------------------
 
 

@@ -235,6 +235,11 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [replace(report(None), problem="intent.json does not parse")],
         {"cycles_total result=failed": 1, "window pool=a": 200},
     ),
+    "a cycle on a directory that does not serve the machines is no loop of the provisioner": (
+        [report(None), replace(report(None), problem="no request here", is_elsewhere=True)],
+        {"active provisioner=": 0, "cycles_total result=failed": 1},
+    ),
+    "any other cycle is": ([report(None)], {"active provisioner=": 1}),
     "holds are shown, cancels that are not done yet as a number": (
         HOLDS_SET[:1],
         {"hold hold=stop-all pool=": 1, "hold hold=pause pool=a": 1, "hold hold=cancel pool=": 2},
