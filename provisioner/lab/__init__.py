@@ -1,1 +1,1 @@
-"""The laboratory of the provisioner: an embedded cloud, virtual time, demonstration and replay."""
+"""The lab: an embedded cloud, virtual time, the demonstration, and replay of recorded calls."""

@@ -1,6 +1,7 @@
-"""The demonstration of the main job on the embedded cloud: machines are requested, run, are lost and returned.
+"""The demonstration of the main job on the embedded cloud: machines are requested, run, are lost and are returned.
 
-The shell scripts play HostFactory. Each step is judged by the cloud's own state, never by our status.
+The shell scripts are called as HostFactory calls them. The cloud's own state decides if a step succeeded, not our
+status.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from provisioner.lab.playground import Playground, PlaygroundError
 
 STEP_SECONDS = 60.0
 POLL_SECONDS = 0.5
-"""Seconds between two polls, because HF's 30 would be too long for a demonstration."""
+"""Seconds between two polls. HF's 30 s would be too long for a demonstration."""
 
 TERMINATED = 143
-"""The exit code that shells give a program that SIGTERM ended."""
+"""Exit code that shells report for a program that SIGTERM has ended."""
 
 PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
 class NotHeldError(Exception):
-    """The error of a step that did not show its promise. The text reports the observed state."""
+    """Raised if a step did not show what it promises. The text gives the observed state."""
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Show:
 
 
 class Demo:
-    """The steps in order. Each raises NotHeldError if the cloud does not show the expected state."""
+    """The steps in order. A step raises NotHeldError if the cloud does not show the expected state."""
 
     def __init__(self, playground: Playground) -> None:
         self.cloud = playground
@@ -164,7 +165,7 @@ class Demo:
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
-        """Poll as HF does until the status is terminal. It has to be ``complete``."""
+        """Poll as HF does until the status is terminal. It must be ``complete``."""
         entry: dict[str, Any] = {}
 
         def ended() -> bool:
@@ -187,7 +188,7 @@ class Demo:
 
 
 def demo(*, keep: bool) -> int:
-    """Play and judge the demo; return the exit code. With ``keep``, leave cloud and loop running until interrupted."""
+    """Play and judge the demo, and return the exit code. With ``keep``, leave cloud and loop running until Ctrl-C."""
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if keep else TERMINATED))
     try:
@@ -241,7 +242,7 @@ back=$(echo "$answer" | grep -o '"name": *"[^"]*"' | sed 's/.*/{&}/' | paste -sd
 hf_scripts/requestReturnMachines.sh '{"machines":['"$back"']}'
 sleep 5; .venv/bin/provisioner status
 """
-"""Shell lines for a terminal with the exports, which play the parts of HostFactory and the cloud."""
+"""Shell lines for a second terminal: the exports, and commands that play HostFactory and use the cloud."""
 
 
 def _keep(playground: Playground, console: Console) -> int:

@@ -1,7 +1,7 @@
-"""A kind of place in memory, whose machines boot, run, end and are refused as a seed decides.
+"""A kind of place in memory. A seed decides when its machines boot, run, end and are refused.
 
-It is the example of a kind, and serves tests. A configuration cannot name it, unless a distribution registers ``KIND``
-under the entry-point group of ``registry``.
+It is the example of a kind, and tests use it. A configuration can name it only if a distribution registers ``KIND`` in
+the entry-point group of ``registry``.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class FakePool(Pool):
 
 
 class Mark(NamedTuple):
-    """The mark that a backend writes on each machine that it creates."""
+    """The mark that a backend puts on each machine that it creates."""
 
     provisioner: str
     pool: str
     name: str
-    """The name at the machine's creation. A copy has another name and the same mark."""
+    """The name of the machine when it was created. A copy of the machine has another name and the same mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,17 @@ class Entry:
     uid: str
     ip: str
     mark: Mark | None
-    """None if the machine was made by others."""
+    """The mark; None if another program made the machine."""
     launched: int
     """The start in epoch seconds."""
     runs: float
     ends: float
-    """The time at which the machine ends by itself. Its leftovers stay."""
+    """The time at which the machine ends by itself. Its leftovers stay in the place."""
     gone: float = math.inf
-    """The time at which the machine is gone, after a delete."""
+    """The time from which the machine is gone after a delete."""
 
     def has_strayed(self, uid: str) -> bool:
-        """Return True for the machine of this uid if its mark was taken away."""
+        """Return True if this is the machine with this uid and its mark was removed."""
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
@@ -107,9 +107,9 @@ class Entry:
 
 
 class FakePlace:
-    """A place with all its machines, also those of others. It outlives the backends.
+    """A place with all its machines, including machines of others. It outlives the backends.
 
-    A call from any thread takes effect completely or raises BackendError.
+    Any thread may call it. A call either takes full effect or raises BackendError.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +128,8 @@ class FakePlace:
             return dict(self._entries)
 
     def create(self, name: str, mark: Mark | None) -> Entry:
-        """Make a machine, or find the machine that has this mark. Refuse a name that is taken otherwise."""
+        """Make a machine, or return the existing machine with this mark. Refuse a name that a machine with another
+        mark has."""
         chance = random.Random(f"{self._pool.seed} {name}")
         if chance.random() < self._pool.refused:
             raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
@@ -140,7 +141,7 @@ class FakePlace:
         return there
 
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
-        """Begin to delete this machine, but not another machine of the same name."""
+        """Begin to delete this machine. Another machine of the same name stays."""
         with self._lock:
             there = self._entries.get(entry.name)
             if there is not None and there.uid == entry.uid:
@@ -177,7 +178,7 @@ class FakePlace:
 
 
 class FakeBackend:
-    """A ``provisioner.backends.Backend`` of our machines in a place, which it recognises by their marks."""
+    """A ``provisioner.backends.Backend`` for our machines in a place. It recognises them by their marks."""
 
     def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
         self.pool = pool.name
@@ -192,7 +193,8 @@ class FakeBackend:
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return all our machines, in the mapping of the previous observation if no machine has changed."""
+        """Return all our machines. If none has changed, the mapping is the same object as in the previous
+        observation."""
         entries = self.place.entries()
         machines = self.place.machines([entry for entry in entries.values() if self._is_own(entry)])
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
@@ -229,7 +231,7 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete only the machine with the uid or, without a uid, a machine that is ours or adopted."""
+        """Delete the machine with the uid. Without a uid, delete a machine only if it is ours or adopted."""
         entry = self.place.entries().get(delete.name)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
             self.place.delete(entry, at_once=delete.is_forced)
@@ -240,7 +242,7 @@ class FakeBackend:
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return True if the entry is a machine of this pool and not a copy of another."""
+        """Return True if the entry is a machine of this pool and not a copy of another machine."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 
 
@@ -265,7 +267,7 @@ class Fake(Kind[FakePool]):
         return backend
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem if ``require_dns`` is set, because names of these machines cannot be resolved."""
+        """Return a problem if ``require_dns`` is set, because the names of these machines do not resolve."""
         return [Problem("", "require_dns", "no name here can be resolved; leave it out")] * bool(
             body.get("require_dns")
         )

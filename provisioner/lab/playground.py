@@ -1,4 +1,4 @@
-"""An embedded cloud and a loop as separate processes, and HostFactory's part played through the shell scripts."""
+"""An embedded cloud and a loop as separate processes, with calls of the shell scripts in place of HostFactory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
-"""Seconds for a start. A start takes about three seconds, but up to a minute on a busy machine."""
+"""Seconds that a start may take. It takes about three seconds, but up to a minute on a busy machine."""
 
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
 
 
 class PlaygroundError(Exception):
-    """The error of a part that did not start or did not answer. The text names the part and its log."""
+    """Raised if a part did not start or did not answer. The text names the part and its log."""
 
 
 class HostFactory:
-    """HF's side. Each call runs the shell script with a JSON file, and relies on its output."""
+    """HF's side. Each call runs the shell script with a JSON file, and uses only its output."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
         self.environment = dict(environment)
@@ -94,7 +94,8 @@ class HostFactory:
 
 
 class Playground:
-    """A directory with configuration and state, the simulator and the loop: a context manager that ends both."""
+    """A directory with configuration and state, the simulator, and the loop. As a context manager, it ends both
+    processes."""
 
     def __init__(self) -> None:
         if not CONFIG.is_dir():
@@ -132,7 +133,7 @@ class Playground:
         return self
 
     def _begin(self) -> None:
-        prepare(None)  # the cloud and the loop are local, so that no proxy is needed
+        prepare(None)  # the cloud and the loop are local and need no proxy
         self.directory.mkdir(mode=0o700)
         shutil.copytree(CONFIG, self.config)
         self.state.mkdir()
@@ -231,8 +232,8 @@ class Playground:
         raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """Start a loop without waiting for it, because it may have to stand by."""
-        # The loop picks the port, because a port chosen here could be taken by the time the loop listens.
+        """Start a loop and do not wait until it runs, because it may have to stand by."""
+        # The loop chooses the port. A port that is chosen here might be in use when the loop listens.
         return self._start("run", "--listen", "127.0.0.1:0")
 
     def loop_answers(self, page: str = "healthz") -> bool:
@@ -243,7 +244,7 @@ class Playground:
             return False
 
     def _url_of(self, process: subprocess.Popen[str]) -> str:
-        """Return the address that this loop has logged; empty until then."""
+        """Return the address in this loop's log; empty until the loop has logged it."""
         for line in (self.logs / "run.log").read_text().splitlines():
             if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
                 return str(said["metrics"]).removesuffix("/metrics")

@@ -1,7 +1,7 @@
-"""``provisioner replay``: a recorded run of HostFactory played again against the scripts.
+"""``provisioner replay``: a recording of HostFactory's calls, played again against the scripts.
 
-Ids and names of the recording differ from those of the replay. The replay takes the new ids and names of requests and
-machines from the answers and puts them in place of the recorded ones.
+In the replay, requests and machines get other ids and names than in the recording. The replay reads these from the
+answers, and puts them in place of the recorded ones.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.protocols import State
 
 LONGEST_WAIT = 1e9
-"""The longest pause between two calls in seconds, thirty years. A trace may contain longer gaps than a process can
-wait.
-"""
+"""The longest pause between two calls in seconds: thirty years. A trace may contain longer gaps than a process can
+wait."""
 
 
 class ScriptResult(NamedTuple):
-    """The end of a script."""
+    """The result of a script call."""
 
     code: int
     answer: Document
-    """The script's document; empty if it refused."""
+    """The document that the script printed; empty if the script refused the call."""
 
 
 CallScript = Callable[[str, Document], ScriptResult]
@@ -41,7 +40,8 @@ CallScript = Callable[[str, Document], ScriptResult]
 
 
 def is_loop_alive(state: State) -> bool:
-    """Return True if a loop works on that directory: it has the lock, or a fresh heartbeat from another host."""
+    """Return True if a loop works on this directory: a loop has the lock, or there is a fresh heartbeat from another
+    host."""
     return state.loop_lock.is_held() or bool(state.life_signs().is_running)
 
 
@@ -54,14 +54,14 @@ class Replay:
 
     call: CallScript
     speed: float = 1.0
-    """The factor by which the replay is faster than the recording."""
+    """Factor by which the replay is faster than the recording."""
     longest_gap: float = float("inf")
     """The most seconds of waiting between two calls."""
     wait: Callable[[float], None] = time.sleep
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unknown_machines: set[str] = field(default_factory=set)
-    """Recorded names of machines without a counterpart in the replay; they are sent as they are."""
+    """Recorded names of machines for which the replay has no machine. They are sent unchanged."""
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """Return the numbers of calls, of refusals and of names without a counterpart."""
+        """Return the numbers of calls, of refusals, and of names for which the replay has no machine."""
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -100,9 +100,8 @@ class Replay:
         return result.answer
 
     def _translate(self, event: Event) -> Document:
-        """Return the call with the replay's ids and names. Parts that the scripts refuse stay, so that they are refused
-        again.
-        """
+        """Return the call with the ids and names of the replay. Parts that the scripts refuse stay unchanged, so
+        that they are refused again."""
         document = dict(event.document)
         if event.command == "getRequestStatus":
             _replace(document, "requests", self._request)
@@ -125,14 +124,14 @@ class Replay:
         return entry | dict.fromkeys(given, own)
 
     def _own_name(self, entry: Document) -> str | None:
-        """Return the replay's machine for a recorded one.
+        """Return the replay's machine for a recorded machine.
 
-        Morgan Stanley's machineId is a pod's uid, which does not identify the machine.
+        In Morgan Stanley's traces, machineId is a pod's uid, which does not identify the machine.
         """
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
-        """Poll once for machines that are returned or listed before the replay has read their names."""
+        """Poll once for machines that HF returns or lists before the replay has read their names."""
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]
@@ -152,7 +151,7 @@ class Replay:
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
-    """Replace each object at ``key`` by the result of ``own``, as ``listed`` finds the objects. Other values stay."""
+    """Replace each object at ``key``, as ``listed`` finds them, by the result of ``own``. Other values stay."""
     match document.get(key):
         case dict(entry):
             document[key] = own(entry)
@@ -161,14 +160,13 @@ def _replace(document: Document, key: str, own: Callable[[Document], Document]) 
 
 
 def _names(entry: Document) -> dict[str, str]:
-    """Return the key and name of a machine. Empty names and names that are not texts are left out, as scripts refuse
-    them.
-    """
+    """Return key and name of a machine. Empty names, and names that are not texts, are left out, because the scripts
+    refuse them."""
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 
 def run_script(command: str, document: Document) -> ScriptResult:
-    """Call a script as HF does, in this process's environment."""
+    """Call a script as HF does, in the environment of this process."""
     with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
         file.write(json.dumps(document))
         file.flush()

@@ -1,4 +1,4 @@
-"""Recorded calls of HostFactory, from Morgan Stanley's sqlite file or the JSON lines that the scripts write."""
+"""Recorded calls of HostFactory, from Morgan Stanley's sqlite file or from the JSON lines that our scripts write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Document = dict[str, Any]
 
 
 class TraceError(Exception):
-    """The error of a trace that cannot be read. The text is one line."""
+    """Raised if a trace is unreadable. The text is one line."""
 
 
 class Event(NamedTuple):
@@ -39,15 +39,15 @@ class Event(NamedTuple):
     command: str
     document: Document
     request: str = ""
-    """The id that a request or return request got; empty if it was refused."""
+    """The id that the request or return request got; empty if the call was refused."""
     machines: Mapping[str, tuple[str, ...]] = {}
-    """The machines of each request as getRequestStatus listed them."""
+    """The machines of each request, as getRequestStatus listed them."""
 
 
 def read_trace(path: Path) -> list[Event]:
-    """Return the calls of a trace in order of time, and calls of the same time as written.
+    """Return the calls of a trace in the order of their times. Calls of the same time stay in the order of the file.
 
-    The file's beginning determines the format. Raises TraceError for a file that is not a trace.
+    The beginning of the file shows its format. Raises TraceError for a file that is not a trace.
     """
     try:
         with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:

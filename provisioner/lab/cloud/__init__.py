@@ -1,1 +1,1 @@
-"""An embedded cloud: one model with a clock, a seed and faults, and HTTP APIs for the official clients."""
+"""An embedded cloud: a model with a clock, a seed and faults, and HTTP APIs that the official clients can call."""

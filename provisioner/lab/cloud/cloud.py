@@ -1,4 +1,4 @@
-"""The whole embedded cloud without HTTP: one world, one Kubernetes cluster, and the managed instance groups."""
+"""The embedded cloud as a whole, without HTTP: one world, one Kubernetes cluster, and managed instance groups."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MODES = frozenset(
     # faults of entries between the audit log and Pub/Sub
     | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
 )
-"""The modes of all faults. The documentation of each part of the cloud describes the effects of its modes."""
+"""The modes of all faults. Each part of the cloud documents the effects of its own modes."""
 
 _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
@@ -76,8 +76,8 @@ class Conditions:
     def parse(cls, document: object) -> Conditions:
         """Parse ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``.
 
-        A mistake raises a ValueError with its place. Timings and switches that a given section leaves out take their
-        defaults. A section that is left out stays as it was.
+        A mistake raises a ValueError that names its place. If a section is given, the timings and switches that it
+        omits get their defaults. A section that is left out does not change.
         """
         root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
@@ -133,7 +133,7 @@ def _fault(where: str, value: object) -> Fault:
 
 
 class Cloud:
-    """An embedded cloud. The owner of its world makes the calls, one at a time."""
+    """An embedded cloud. The owner of its world makes the calls, one after the other."""
 
     def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
         self.world = world
@@ -141,7 +141,7 @@ class Cloud:
         self.groups = Groups(world, migs)
 
     def impose(self, conditions: Conditions) -> None:
-        """Replace faults and switches now, and timings for the steps that begin later."""
+        """Replace faults and switches now. New timings apply to steps that begin later."""
         self.world.set_faults(conditions.faults)
         if conditions.gke is not None:
             self.cluster.timings = conditions.gke
@@ -156,7 +156,7 @@ class Cloud:
         return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
 
     def preempt(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Preempt machines. Return the names of the preempted machines, and the other names."""
+        """Preempt machines. Return the names of the preempted machines, and the names that were not preempted."""
         preempted = [*self.cluster.preempt(names), *self.groups.preempt(names)]
         return preempted, [name for name in names if name not in preempted]
 

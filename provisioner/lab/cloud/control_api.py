@@ -1,8 +1,8 @@
-"""The control API, by which a test or an operator changes the embedded cloud without the provisioner.
+"""The control API, with which a test or an operator changes the embedded cloud behind the provisioner's back.
 
-It has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake is answered 400
-with ``{"error": …}``. A request to a loopback address under another host's name, which a page of the internet can make
-a browser send, is answered 421.
+It has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake is answered
+with 400 and ``{"error": …}``. A request to a loopback address under another host name is answered with 421, because a
+page of the internet can make a browser send such a request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The handling of callers that hang up before their response or in the middle of their call: no error is reported."""
+"""Callers that hang up during their call or before their response. The cloud reports no error about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def hung_up(request: web.Request, error: Exception) -> bool:
-    """Return True for an error that only means a caller who has gone. An error on a standing connection is a fault."""
+    """Return True if an error only means that the caller has gone. An error while the connection stands is a real
+    fault."""
     gone = request.transport is None or request.transport.is_closing()
     return gone and isinstance(error, ConnectionError)
 

@@ -1,4 +1,5 @@
-"""``provisioner simulate``: the loop in virtual time under faults, judged and compared with others."""
+"""``provisioner simulate``: play the loop in virtual time under faults, judge it, and compare it with other
+programs."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.scenario_choice import Chosen
 
 SEEDS = 5
-"""The default number of seeds. They show whether numbers scatter, and take little time; laws are judged over hundreds.
-"""
+"""The default number of seeds. They show how much the numbers vary, and take little time. The laws are judged over
+hundreds."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulate and return the exit code: a problem if a law was broken or a goal missed.
+    """Simulate and return the exit code, which reports a problem if a law was broken or a goal was missed.
 
     Raises ConfigError, UsageError, MissingExtra.
     """
@@ -122,7 +123,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, scenario by scenario, so that each scenario is drawn once its last run has ended."""
+    """Return the runs, one scenario after the other, so that each picture is drawn as soon as the last run of its
+    scenario has ended."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -137,9 +139,9 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 
 
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
-    """Return the function that draws a scenario's picture. Without a directory it draws no picture.
+    """Return a function that draws the picture of a scenario. Without a directory, it draws none.
 
-    The directory is made and tested now.
+    The directory is made and tested now, before the runs.
     """
     if directory is None:
         return lambda report, scenario: None
@@ -154,7 +156,7 @@ def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
 
 
 def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report, str], None]) -> bool:
-    """Fill the report. Return True if all runs were played to their end."""
+    """Fill the report. Return True if all runs were played to the end."""
     from rich.console import Console
 
     from provisioner.lab.virtual.parallel_runs import play_all

@@ -1,6 +1,5 @@
-"""The loop in virtual time. It plays thousands of machines and days of faults in seconds, and compares the result with
-other programs.
+"""The loop in virtual time: thousands of machines and days of faults in seconds, compared with other programs.
 
-Plan, windows, cycle and answers are the code of production. The places, HostFactory, the duration of calls and the
-state directory are modelled.
+Plan, windows, cycle and answers are the production code. The places, HostFactory, the duration of calls and the state
+directory are models.
 """

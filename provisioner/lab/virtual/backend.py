@@ -1,4 +1,4 @@
-"""The backend of a virtual place: the view that the loop has of the place, and the duration of its calls."""
+"""The backend of a virtual place: what the loop sees of the place, and how long its calls take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from provisioner.model import (
 
 
 class VirtualBackend:
-    """A virtual ``provisioner.backends.Backend``. Calls take effect at once; ``VirtualActors`` adds their duration."""
+    """A virtual ``provisioner.backends.Backend``. Its calls take effect at once. ``VirtualActors`` adds their
+    duration."""
 
     def __init__(self, place: Place, world: World) -> None:
         self.pool = place.name
@@ -43,7 +44,7 @@ class VirtualBackend:
         self.observations = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Follow the place, which calls ``wake`` when an observation would differ from the last one."""
+        """Follow the place: call ``wake`` whenever an observation would differ from the last one."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
@@ -58,7 +59,7 @@ class VirtualBackend:
         self._wake()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return the view that the scenario gives of the place, which need not be true."""
+        """Return what the scenario shows of the place. This need not be true."""
         self.observations += 1
         shows = self._place.pool.observations
         if shows is not ObservationMode.FROZEN:
@@ -89,7 +90,8 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """Return the machines that exist and are listed; the same mapping as before if no machine has changed."""
+        """Return the machines that exist and are listed. If no machine has changed, return the same mapping as
+        before."""
         listed_until = self._world.now - self._place.pool.appears_seconds
         news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:
@@ -136,7 +138,7 @@ class Running:
 
 
 class VirtualActors:
-    """A virtual executor of batches, with several calls at once. Each call takes the pool's ``call_seconds``."""
+    """A virtual executor of batches with several concurrent calls. Each call takes the pool's ``call_seconds``."""
 
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
@@ -146,14 +148,14 @@ class VirtualActors:
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
         self.alive = True
-        """False once the process has ended, so that no further call begins."""
+        """False once the process has ended. Then no further call begins."""
 
     def busy(self) -> Set[str]:
         """Return the pools with a batch that is under way or not yet collected."""
         return frozenset(self._running) | {results.pool for results in self._ended}
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch. ``may_start`` is ignored because it reads the real clock, by which no virtual call is late."""
+        """Begin a batch. ``may_start`` is ignored: it reads the real clock, and virtual calls take no real time."""
         size = self._places[batch.pool].pool.machines_per_call
         running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
         running.calls += _parts(batch.creates, size)
@@ -197,7 +199,7 @@ class VirtualActors:
         self._next(running)
 
     def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
-        """Report the end of a call to the flow, which adjusts the number of calls that may be under way."""
+        """Report the end of a call to the flow, which sets the number of concurrent calls."""
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:

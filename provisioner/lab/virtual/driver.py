@@ -1,4 +1,4 @@
-"""The driver of the loop's own cycle in virtual time: it wakes the loop, lets it wait, kills it and starts it anew."""
+"""The driver of the loop's own cycle in virtual time: it wakes the loop, lets it wait, kills it and starts it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Upt
 from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
-"""Seconds between a change and the cycle that follows the change, as in production."""
+"""Seconds between a change and the cycle after it, as in production."""
 
 
 class VirtualClock:
@@ -88,7 +88,7 @@ class VirtualLoop:
         self.wake()
 
     def end(self) -> None:
-        """Kill the process. Calls under way still take effect, but the loop learns no outcome."""
+        """Kill the process. Calls under way still take effect, but the loop does not get their outcomes."""
         if self.alive:
             self.alive = self.actors.alive = False
             self._state.watchers.remove(self.wake)

@@ -1,6 +1,6 @@
-"""The formulas by which other programs decide how many machines to add, on the same places and demand.
+"""The formulas with which other programs decide how many machines to add, on the same places and with the same demand.
 
-A formula knows neither requests nor names. Constants and order are taken from the programs.
+A formula uses neither requests nor names. Its constants and its order of steps come from the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ IDLE_SECONDS = 1200.0
 
 
 class Formula(ABC):
-    """A controller that keeps machines by a formula. Subclasses define the interval of rounds and the number to add."""
+    """A controller that keeps a number of machines by a formula. A subclass sets the interval of its rounds and the
+    number to add."""
 
     name = ""
     period = 60.0
@@ -63,11 +64,13 @@ class Formula(ABC):
         """Return the number of machines to add. ``idle``: the wanted machines that do not run."""
 
     def spread(self, machines: int) -> Mapping[str, int]:
-        """Return the number of machines to add by pool: all in the first pool, unless a subclass chooses otherwise."""
+        """Return by pool the number of machines to add. All go to the first pool, unless a subclass decides
+        otherwise."""
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """Create machines with one call each until the place refuses a call. The next round tries the rest again."""
+        """Create machines, one call each, until the place refuses a call. The next round tries the remaining ones
+        again."""
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")
@@ -92,7 +95,7 @@ class Formula(ABC):
         return 0
 
     def check(self) -> None:  # noqa: B027 - empty on purpose
-        """Check no law: a formula makes no promise about names and states."""
+        """Do nothing: a formula makes no promises about names and states, so no law applies."""
 
     def end(self) -> Mapping[str, float | None]:
         return {}
@@ -102,8 +105,8 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """PRP's provisioner. At most a part of the idle jobs, and at most 20 machines, may wait; it observes every two
-    minutes.
+    """The provisioner of PRP. At most a part of the idle jobs, and at most 20 machines, may wait. A round comes every
+    two minutes.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -152,7 +155,7 @@ class GlideinWms(Formula):
 
 
 class Exact(Formula):
-    """A controller that asks at once for exactly the missing machines and ignores failures."""
+    """A controller that requests exactly the missing machines at once, and ignores failures."""
 
     name = "exact"
     period = 5.0

@@ -1,7 +1,7 @@
-"""HostFactory in virtual time: its demand, its calls, and its belief about machines.
+"""HostFactory in virtual time: its demand, its calls, and the machines that it believes to have.
 
-It takes machines only from terminal answers, lists its hosts, returns lost and unwanted machines, and requests missing
-machines again.
+It gets machines only from terminal answers. It lists its hosts, returns lost and unwanted machines, and requests
+missing machines again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Levels:
         self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
 
     def step(self, now: float) -> Counter[str]:
-        """Return the wanted machines by template. Each call is one step of a demand that varies by chance."""
+        """Return the wanted machines by template. If a demand varies by chance, each call is one step of it."""
         wanted: Counter[str] = Counter()
         for number, one in enumerate(self._demand):
             level = one.level(now)
@@ -48,9 +48,9 @@ class Grid:
         self.failures: Counter[str] = Counter()
         """The messages of failed machines and requests."""
         self.broken: list[str] = []
-        """The answers that no provider may give."""
+        """Answers that a provider must never give."""
         self.lost: list[str] = []
-        """The machines whose loss was reported in the last round."""
+        """Machines whose loss was reported in the last round."""
         self.ended = 0
         self.silent_until = 0.0
         self.asked = 0
@@ -70,7 +70,7 @@ class Grid:
         self._given: set[str] = set()
         """The machines that HostFactory has returned."""
         self._never_made: list[str] = []
-        """Names to return that no machine ever had."""
+        """Names for the next returns that machines never had."""
         self._since: dict[str, float] = {}
         """The time at which HostFactory got each machine."""
         self._idle: dict[str, float] = {}
@@ -92,8 +92,7 @@ class Grid:
 
     def round(self) -> None:
         """Make each call once, as HostFactory does: poll requests, ask for lost machines, then request or return
-        machines.
-        """
+        machines."""
         now = self._world.now
         self.wanted = self._levels.step(now)
         if now < self.silent_until:
@@ -122,7 +121,7 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Return now and then a request that has ended, which HostFactory polls again."""
+        """Now and then, return a request that has ended, because HostFactory polls such requests again."""
         return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -159,7 +158,7 @@ class Grid:
         self._return_machines(list(lost))
 
     def _balance(self, template: str) -> None:
-        """Request the machines that are missing, or return those that are too many."""
+        """Request the missing machines, or return the surplus."""
         have, wanted = self._numbers[template], self.wanted[template]
         coming = sum(count for of, count, _ in self._open.values() if of == template)
         missing = wanted - have - coming
@@ -187,7 +186,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """Split the machines into the parts that HF names in one call."""
+        """Split the machines into parts as large as HF names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 

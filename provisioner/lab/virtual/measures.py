@@ -53,4 +53,4 @@ PACE = {
     "observations": Measure("observations", "observations of pools"),
 }
 MEASURES: Mapping[str, Measure] = {**TIMES, **AMOUNTS, **LAWS, **PACE}
-"""All measures by name. Times count from ``judge_from_minutes``. Only the provisioner has the last few."""
+"""All measures by name. Times count from ``judge_from_minutes``. Only the provisioner has the measures of ``PACE``."""

@@ -38,14 +38,14 @@ class Run(NamedTuple):
 
 
 def play_all(runs: Sequence[Run], jobs: int) -> Generator[Result, None, None]:
-    """Return the results in the order in which the runs end. Close the iterator to end its processes."""
+    """Yield the results in the order in which the runs end. Close the iterator to end its processes."""
     if min(jobs, len(runs)) <= 1:
         return (played(run) for run in runs)
     return _beside_each_other(runs, jobs)
 
 
 def played(run: Run) -> Result:
-    """Return the result of a run. An exception counts as a broken law, so that the other runs go on."""
+    """Return the result of a run. An exception counts as a broken law, so that the other runs can go on."""
     try:
         result = play(run.scenario, run.seed, CONTROLLERS[run.controller])
     except Exception:  # noqa: BLE001 - any exception is reported with the run that raised it
@@ -80,16 +80,15 @@ class _Workers:
         self._context = multiprocessing.get_context("spawn")
 
     def send(self, run: Run) -> Connection:
-        """Give a run to an idle process; start a process if all are busy."""
+        """Give a run to an idle process. If all processes are busy, start another one."""
         worker = self._idle.pop() if self._idle else self._begin()
         with suppress(BrokenPipeError):  # the process has died; ``result`` finds that out
             worker.send(run)
         return worker
 
     def _begin(self) -> Connection:
-        """Start a process without SIGINT. Ctrl-C reaches every process of the terminal; this process handles it and
-        ends the others.
-        """
+        """Start a process that ignores SIGINT. Ctrl-C reaches every process of the terminal; this process handles it
+        and ends the others."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with deferred_interrupts():
@@ -103,7 +102,7 @@ class _Workers:
         return ours
 
     def result(self, worker: Connection, run: Run) -> Result:
-        """Return the result that a process sent, or a broken law if the process died."""
+        """Return the result that a process sent. If the process died, return a broken law."""
         try:
             result: Result = worker.recv()
         except (EOFError, OSError):
@@ -122,7 +121,7 @@ class _Workers:
 
 
 def _work(caller: Connection) -> None:
-    """Play each run that the connection brings, in a process of its own."""
+    """Play each run that comes through the connection. This is the main function of a worker process."""
     threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
         while True:
@@ -132,7 +131,7 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """End this process if its parent was killed, because a run would go on for minutes."""
+    """End this process if its parent was killed, because otherwise a run would go on for minutes."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

@@ -1,6 +1,6 @@
-"""The machines of a pool in virtual time. They boot, run, fail and end as scenario and chance decide.
+"""The machines of a pool in virtual time. Scenario and chance decide how they boot, run, fail and end.
 
-The place holds the truth; ``backend`` shows it to the loop as the scenario distorts it.
+The place has the true state. ``backend`` shows it to the loop with the distortions of the scenario.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DIED = Failure(ErrorClass.OTHER, "The machine ended: exit code 1.")
 
 @dataclass(slots=True)
 class Member:
-    """A machine of a place, as it truly is."""
+    """A machine of a place in its true state."""
 
     name: str
     template: str
-    """The template that the machine was made for; empty if the provisioner did not create it."""
+    """The template for which the machine was made; empty if another program created it."""
     uid: str
     asked: float
     """The time at which its create took effect."""
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def is_running(self) -> bool:
-        """True while the machine runs and was not asked to end."""
+        """Return True while the machine runs and was not asked to end."""
         return self.phase is Phase.RUNNING and not self.stopping
 
     def shown(self) -> Machine:
@@ -70,7 +70,7 @@ class Member:
 
 
 class Witness(Protocol):
-    """A receiver of all true events in a place."""
+    """A receiver of all events that really happen in a place."""
 
     def created(self, pool: str, member: Member) -> None:
         """Record that a create took effect."""
@@ -82,7 +82,7 @@ class Witness(Protocol):
         """Record that the provisioner's delete took effect."""
 
     def ended(self, pool: str, member: Member) -> None:
-        """Record that the machine is no longer pending or running, for any reason."""
+        """Record that the machine is no longer pending or running, whatever the reason."""
 
     def gone(self, pool: str, member: Member) -> None:
         """Record that the machine has left the place."""
@@ -94,7 +94,7 @@ class Place:
     def __init__(self, pool: VirtualPool, world: World, witness: Witness) -> None:
         self.name = pool.name
         self.pool = pool
-        """The settings of the place's behaviour now."""
+        """The present settings of the place's behaviour."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
         """Functions that are called with each machine whose view has changed."""
@@ -109,7 +109,7 @@ class Place:
         self._chance = random.Random(f"{world.seed} {pool.name}")
         self._changes: list[Mapping[str, Any]] = []
         self._roomy = 0
-        """The number of machines that have found room and are not gone."""
+        """Number of machines that have found room and are not gone yet."""
         self._tokens, self._filled = 0.0, world.now
         self._made = 0
         world.after(60.0, self._preempt_some)
@@ -117,7 +117,7 @@ class Place:
     # --- how it behaves -----------------------------------------------------------------------------------------------
 
     def change(self, change: Mapping[str, Any], seconds: float | None) -> None:
-        """Change the place's settings, for good or for some seconds."""
+        """Change settings of the place, for good or for ``seconds``."""
         self._changes.append(change)
         self._behave()
         if seconds is not None:
@@ -141,7 +141,7 @@ class Place:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def take_call(self) -> Failure | None:
-        """Return the failure of a call without effect, or None for a call that takes effect."""
+        """Return a failure if a call has no effect, or None if it takes effect."""
         self.calls += 1
         if not self._may_call():
             self.throttled += 1
@@ -200,7 +200,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a share of the running machines; with cause ``deleted``, a share of all machines."""
+        """End a share of the running machines. With the cause ``deleted``, end a share of all machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):
@@ -222,7 +222,7 @@ class Place:
             self._boot(member)
 
     def _admit(self) -> None:
-        """Give free room to waiting machines, in the order in which they came."""
+        """Give free room to waiting machines, in the order of their arrival."""
         waiting = [member for member in self.members.values() if member.is_waiting and not member.stopping]
         for member in waiting:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:

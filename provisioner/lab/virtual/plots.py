@@ -24,7 +24,7 @@ from provisioner.model import HOUR
 logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 Lines = dict[str, tuple[str, dict[str, Any]]]
-"""The label and the style of each line that is drawn, by field of the samples."""
+"""By field of the samples, label and style of its line."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "provisioner",
@@ -42,7 +42,7 @@ COMING: Lines = {
     "pending": ("pending", {"color": "#b03a2e", "linewidth": 1.4}),
     "window": ("window", {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}),
 }
-"""The lines of the lower part. Lines differ in form and in lightness, so that they differ in grey too."""
+"""The lines of the lower part. They differ in form and in lightness, so that they are distinct without colours."""
 
 OTHERS = ((0, (1, 1)), (0, (4, 2)), (0, (6, 1, 1, 1)))
 """Dashes of the other controllers' lines."""

@@ -1,4 +1,4 @@
-"""The progress of many runs on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of many runs on stderr: a bar on a terminal, or occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE_SECONDS = 15.0
 
 @contextmanager
 def progress(runs: int, console: Console) -> Iterator[Callable[[Result], None]]:
-    """Provide a function that has to be called with each result."""
+    """Provide a function to call with each result."""
     if console.is_terminal:
         with _bar(runs, console) as show:
             yield show

@@ -12,27 +12,27 @@ from provisioner.lab.virtual.run import Provisioner, Result
 from provisioner.lab.virtual.scenario import Scenario
 
 VERSION = 1
-"""The version of the document, which rises when a key is removed or changes its meaning."""
+"""Version of the document. It rises when a key is removed or changes its meaning."""
 
 OURS = Provisioner.name
 
 
 class Goal(NamedTuple):
-    """The limit that a scenario sets for a measure, and the worst value of all seeds."""
+    """The limit that a scenario sets for a measure, and the worst value over all seeds."""
 
     name: str
     most: float
     worst: float | None
-    """The worst value of all seeds; None if the measure was not reached in some seed."""
+    """The worst value over all seeds; None if the measure was not reached in a seed."""
 
     @property
     def met(self) -> bool:
-        """True if every seed kept the limit."""
+        """Return True if every seed kept the limit."""
         return self.worst is not None and self.worst <= self.most
 
 
 class ReasonGoal(NamedTuple):
-    """The reason that a scenario expects operators to see, and the number of seeds in which it was reported."""
+    """The reason that a scenario expects to be shown to operators, and the number of seeds in which it was shown."""
 
     reason: str
     seeds: int
@@ -74,9 +74,8 @@ class Report:
         return sorted(self._results[scenario].get(controller, ()), key=lambda result: result.seed)
 
     def forget_samples(self, scenario: str) -> None:
-        """Forget the samples of a scenario whose picture is drawn, because the samples of thousands of runs would fill
-        memory.
-        """
+        """Drop the samples of a scenario after its picture is drawn. The samples of thousands of runs would fill
+        memory."""
         for results in self._results[scenario].values():
             results[:] = [replace(result, samples=()) for result in results]
 
@@ -103,12 +102,12 @@ class Report:
 
 
 def values(results: Iterable[Result], measure: str) -> list[float | None]:
-    """Return the value of a measure in each result; None if a run did not reach the measure."""
+    """Return the value of a measure in each result; None for a run that did not reach it."""
     return [result.measures.get(measure) for result in results]
 
 
 def worst(numbers: Sequence[float | None]) -> float | None:
-    """Return the largest number; None if there is no number or some run did not reach the measure."""
+    """Return the largest number; None if there are no numbers or a run did not reach the measure."""
     return percentile(numbers, 1.0)
 
 

@@ -1,4 +1,5 @@
-"""The results of many runs for a terminal: a block a scenario and a row a controller, or two scenarios side by side."""
+"""The results of many runs for a terminal: a block for each scenario with a row for each controller, or two
+scenarios side by side."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from provisioner.lab.virtual.report import OURS, Goal, ReasonGoal, Report, perce
 from provisioner.lab.virtual.run import Result
 
 OURS_ALONE = frozenset({"orphan", "answer", "hold"})
-"""Laws by which only the provisioner is judged, because the other controllers have neither slots nor answers."""
+"""Laws that only the provisioner can break, because other controllers have neither slots nor answers."""
 
 MOST_BROKEN = 5
-"""The number of runs with broken laws that are shown. JSON has them all."""
+"""Number of runs with broken laws that are shown. The JSON output has all of them."""
 
 BROKEN_LINES = 3
 """The number of breaches that are shown of each run."""
 
 WIDEST = 1000
-"""Columns of a console. Tables take the width that they need, and lines are not cut off if the output is a file."""
+"""Columns of the console. Tables take the width that they need, and in a file lines are not cut off."""
 
 
 def wide(console: Console) -> Console:
@@ -82,7 +83,7 @@ def _spread(results: Sequence[Result], measure: str) -> str:
 
 
 def number_text(measure: str, number: float | None) -> str:
-    """Return a number as the table shows it, or "never" if the run did not reach the measure."""
+    """Return a number in the form of the table; "never" if the run did not reach the measure."""
     return "never" if number is None else f"{number:,.{MEASURES[measure].digits}f}"
 
 
@@ -153,7 +154,7 @@ def _comparison(report: Report, one: str, other: str) -> RenderableType:
 
 
 def _difference(first: Sequence[Result], second: Sequence[Result], measure: str) -> str:
-    """Return the median difference of two runs with the same seed, without seeds in which a run has no value."""
+    """Return the median difference between runs with the same seed. Seeds in which a run has no value are left out."""
     before = {result.seed: result.measures.get(measure) for result in first}
     pairs = [(before.get(result.seed), result.measures.get(measure)) for result in second]
     both = [(one, other) for one, other in pairs if one is not None and other is not None]

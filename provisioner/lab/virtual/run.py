@@ -31,14 +31,15 @@ ORPHAN_SLACK = 900.0
 
 @dataclass(frozen=True)
 class Result:
-    """The numbers of a run. Times are seconds from ``judge_from_minutes``; None means not within the run."""
+    """The numbers of a run. Times are seconds from ``judge_from_minutes``. None means that the run did not reach the
+    measure."""
 
     scenario: str
     seed: int
     controller: str
     measures: Mapping[str, float | None]
     broken: tuple[str, ...]
-    """The laws that were broken, each with time and place."""
+    """The broken laws, each with time and place."""
     reasons: tuple[str, ...]
     """The reasons that were reported for missing machines."""
     samples: tuple[Sample, ...] = field(repr=False)
@@ -69,7 +70,7 @@ class Controller(Protocol):
 
 
 class Stage:
-    """World, places and ledger of a run, without a controller."""
+    """World, places and ledger of a run. The controller is added to them."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -149,7 +150,7 @@ class Provisioner:
                 self._reasons["cap"] += 1
 
     def _check_holds(self, plan: Plan) -> None:
-        """Check that a plan makes or deletes no machine in spite of a hold."""
+        """Check that a plan does not make or delete machines in spite of a hold."""
         holds = self.state.holds.current
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
@@ -169,7 +170,7 @@ class Provisioner:
         self._ledger.use(self.grid.hosts)
 
     def _check_losses(self) -> None:
-        """Check that HostFactory is not asked to give up a running machine, if observations are true."""
+        """If observations are true, check that HostFactory is not asked to give up a running machine."""
         if self._is_truthful:
             for name in self._ledger.running.intersection(self.grid.lost):
                 self._ledger.breach("killed", f"{name} runs, but was reported to HostFactory as gone")
@@ -250,9 +251,8 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """Check that the ledger adds up, and that no machine of ours stays without a slot for longer than an orphan
-        may.
-        """
+        """Check that the ledger adds up, and that a machine of ours is without a slot only as long as an orphan may
+        be."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
@@ -340,9 +340,9 @@ def measures(stage: Stage) -> dict[str, float | None]:
 
 
 def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
-    """Return the seconds from ``start`` until that ``share`` of the wanted machines is usable.
+    """Return the seconds from ``start`` until this ``share`` of the wanted machines is usable.
 
-    None means that the share was never reached or that no machine is wanted.
+    Return None if the share was never reached or no machine is wanted.
     """
     for sample in samples:
         if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:

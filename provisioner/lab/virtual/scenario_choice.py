@@ -1,4 +1,4 @@
-"""The choice of scenarios for a command, from the catalogue by name or from a file."""
+"""The choice of scenarios for a command: by name from the catalogue, or from a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDINGS = (".yaml", ".yml")
 
 
 class UnknownScenario(Exception):
-    """The error for a name that no scenario has. Its text lists the scenarios that exist."""
+    """Raised for a name that does not belong to a scenario. The text lists the existing scenarios."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Chosen:
 
 
 def choose(arguments: Iterable[str]) -> dict[str, Chosen]:
-    """Return the chosen scenarios by name; without arguments, all. Raises ConfigError, UnknownScenario."""
+    """Return the chosen scenarios by name. Without arguments, return all. Raises ConfigError, UnknownScenario."""
     chosen: dict[str, Chosen] = {}
     for argument in [*arguments] or catalogue():
         for one in _named(argument):
@@ -59,9 +59,9 @@ def _one_of(scenarios: Mapping[str, Scenario], name: str, where: str) -> Scenari
 
 
 def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
-    """Return the pairs of scenarios to compare: scenarios of the same name, or the only scenario of each file.
+    """Return the pairs of scenarios to compare: scenarios with the same name, or the only scenario of each file.
 
-    Each scenario is named after its file. Raises ConfigError, UnknownScenario.
+    Each scenario of a pair gets the name of its file. Raises ConfigError, UnknownScenario.
     """
     first, second = choose([one]), choose([other])
     if len(first) == len(second) == 1:

@@ -1,4 +1,4 @@
-"""The reader of scenarios in YAML, which reports all mistakes. A file holds one scenario or several by name."""
+"""The reader of scenarios in YAML. It reports all mistakes. A file contains one scenario, or several by name."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GIVEN = frozenset({"id", "pools", "templates", "template_limits", "instance"})
 """Settings of provisioner.yaml that a scenario defines elsewhere."""
 
 REASONS = (*map(str, ErrorClass), "cap")
-"""The reasons that may be reported for missing machines."""
+"""Reasons that may be reported for missing machines."""
 
 SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def catalogue_text() -> str:
-    """Return the text of the catalogue of this package's scenarios, an example for the files of a site."""
+    """Return the text of the catalogue of this package's scenarios. It is also an example for a site's own files."""
     return resources.files("provisioner.lab.virtual").joinpath(CATALOGUE).read_text()
 
 
@@ -80,7 +80,7 @@ class _Reader:
         self._file, self._name = file, name
 
     def scenario(self, body: object) -> Scenario | None:
-        """Return the scenario or None. Use it only if ``problems`` is empty afterwards."""
+        """Return the scenario, or None. It is valid only if ``problems`` is empty after the call."""
         if not isinstance(body, dict):
             self._complain(self._name, expected("a mapping of settings", body))
             return None
@@ -184,7 +184,8 @@ class _Reader:
                 self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
 
     def _check_settings(self, scenario: Scenario) -> None:
-        """Check these settings as settings of provisioner.yaml, without the parts that a scenario defines elsewhere."""
+        """Check the scenario's ``settings`` as settings of provisioner.yaml, without those that a scenario defines
+        elsewhere."""
         for name in [name for name in scenario.settings if name in GIVEN]:
             self._complain(join(self._name, "settings", name), "the scenario defines this itself; leave it out")
         settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}

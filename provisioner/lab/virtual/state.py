@@ -1,6 +1,7 @@
-"""A state directory in memory: an object that is a ``ScriptState`` and a ``State``, and outlives the loops that use it.
+"""A state directory in memory: one object that is a ``ScriptState`` and a ``State`` and outlives the loops that use it.
 
-A scenario can damage it as files can be damaged: it is lost, replaced by an old copy, or unreadable.
+A scenario can damage its parts in the ways in which files are damaged: they are lost, replaced by an old copy, or
+unreadable.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class VirtualIntent:
 
 
 class VirtualMemory:
-    """The loop's memory, kept as a value. Scenarios delete it or restore an old copy."""
+    """The loop's memory as a value. Scenarios delete it or put back an old copy."""
 
     def __init__(self) -> None:
         self.copies: list[Memory] = []
@@ -133,7 +134,7 @@ class VirtualMemory:
         self.current = None
 
     def put_back(self, before: float) -> None:
-        """Restore the copy of that loop time, or the oldest copy."""
+        """Put back the copy of this loop time, or the oldest copy."""
         old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
         self.current, self._generation = old[-1] if old else None, 0
 
@@ -212,7 +213,7 @@ class VirtualTerminalAnswers:
 
 
 class VirtualTurn:
-    """A loop lock that is always granted. Only the epoch counts, so that a scenario can let two loops run at once."""
+    """A loop lock that is always granted. Only the epoch matters, so that a scenario can let two loops run at once."""
 
     def __init__(self) -> None:
         self._epoch = 0

@@ -1,4 +1,5 @@
-"""The numbers of machines that a recorded HostFactory wanted, from its calls. No I/O, no clock, no logger."""
+"""The number of machines that a recorded HostFactory wanted over time, computed from its calls. No I/O, clock or
+logger."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ Levels = tuple[tuple[float, int], ...]
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """Return the number of wanted machines over time, of one template, or of all templates together if it is None.
+    """Return the number of wanted machines over time: of one template, or of all templates if ``template`` is None.
 
-    Requests add and return requests subtract. A refused call is not counted. A machine that failed and was requested
-    again counts twice, because a trace does not record the failure.
+    Requests add to the number, and returns subtract from it. A refused call does not count. A machine that failed and
+    was requested again counts twice, because a trace does not show the failure.
     """
     recording = _Recording()
     levels: dict[float, int] = {}
@@ -28,7 +29,7 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
 
 
 class _Recording:
-    """The templates of the requests and machines that the calls so far have named."""
+    """The templates of those requests and machines that the calls have named so far."""
 
     def __init__(self) -> None:
         self._templates: dict[str, str] = {}
@@ -37,7 +38,7 @@ class _Recording:
         self._returned: set[str] = set()
 
     def changes(self, event: Event) -> list[tuple[str, int]]:
-        """Return the change of each template's wanted machines by a call."""
+        """Return how a call changes the number of wanted machines of each template."""
         for request, names in event.machines.items():
             self._requests |= dict.fromkeys(names, request)
         if event.request and event.command == "requestMachines":
@@ -51,7 +52,7 @@ class _Recording:
         return []
 
     def _template(self, machine: str) -> str:
-        """Return the template of a machine, or an empty text.
+        """Return the template of a machine; empty if it is unknown.
 
         Morgan Stanley's machines are named after their requests, and its traces need not list them.
         """

@@ -1,4 +1,4 @@
-"""The true events of a run and the broken laws, kept apart from everything that the loop believes."""
+"""The events that really happened in a run, and the broken laws. They are kept apart from what the loop believes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sample:
     running: int
     pending: int
     window: int
-    """Machines that may be pending, in all pools; 0 if the controller has no such limit."""
+    """Number of machines that may be pending, over all pools; 0 if the controller has no such limit."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Tally:
     gone: int = 0
     ran: int = 0
     pending_seconds: float = 0.0
-    """Sum over all machines of the seconds until each ran or ended."""
+    """Sum over all machines of the seconds until the machine ran or ended."""
     seconds: float = 0.0
     """Seconds of all machines together from their creates until they were gone."""
     idle_seconds: float = 0.0
@@ -52,9 +52,9 @@ class Ledger:
     prices: dict[str, float]
     """Price of a machine for an hour, by pool."""
     orphan_grace: float
-    """Seconds for which a machine of ours without a request stays."""
+    """Seconds for which a machine of ours may stay without a request."""
     judge_from: float = 0.0
-    """The time from which ``most_ran_at`` counts."""
+    """The time from which ``most_ran_at`` is looked for."""
     most_ran_at: float | None = None
     """The first time after ``judge_from``, to the second, at which 90 % of the wanted machines ran."""
     tally: Tally = field(default_factory=Tally)
@@ -65,11 +65,11 @@ class Ledger:
     """The number of breaches of each law."""
     wanted: int = 0
     peak: int = 0
-    """The most machines beyond the wanted number at the moment of a create."""
+    """The largest surplus of machines over the wanted number at the moment of a create."""
     made: Counter[str] = field(default_factory=Counter)
     """The number of machines that were made in each pool."""
     hosts: Collection[str] = ()
-    """The names of the machines in use. A running machine in use must not be deleted. See ``use``."""
+    """The names of the machines in use. Such a machine must not be deleted while it runs. See ``use``."""
     running: set[str] = field(default_factory=set)
     """The names of the machines that run."""
     pending: int = 0
@@ -159,7 +159,7 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the machines that are in use from now on. A changed set has to come as another collection."""
+        """Set the machines that are in use from now on. If the set changes, it must be another object."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
@@ -176,7 +176,7 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """End the run, and count the machines that exist until now."""
+        """End the run. Count the machines that still exist until now."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)
@@ -185,6 +185,7 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """Record a broken law unless ``there``, the number of our machines, equals those made and not gone."""
+        """Record a broken law unless ``there``, the number of our machines, equals the number made minus the number
+        gone."""
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

@@ -25,7 +25,7 @@ from provisioner.lab.cloud.compute.vms import STARTING, Vm
 
 
 class Attempts:
-    """The attempts of a MIG. ``noticed`` is called whenever the VM of a member changes its status."""
+    """The attempts of a MIG to create VMs. ``noticed`` is called whenever the VM of a member changes its status."""
 
     def __init__(self, group: Members, noticed: Callable[[Member, Vm], None]) -> None:
         self._group = group
@@ -69,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """Withdraw a VM that was begun, because there is no room for it."""
+        """Withdraw a VM that was begun and for which there is no room."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)
@@ -89,12 +89,12 @@ class Attempts:
         self.schedule(member, min(timings.retry_first * 2.0 ** (member.failures - 1), timings.retry_last))
 
     def _log_insert(self, member: Member, error: Document) -> None:
-        """Log a failed insert, which has two audit log entries like any other insert."""
+        """Log a failed insert. Like any other insert, it has two entries in the audit log."""
         path, audit = self._group.path(member), self._group.vms.audit
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
-        """Return the reason why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
+        """Return why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
         if self._is_name_taken(member):

@@ -1,4 +1,4 @@
-"""The checks that refuse a call about a managed instance group at once: counts, names, sizes and instances' URLs."""
+"""Checks that refuse a call about a managed instance group at once: of counts, names, sizes and URLs of instances."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def check_size(group: Members, size: int) -> None:
 
 
 def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
-    """Return the names of the members that the URLs stand for.
+    """Return the names of the members to which the URLs refer.
 
-    Raises 400 for a URL that is malformed, belongs elsewhere, or names no member.
+    Raises 400 for a URL that is malformed, belongs elsewhere, or does not name a member.
     """
     _check_count(urls)
     names = []

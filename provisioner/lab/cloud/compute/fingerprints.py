@@ -1,4 +1,5 @@
-"""Fingerprints: a caller sends back the current one with a change, to prove that it has read the current content."""
+"""Fingerprints. A caller sends the current fingerprint with its change, and so proves that it has read the current
+content."""
 
 from __future__ import annotations
 

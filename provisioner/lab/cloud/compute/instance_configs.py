@@ -1,8 +1,9 @@
-"""Per-instance configurations: the content of createInstances for each name, kept until the instance has left its
+"""Per-instance configurations: what createInstances says about each name. They are kept until the instance has left its
 group.
 
-Preserved metadata is set on the instance. Preserved disks and addresses are only kept and shown. The config of an
-instance that leaves has the status ``DELETING``, as Terraform's provider expects; no public text says so.
+Preserved metadata is set on the instance. Preserved disks and addresses are only stored and shown. When an instance
+leaves, its configuration has the status ``DELETING``. Terraform's provider expects this, but Google does not document
+it.
 """
 
 from __future__ import annotations

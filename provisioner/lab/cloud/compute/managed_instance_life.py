@@ -1,4 +1,4 @@
-"""The life of the members of a simulated managed instance group: changes by calls, by their VMs, and by others.
+"""The changes of members of a simulated managed instance group: by calls, by their VMs, and by others.
 
 Changes by others. Targets: the VM's name, the MIG, the zone.
 
@@ -7,8 +7,8 @@ Changes by others. Targets: the VM's name, the MIG, the zone.
 * ``protected``: a member's VM is protected against deletion, so that the MIG tries to delete it again and again
 * ``unhealthy``: a member fails its health check from ``seconds`` (60) after it runs, if the MIG has a check
 
-By itself, as its settings demand, a MIG repairs and heals members, replaces members with an old template, and evens out
-its zones.
+As its settings demand, a MIG also repairs and heals members, replaces members with an old template, and evens out its
+zones.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MemberLife:
         self.even_out_later()
 
     def _go(self, member: Member) -> None:
-        """Delete the VM of a leaving member; later, if the VM is protected."""
+        """Delete the VM of a leaving member. If the VM is protected, try again later."""
         group = self._group
         if not group.has_member(member):
             return

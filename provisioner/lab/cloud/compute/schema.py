@@ -1,6 +1,7 @@
-"""The fields of resources that Compute Engine lists and patches, from Google's discovery document.
+"""The fields of the resources that Compute Engine lists and patches, from Google's discovery document.
 
-A field that is missing here is a mistake. Objects that no document here contains are known by name only.
+If a caller names a field that is missing here, this is a mistake. Of objects that no document here contains, only the
+names are known.
 """
 
 from __future__ import annotations
