@@ -1,5 +1,5 @@
-"""Checks of the host, as far as the scripts depend on it: directories, mounts, file systems, SELinux labels and
-ego.conf."""
+"""Checks of the host: directories, mounts, file systems, SELinux labels and ego.conf, where the scripts depend on
+them."""
 
 from __future__ import annotations
 

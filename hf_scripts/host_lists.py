@@ -26,8 +26,8 @@ thousand hosts would take 25 MB of Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
-    """Machines in HF's order, as two lists. Fifty thousand objects would take longer than the rest of the script
-    call."""
+    """Machines in HF's order, in two lists. To make fifty thousand objects would take longer than the rest of the
+    script call."""
 
     names: list[str]
     """Host names as HF sent them; empty if HF sent only an id."""

@@ -105,7 +105,7 @@ class MachineSize:
     """The source of the size, e.g. ``machine type n2-standard-4``."""
     cores: float
     megabytes: float
-    """Memory in units of 2^20 bytes, as HF's nram and Compute's memoryMb."""
+    """Memory in units of 2^20 bytes, the unit of HF's nram and Compute's memoryMb."""
 
 
 @runtime_checkable
@@ -140,7 +140,7 @@ class Watching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A machine that ended without a delete by the loop, as its place records it for operators."""
+    """The record for operators of a machine that ended without a delete by the loop."""
 
     machine: str
     request: str

@@ -121,7 +121,7 @@ class _Batch:
         is_busy = any(error.is_ambiguous for error in errors)  # Retry-After applies to other calls, too.
         if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and is_busy)):
             self._flow.refused(began, ended, wait)
-        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response, no speed.
+        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # no response: speed unknown
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
         stopping = {name for name, failure in failures.items() if failure.error.stops_batch}
         with self._lock:

@@ -180,7 +180,7 @@ class _Bounded(urllib3.connection.HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Return False also after ``IDLE_SECONDS`` without a request, so that the pool connects anew."""
+        """Return False if the connection was idle for ``IDLE_SECONDS``, so that the pool makes a new one."""
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:

@@ -84,7 +84,8 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session) -> Session:
-    """Return the same session with limited responses, also for the requests that get its credentials."""
+    """Return the same session with limited responses. The limits also apply to the requests that get its
+    credentials."""
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):

@@ -225,8 +225,8 @@ class EventStream:
             self._thread.join(CLOSE_SECONDS)
 
     def _receive(self, message: Any) -> None:
-        """Judge and acknowledge a message, as a callback of the library. Without the acknowledgement, it would be
-        delivered again."""
+        """Judge and acknowledge a message. The library calls this. Without the acknowledgement, it would deliver the
+        message again."""
         try:
             judged = self._sieve.judge(message.data, message.publish_time)
             if judged.worth is Worth.MALFORMED:

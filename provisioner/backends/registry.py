@@ -58,7 +58,7 @@ def longest_call(pools: Iterable[Pool]) -> float:
 
 
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
-    """Return one backend per pool. Only the clients of those kinds are imported that have a pool.
+    """Return one backend per pool. Clients are imported only for kinds that have a pool.
 
     Raise BackendError for pools whose settings do not lead to a place, with a line for each. Raise MissingExtra if a
     client is not installed.

@@ -88,10 +88,10 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Ask whether each pool's place can now make machines of the promised size; change nothing.
+    """Ask whether each pool's place can now make machines of the promised size. Change nothing.
 
-    After an error in a pool, its place is asked no further questions; the others are. Findings on the clock come
-    first, because a wrong clock also makes other calls fail.
+    After an error, the pool's place gets no further questions. Findings about the clock come first, because a wrong
+    clock also makes other calls fail.
     """
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]

@@ -78,7 +78,7 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
 
 
 def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
-    """Find the subject with this id, in the state files or else in the journal. Also return its lines of the
+    """Find the subject with this id, in the state files or else in the journal. Return it with its lines of the
     journal."""
     find, excerpt = sources.state.find_history, Excerpt()
     subject = _in_files(sources, id_)

@@ -67,9 +67,9 @@ class CycleReport:
     """Observations as the observers made them, before trust is decided. ``snapshots`` and ``unseen`` follow the
     decision."""
     memory: Memory | None
-    """None until a memory is loaded or rebuilt."""
+    """The memory; None until it is loaded or rebuilt."""
     plan: Plan | None
-    """None if planning was skipped or impossible."""
+    """The plan; None if planning was skipped or impossible."""
     deferred: Mapping[tuple[str, str, PendingReason], int]
     results: Sequence[Results] = ()
     """Results of the batches that ended since the previous cycle."""

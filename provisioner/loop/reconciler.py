@@ -158,7 +158,7 @@ class Reconciler:
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove the records that may leave the files; return their ids. ``dry_run``: only find the first of them.
 
-        No pool is observed. Raises StateError.
+        Pools are not observed. Raises StateError.
         """
         now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()

@@ -50,7 +50,7 @@ class HoldKind(StrEnum):
     """An open request ends with the machines that it has. For the cancel of a machine: HF is asked to return the
     machine."""
     STOP_ALL = "stop-all"
-    """No machine is created or deleted in any pool."""
+    """Machines are not created or deleted in any pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ class PoolLimits:
     lag_seconds: float = 0.0
     """Least seconds between the begins of two snapshots that together prove that a machine is gone."""
     mass_loss_seconds: float = 60.0
-    """Least seconds between the begins of two lists that together prove that many machines are gone at once. 0:
-    ``lag_seconds`` suffices, as for a few machines."""
+    """Least seconds between the begins of two lists that together prove that many machines are gone at once. 0: the
+    same as ``lag_seconds``."""
     stale_after_seconds: float = 60.0
     """Age in seconds above which a snapshot is not acted upon."""
     is_paused: bool = False

@@ -49,10 +49,9 @@ def make_plan(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> 
 
 
 def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Draft:
-    """Return a draft that has taken in observations, HF's activity, returns and cancels. It does not request machines
-    yet.
+    """Return a draft after the observations, HF's activity, returns and cancels. It does not request machines yet.
 
-    The caller settles the terminal answers that the draft revises before it calls ``decide``. ``decide`` revises no
+    The caller settles the terminal answers that the draft revises, and then calls ``decide``, which revises no further
     answer.
     """
     snapshots = {

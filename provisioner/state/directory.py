@@ -279,7 +279,7 @@ class StateDir(StateFiles):
         return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return the losses of those ``machines`` that HF has not returned.
+        """Return the losses among ``machines``, except machines that HF has returned.
 
         Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``.
         """

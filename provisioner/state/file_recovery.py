@@ -93,8 +93,8 @@ class Recovery:
     def latched(self) -> bool:
         """Return True if the brake is latched, or if a loop will latch it because of intent.
 
-        Return False for a memory that is lost, because the loop will latch a new brake when it rebuilds the memory. No
-        operator has seen that brake yet.
+        Return False if memory is lost: the loop will latch a new brake when it rebuilds memory, and an operator has to
+        see that brake first.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)

@@ -186,8 +186,8 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Return the lines without those of the first moment, because the first cycle may be cut. If this leaves no
-    line, return all."""
+    """Return the lines without the first cycle, because its beginning may be cut. If this leaves no line, return all
+    lines."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 

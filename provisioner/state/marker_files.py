@@ -86,10 +86,8 @@ UNSEEN = "cannot be seen: "
 
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
-"""The fate of the loop that signed loop.lock last, as far as locks reach; empty if unknown.
-
-It signed off (ended), is proven gone, no longer holds the lock, holds it, or holds it and waits for the loop before it.
-"""
+"""The fate of the loop that last signed loop.lock, concluded from the locks; empty if unknown. It signed off
+(ended), is proven gone, no longer holds the lock, holds it, or holds it and waits for the loop before it."""
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
@@ -128,7 +126,7 @@ class LifeSigns(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The reason for which no loop runs, as far as the lock shows it, and the operator's next step."""
+        """Return why no loop runs, if the lock shows it, with the operator's next step."""
         process = f"process {self.holder.get('pid')} on {self.holder.get('host')}"
         if self.fate in ("holds", "waits"):
             is_first = self.idle_seconds is None

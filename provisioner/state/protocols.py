@@ -42,7 +42,8 @@ class ScriptState(Protocol):
         """
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return the losses of those machines that HF has not returned; empty before the loop has published losses."""
+        """Return the losses among ``machines``, except machines that HF has returned; empty before the loop has
+        published losses."""
 
     def available(self) -> Mapping[str, int]:
         """Return how many further machines the caps allow for each template, as the loop last published it."""

@@ -213,7 +213,7 @@ def _restore_reported(state: StateDir, dump: Dump) -> int:
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
     """Put back the maxNumbers, the holds, the status and the journal. Present maxNumbers and holds stay."""
     if saved.status is None:
-        remove(state.status.path)  # it names requests that intent will not contain
+        remove(state.status.path)  # the old status names requests that intent will not contain
     else:
         replace(state.status.path, encode_json(saved.status))
     if saved.announced is not None:

@@ -65,7 +65,7 @@ class EventMetrics(Group):
 
 
 class Metrics(Group):
-    """All metrics except those of messages. The metrics of the process are included."""
+    """All metrics except the metrics of messages. The metrics of the process are included."""
 
     # fmt: off
     # The loop
@@ -87,7 +87,7 @@ class Metrics(Group):
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
         "Ends of the wait for a cycle, by cause.")
 
-    # Machines wanted and observed, counted anew each time
+    # Machines wanted and observed, counted again each time
     desired = Metric(Table[Pair], "hf_provisioner_machines_desired", PAIR,
         "Slots that should have a machine.")
     observed = Metric(Table[tuple[str, str, Phase]], "hf_provisioner_machines",

@@ -55,10 +55,8 @@ class StatusModel:
     generation: int
     """The generation of intent.json."""
     loop: Document
-    """The last holder of the loop lock, ``last_beat``, ``silent_seconds`` and ``running`` (both None if unknown).
-
-    Also the holder's ``fate``, an ``advice`` for a loop that does not run, and ``waits``, empty unless a loop waits.
-    """
+    """The last holder of the loop lock with its ``fate``; ``last_beat``, ``silent_seconds`` and ``running`` (None if
+    unknown); ``advice``: the next step if no loop runs; ``waits``: empty unless a loop waits."""
     files: Document
     """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
     unwritable: str
@@ -264,7 +262,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         message = f"the loop keeps the one before, and would not start with this one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:
-        # A newer content that the loop has refused must not be brought to the loop.
+        # Do not advise to bring the loop a newer content that it has refused.
         if not (status.configuration_refused and one["newer"] == "scripts"):
             yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from hold_alarms(status.holds)

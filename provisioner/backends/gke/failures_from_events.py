@@ -1,7 +1,7 @@
-"""Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write meanwhile.
+"""Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write about waiting pods.
 
-They are messages, never state. If an Event is lost, late or refused, no machine changes, only what operators read about
-it.
+They are messages, never state. If an Event is lost, late or refused, operators read another reason, and the machines
+stay as they are.
 """
 
 from __future__ import annotations

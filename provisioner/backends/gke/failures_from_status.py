@@ -64,11 +64,11 @@ def failure(pod: Pod) -> Failure | None:
 
 
 def _end_failure(pod: Pod) -> Failure | None:
-    """Return why a pod has ended. First comes who ended it, then the container that failed first, then the first that
-    ended.
+    """Return why a pod has ended. The best reason is what ended the pod, then the container that failed first, then the
+    container that ended first.
 
-    A sidecar (an init container that is always restarted) is not a cause, because it is stopped after the others have
-    ended.
+    A sidecar (an init container that is always restarted) is not a reason, because it is stopped after the other
+    containers have ended.
     """
     status = pod["status"]
     for witness in (status, disruption(status)):

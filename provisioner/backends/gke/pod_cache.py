@@ -90,7 +90,7 @@ class PodCache:
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
-        """Note that all events up to this version have arrived. A bookmark says so."""
+        """Note that all events up to this version have arrived, because a bookmark of the watch has this version."""
         with self._lock:
             self._advance(version)
 

@@ -1,4 +1,4 @@
-"""Pod caches that a list of all pods and the server's watch keep up to date, as long as a pool needs them.
+"""Pod caches, kept up to date by a list of all pods and by the server's watch while a pool needs them.
 
 The caches count as live only while this thread can guarantee that they are current.
 

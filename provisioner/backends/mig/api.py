@@ -147,7 +147,7 @@ class ComputeApi:
         return self._call("GET", path, {"fields": fields}, deadline)
 
     def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
-        """Return those of the wanted permissions that we have on the group. Only the beta API tells them."""
+        """Return which of the wanted permissions we have on the group. Only the beta API has this call."""
         url = f"{self._beta}{group.path}/testIamPermissions"
         self._budget.wait_for_read(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())

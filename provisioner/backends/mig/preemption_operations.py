@@ -49,10 +49,11 @@ class Preemptions:
         """Names, each with the monotonic time at which its preemption was found."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
-        """Return ``after`` with added causes: those of ends since ``before`` that only the operations of a zone show.
+        """Return ``after`` with added causes. They explain machines that ended since ``before``, where only the
+        operations of a zone show the cause.
 
-        If the zone of an end is unknown, the operations of all ``zones`` are read. We deleted the machines in
-        ``expected``, so their ends need no cause.
+        If the zone of a machine is unknown, the operations of all ``zones`` are read. We deleted the machines in
+        ``expected``, so these need no cause.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}

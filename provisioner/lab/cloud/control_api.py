@@ -1,4 +1,4 @@
-"""The control API, with which a test or an operator changes the embedded cloud behind the provisioner's back.
+"""The control API, with which a test or an operator changes the embedded cloud without the provisioner.
 
 It has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake is answered
 with 400 and ``{"error": …}``. A request to a loopback address under another host name is answered with 421, because a

@@ -42,7 +42,7 @@ from provisioner.planning.core.slots import find_slot
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     # A slot stays open until its request gets the terminal answer, even if its machine already runs.
-    # A machine that vanishes before then has failed and is replaced. HF never gets its name.
+    # A machine that vanishes before then has failed and is replaced. Its loss is not reported to HF.
     Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
     # After the terminal answer HF owns the machine, so the slot ends only by a return or a loss.
     Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),

@@ -95,5 +95,5 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
 
 
 def _is_replaceable(draft: Draft, pool: str, template: str) -> bool:
-    """Return whether, as far as is known, the pool can make a machine in place of a returned one."""
+    """Return whether the pool can probably make a machine in place of a returned one."""
     return pool in draft.snapshots and not draft.pool(pool).is_paused and draft.window(pool, template).level == 0

@@ -11,7 +11,7 @@ from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_exp
 from provisioner.planning.observe.trust import SHARE, needs_later_list
 
 LATE_CREATE = 60.0
-"""Seconds for which a create without a successful response may still take effect. No call lasts longer."""
+"""Seconds for which a create without a successful response may still take effect. Every call ends sooner."""
 
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 
