@@ -88,14 +88,14 @@ machine_name() {
     printf '%s%s\n' "$HF_MACHINE_NAME" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
 }
 
-# in_time SECONDS COMMAND...: run it for at most so long; a second is the least.
+# in_time SECONDS COMMAND...: run the command for at most SECONDS, and for at least one second.
 in_time() {
     local seconds=$(($1 > 1 ? $1 : 1))
     shift
     timeout --kill-after=1 "$seconds" "$@"
 }
 
-# ego SECONDS PROGRAM...: the same for a program of EGO's, which starts with EGO's libraries.
+# ego SECONDS PROGRAM...: run a program of EGO's with EGO's libraries, for at most SECONDS.
 ego() {
     in_time "$1" "${ego_libraries[@]}" "${@:2}"
 }
@@ -110,8 +110,8 @@ end_all() {
     kill -KILL "$1"
 } 2>/dev/null
 
-# attended COMMAND...: run it in a child, and end the child once a signal has come; then `must_end` is set. This shell only
-# waits: a shell with a trap may lose a signal while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
+# attended COMMAND...: run the command in a child. If a signal comes, end the child and set `must_end`. This shell only waits,
+# because a shell with a trap may lose a signal while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
 # Two more cases are covered: a signal before the child has a number, and a signal before `wait`.
 must_end=
 attended() {
@@ -229,7 +229,7 @@ at_most() {
     echo $((left < 1 ? 1 : left < $1 ? left : $1))
 }
 
-# into FILE COMMAND...: run it with its output in FILE.
+# into FILE COMMAND...: run the command with its output in FILE.
 into() {
     "${@:2}" >"$1" 2>&1
 }
@@ -360,7 +360,7 @@ log_on() {
     return "$code"
 }
 
-# drain NAME: let EGO give it no new work. EGO accepts this only from an administrator, who is logged on meanwhile.
+# drain NAME: close this machine in EGO, so that it gets no new work. EGO accepts this only from an administrator who is logged on.
 drain() {
     local ends=$(($(now) + HF_LEAVE_SECONDS / 2)) said=
     if [ -n "$HF_EGO_USER" ]; then
