@@ -75,8 +75,8 @@ class Kind(ABC, Generic[SomePool]):
         return {}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of a pool beyond the types of its settings. Each names a setting as its place, without
-        a file."""
+        """Return the problems of a pool, apart from settings of a wrong type. Each problem names the setting, but
+        not the file."""
         return []
 
     def implicit(self, template: Template) -> Mapping[str, object]:

@@ -300,8 +300,8 @@ class Hosts:
     """Hosts on which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that were reported to HF and that HF's lists have not named for an hour, because HF sends its list in
-    parts. Each has the moment since which the lists have not named it."""
+    """Machines that were reported to HF and that HF's lists have not named for an hour. HF sends its list in parts,
+    so a shorter time proves nothing. Each has the moment since which the lists have not named it."""
     unknown: Mapping[str, float] = field(default_factory=dict)
     """Hosts in HF's lists with a name of our shape but without slot and pool. Each has the begin of the first
     complete set of snapshots that lacked it."""

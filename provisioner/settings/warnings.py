@@ -16,7 +16,7 @@ from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, Template
 from provisioner.settings.definitions import Settings
 
 SITE_ATTRIBUTES = frozenset({"ngpus", "rack"})
-"""Attributes that sites use and that are spelled almost like one of HF's. They are not mistakes."""
+"""Attributes that sites define themselves. They are spelled almost like attributes of HF, but are not mistakes."""
 
 MOST_OVERHEAD = 1.25
 """Factor by which a pod's request may exceed the template's promise, because programs of the grid run in the pod

@@ -1,4 +1,5 @@
-"""Plots as SVG of the machines wanted, running and pending. The samples are one a minute for a day, in memory only."""
+"""Plots of the machines wanted, running and pending, as SVG. They show samples of each minute of the last day, which
+are kept only in memory."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class PodCache:
 
 
 def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
-    """Return a waiting machine with the text of its last Events. There are none while its node has only begun to
+    """Return a waiting machine with the text of its last Events. It has no Events while its node has only begun to
     prepare it."""
     why = reasons.get(wait)
     if wait.placed:

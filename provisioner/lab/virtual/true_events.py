@@ -159,7 +159,8 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the machines that are in use from now on. If the set changes, it must be another object."""
+        """Set the machines that are in use from now on. For a changed set, pass a new object, because the same
+        object counts as unchanged."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
