@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from provisioner.backends import Finding, Severity
 from provisioner.backends.proxies_and_authorities import epoch_of
 
 MOST_SECONDS = 60.0
@@ -54,12 +53,6 @@ class PlaceClock:
     def now(self) -> float | None:
         """Return the present time by the place's clock, in epoch seconds; None if no response had a Date."""
         return self._last and self._last[1] + time.monotonic()
-
-
-def clock_findings(pool: str, ahead: float | None) -> list[Finding]:
-    """Return the problem if this host's clock differs from the clock of a pool's place."""
-    text = clock_message(ahead)
-    return [Finding(pool, Severity.ERROR, text)] if text else []
 
 
 def clock_message(ahead: float | None) -> str:

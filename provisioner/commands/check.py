@@ -21,8 +21,8 @@ from provisioner.backends import (
     Severity,
     Sized,
     Timed,
-    place_clock,
 )
+from provisioner.backends.place_clock import clock_message
 from provisioner.backends.proxies_and_authorities import ending_authorities
 from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, all_at_once, ask_all, live_findings, observe
@@ -118,8 +118,8 @@ def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> l
 
 def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """Return a finding for each place whose clock differs from this host's clock."""
-    timed = {name: backend for name, backend in backends.items() if isinstance(backend, Timed)}
-    return [finding for name, backend in timed.items() for finding in place_clock.clock_findings(name, backend.ahead())]
+    ahead = {name: backend.ahead() for name, backend in backends.items() if isinstance(backend, Timed)}
+    return [Finding(name, Severity.ERROR, text) for name, one in ahead.items() if (text := clock_message(one))]
 
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:

@@ -171,10 +171,10 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
         f" since {format_local_time(one['since'])} ({format_duration(one['since_seconds'])})" if one["since"] else ""
     )
     if one["reason"] == PendingReason.STARTING and one["quiet"] and one["since"]:
-        since = f" for {format_duration(one['since_seconds'])}"
-    usual = one["usual_seconds"] if one["reason"] == PendingReason.STARTING else None
-    others = "" if usual is None else f" (others took {format_duration(usual)})"
-    yield f"{why}{since}{others}{': ' + text if text else ''}"
+        usual = one["usual_seconds"]
+        others = "" if usual is None else f" (others took {format_duration(usual)})"
+        since = f" for {format_duration(one['since_seconds'])}{others}"
+    yield f"{why}{since}{': ' + text if text else ''}"
     yield _format_holders(one)
     yield f"behind {one['behind']}" if one["behind"] else ""
     yield _format_spill(one)

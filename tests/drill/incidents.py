@@ -597,7 +597,6 @@ LACKS = {
     "machines that others delete": "losses leave no cause",
     "pods that never get ready": "it is not at the top",
     "a pool that an operator drains": "it is called drained before it is",
-    "a spill-over that ends at a cap": "the cap of the next pool is not named",
     "a templates file that is no JSON": "the line does not say that the scripts fail",
     "a wave of Spot reclaims": "losses leave no cause",
     "a template that the loop lacks": "the reason of an ended request is not shown",
