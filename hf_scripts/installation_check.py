@@ -271,6 +271,8 @@ def _is_in_group(uid: int, directory: os.stat_result) -> bool:
 def _loop(state: StateDir) -> Iterator[CheckResult]:
     signs = state.life_signs()
     advice = signs.advice.replace("\n", ". ")
+    if signs.intent_lock:
+        yield fix(f"{state.intent.path}.lock: {signs.intent_lock}")
     if signs.silent_seconds is None:
         yield fix(f"{state.path}: no loop has run here yet: {advice}")
     elif not signs.is_running:

@@ -185,11 +185,13 @@ class StateDir(StateFiles):
 
     def life_signs(self) -> LifeSigns:
         """Return the loop's signs of life. Raises StateError."""
+        from provisioner.state.locks import find_lasting_holder
         from provisioner.state.marker_files import Heartbeat, LifeSigns
 
         lock, beat = self.loop_lock, self.heartbeat
+        held = find_lasting_holder(f"{self.intent.path}.lock", self.now)
         seen = lock.holder(), beat.last_beat(), beat.silent_now()
-        return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped())
+        return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped(), held)
 
     def polls(self) -> dict[str, int]:
         """Return when HF last polled each request, in ns by the file system's clock."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from provisioner.files.safe_open import open_own
 from provisioner.state.atomic import open_shared, read_if_present
 from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, writing
 from provisioner.utc import format_utc
@@ -24,6 +25,9 @@ LOCK_WAIT = 20.0
 
 RECORD_WIDTH = 256
 """Width in bytes of the line in a lock file. It is fixed, so that a short line leaves no tail of a longer one."""
+
+HELD_SECONDS = 5.0
+"""Seconds after which a held lock is reported: a write takes milliseconds, and scripts give up after ``LOCK_WAIT``."""
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
@@ -261,6 +265,35 @@ def identity() -> dict[str, Any]:
     return {"host": os.uname().nodename[:64], "pid": os.getpid()}
 
 
+def is_locked(path: str) -> bool:
+    """Return True if a process holds the lock now, as far as locks reach; False if it is missing. Make no file."""
+    try:
+        descriptor = open_own(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
+    """Return who has held the lock of a file for long, and the next step; empty if no process has, or it is unknown.
+
+    ``clock`` returns the time by the file system's clock.
+    """
+    with suppress(OSError):
+        seconds = clock() - os.lstat(path).st_mtime  # a holder signs at once
+        if seconds >= HELD_SECONDS and is_locked(path):
+            return f"held for {seconds:.0f} s. {_format_holder(path)}"
+    return ""
+
+
 def get_boot_id() -> str:
     """Return the id of this host's present boot; empty if it is unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -289,15 +322,19 @@ def _exists(pid: int) -> bool:
 
 
 def describe_holder(path: str, wait: float) -> str:
-    """Return the message for a lock that another process holds: the holder and the operator's next step."""
-    facts = read_record(path)
+    """Return the message for a lock that was not acquired: its holder and the operator's next step."""
     start = f"{path}: another process held this lock for {wait:g} s; nothing was written. "
+    return start + _format_holder(path)
+
+
+def _format_holder(path: str) -> str:
+    facts = read_record(path)
     host, pid = facts.get("host"), facts.get("pid")
     if not isinstance(host, str) or not isinstance(pid, int):
-        return start + f"The holder has not signed; `lsof {path}` names it on its host. Try again."
+        return f"The holder has not signed; `lsof {path}` names it on its host. Try again."
     since = f", since {facts['since']}" if "since" in facts else ""
     life = _format_life(host, pid, path)
-    return start + f"Signed by process {pid} on host {host}{since}, {life} Try again once the process has ended."
+    return f"Signed by process {pid} on host {host}{since}, {life} Try again once the process has ended."
 
 
 def _format_life(host: str, pid: int, path: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from typing import Any
 
-from provisioner.files.safe_open import open_own
 from provisioner.state import locks
 from provisioner.state.atomic import read_whole
 from provisioner.state.errors import StateUnreadable, writing
@@ -43,19 +41,7 @@ class LoopLock(locks.LockFile):
 
         This method creates no file.
         """
-        try:
-            descriptor = open_own(self.path, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return False
+        return locks.is_locked(self.path)
 
     def holder(self) -> dict[str, Any]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.

@@ -108,6 +108,8 @@ class LifeSigns(NamedTuple):
     """The time of the holder's signature; None if unknown."""
     stopped: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
+    intent_lock: str = ""
+    """The process that has held the lock of intent for long, and the next step; empty if no process has."""
 
     @property
     def idle_seconds(self) -> float | None:

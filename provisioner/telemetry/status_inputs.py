@@ -141,7 +141,14 @@ def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of a ``StatusModel``."""
     beat = None if signs.last_beat_at is None else format_utc(signs.last_beat_at)
     facts = {"last_beat": beat, "silent_seconds": signs.silent_seconds, "running": signs.is_running}
-    return {**signs.holder, **facts, "fate": signs.fate, "waits": _waits_message(signs), "advice": signs.advice}
+    return {
+        **signs.holder,
+        **facts,
+        "fate": signs.fate,
+        "waits": _waits_message(signs),
+        "advice": signs.advice,
+        "intent_lock": signs.intent_lock,
+    }
 
 
 def _waits_message(signs: LifeSigns) -> str:

@@ -56,7 +56,8 @@ class StatusModel:
     """The generation of intent.json."""
     loop: Document
     """The last holder of the loop lock with its ``fate``; ``last_beat``, ``silent_seconds`` and ``running`` (None if
-    unknown); ``advice``: the next step if no loop runs; ``waits``: empty unless a loop waits."""
+    unknown); ``advice``: the next step if no loop runs; ``waits``: empty unless a loop waits; ``intent_lock``: the
+    process that has held the lock of intent for long, or empty."""
     files: Document
     """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
     unwritable: str
@@ -250,6 +251,8 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     if status.unwritable:
         message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
+    if status.loop["intent_lock"]:
+        yield f"LOCK of intent.json, so HostFactory's requests are refused: {status.loop['intent_lock']}"
     if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     for file in status.files.values():

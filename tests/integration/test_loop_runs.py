@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from provisioner.commands.explain import explain
 from provisioner.hostfactory.provider_config import Directories
 from provisioner.lab.replay import is_loop_alive
 from provisioner.settings.definitions import Loop
+from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import SILENT_SECONDS
 from tests.support.hostfactory.in_process import Here, heartbeat_before
 from tests.support.hostfactory.provider import requesting
@@ -69,3 +72,13 @@ def test_all_but_the_scripts_see_at_once_that_a_loop_has_signed_off(hf: Here) ->
 def test_the_slowest_loop_beats_four_times_before_it_counts_as_dead() -> None:
     most = Loop.model_json_schema()["properties"]["interval_seconds"]["maximum"]
     assert 4 * most <= SILENT_SECONDS
+
+
+def test_check_install_finds_a_process_that_holds_the_lock_of_intent_for_long(hf: Here) -> None:
+    heartbeat_before(hf, 0.0)
+    hf.answer("requestMachines", requesting())
+    path = f"{hf.state.intent.path}.lock"
+    with DataLock(path):
+        os.utime(path, (time.time() - 75, time.time() - 75))
+        found = [str(result) for result in check_all(Directories(hf.environment), "")]
+    assert [line for line in found if line.startswith(f"fix: {path}: held for 7")], found

@@ -19,6 +19,7 @@ import yaml
 from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
+from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
@@ -109,6 +110,21 @@ def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateD
     words = end(desk.state)
     code, text = shown(desk)
     assert (code, flat(words) in flat(text), document(desk)["loop"]["running"]) == (1, True, False), text
+
+
+@pytest.mark.parametrize("ago", [1.0, 75.0])
+def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float) -> None:
+    """A write holds the lock for milliseconds; a stopped script for as long as it is stopped."""
+    path = f"{desk.state.intent.path}.lock"
+    with DataLock(path):
+        os.utime(path, (time.time() - ago, time.time() - ago))
+        code, text = shown(desk)
+        held = re.search(
+            rf"LOCK of intent.json, .*refused: held for 7\ds\. Signed by process {os.getpid()} on",
+            text.replace(" s.", "s."),
+        )
+        assert (code, bool(held), "LOCK" in text) == ((1, True, True) if ago > 5 else (0, False, False)), text
+    assert shown(desk)[0] == 0, "free again"
 
 
 @pytest.mark.parametrize("waits", [True, False])
