@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
-"""Number of lost hosts that a message names with their causes. The list has all of them."""
+"""Hosts to return that a message names with their causes; the list has all."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
 """Pattern of the ids that we print. Any other id is unknown, and never becomes part of a file name. The pattern is
@@ -226,8 +226,8 @@ def get_return_requests(call: ScriptCall) -> str:
         {"machine": name or machine, "machineId": machine, "gracePeriod": losses[machine].grace}
         for name, machine in gone
     ]
-    message = f"Lost hosts: {len(gone)}."
-    if gone:  # HF's entries of lost hosts lack a field for a cause
+    message = f"Hosts to return: {len(gone)}."
+    if gone:  # HF's entries of lost hosts have no field for a cause.
         named = ", ".join([f"{machine}: {losses[machine].cause}" for _, machine in gone][:MAX_NAMED])
         message += f" {named}{f' and {len(gone) - MAX_NAMED} more' if len(gone) > MAX_NAMED else ''}."
     return json.dumps({"status": "complete", "message": message, "requests": reported})

@@ -96,7 +96,8 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         yield f"It ended as {record.ended} at {ended_at}{unreported}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
         leaving = sum(slot.verdict not in DESIRED and not slot.deletion.is_gone for slot in slots)
-        yield f"{kept:,} of its machines are HostFactory's; {leaving:,} have ended and are not proven gone yet."
+        ending = f"; ended, and not proven gone yet: {leaving:,}" if leaving else ""
+        yield f"Machines of it that HostFactory has: {kept:,}{ending}."
         return
     ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
@@ -190,7 +191,8 @@ def _pool(sources: Sources, name: str) -> Iterator[str]:
         if entry["pool"] == name:
             yield _with_full_stop(format_pool_line(entry).strip().removeprefix(f"pool {name}, "))
     wanted = [slot.ran_at is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]
-    yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} do not run yet."
+    starting = "" if all(wanted) else f"; not running yet: {len(wanted) - sum(wanted):,}"
+    yield f"Machines that run in it: {sum(wanted):,}{starting}."
 
 
 def _with_full_stop(sentence: str) -> str:

@@ -20,6 +20,7 @@ from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.definitions import Settings
 from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
+from provisioner.telemetry.pool_windows import format_count
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -130,7 +131,8 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
     yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
     for name, seen in document["pools"].items():
-        yield f"  pool {name}: " + (f"{seen['machines']} machines" if "machines" in seen else f"UNSEEN, {seen['text']}")
+        text = f"UNSEEN, {seen['text']}" if "error" in seen else format_count(seen["machines"], "machine")
+        yield f"  pool {name}: {text}"
     for name, seen in document["pools"].items():
         yield from (f"  pool {name}: {text}" for text in seen.get("problems", ()))
     for action, word in ACTIONS.items():

@@ -10,9 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
+from provisioner.commands.status_text import LAST_ERROR, NUMBERS, brake_lines, error_text, numbers_of, title_of
 from provisioner.names import format_printable_lines
 from provisioner.telemetry.cost import spending_lines
+from provisioner.telemetry.pool_windows import format_local_time
 from provisioner.telemetry.repeated_texts import number_repeated_texts
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
@@ -34,8 +35,9 @@ def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
     """Return the status for a live terminal: problems for an operator, machines, and a bar for each open request."""
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
-    head = f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."
-    brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
+    time = format_local_time(seen.time)
+    head = f"Provisioner {seen.provisioner}, {time}: the loop {ago}. Ctrl-C ends this."
+    brake = [line.strip() for line in brake_lines(seen.document())[:1]] if seen.brake else []
     seen = number_repeated_texts(seen)
     alarms = [_words(alarm, "bold red") for alarm in (*seen.alarms, *brake)]
     return Group(

@@ -98,6 +98,7 @@ def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
         for row in rows:
             numbers = "".join(f"{number:>9}" for number in numbers_of(row))
             yield f"  {title_of(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
+    yield "  window: machines that may start at once, a sum over templates or pools; cap: the most machines"
 
 
 NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")

@@ -21,6 +21,7 @@ from provisioner.planning.core.usage import Cell, Usage, find_present_spans, get
 from provisioner.state.protocols import State
 from provisioner.telemetry.cost import format_limit
 from provisioner.telemetry.pool_status import read_pool_status
+from provisioner.telemetry.pool_windows import format_count
 
 PARTS = ("day", "template", "pool", "account")
 """Columns by which hours are summed, in the order of a group's values."""
@@ -170,8 +171,9 @@ def _remarks(document: Document) -> Iterator[str]:
         yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and count as cost 0."
     if now["per_hour"] is None:
         return
+    machines = format_count(now["machines"], "machine")
     yield (
-        f"Now {now['machines']} machines: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} "
+        f"Now {machines}: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} "
         "per hour; "
         f"{now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
     )

@@ -58,7 +58,8 @@ def _format_hold(one: Document) -> str:
     if one["hold"] == HoldKind.PAUSE:
         return f"PAUSED pool {target}: it gets no new machines until `provisioner resume {target}`;"
     left = "" if one["machines"] is None else f", {one['machines']} left"
-    return f"DRAINED pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
+    word = "DRAINED" if one["machines"] == 0 else "DRAINING"
+    return f"{word} pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
 
 
 def _format_author(one: Document) -> str:

@@ -158,7 +158,7 @@ def format_local_time(utc_time: str) -> str:
 
 def format_count(count: int, noun: str) -> str:
     """Return a number with its noun. The noun is singular for 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def format_duration(seconds: float) -> str:

@@ -93,8 +93,13 @@ def _read_answer(line: Line) -> dict[str, Any]:
     answer = line.get("answer", "?")
     if answer != "lost":
         return {"about": answer, "number": line.get("running", 0)}
-    ends = f"ends in {line['seconds']} s" if line.get("seconds") else "is gone"
-    return {"about": f"{ends} ({line.get('cause', 'unknown')})", "event": "reported lost"}
+    cause, seconds = line.get("cause", "unknown"), line.get("seconds")
+    if cause in ("drained", "cancelled", "aged"):  # it runs until HostFactory returns it
+        return {"about": cause, "event": "asked back"}
+    return {
+        "about": f"in {seconds} s ({cause})" if seconds else cause,
+        "event": "ending" if seconds else "reported lost",
+    }
 
 
 def _read_window(line: Line) -> dict[str, Any]:
@@ -188,7 +193,9 @@ _SENTENCES: Mapping[str, str] = {
     "reported running": "The loop reports to HostFactory that {n} machine{s} run{es}.",
     "heard": "HostFactory has read the end: {about}.",
     "lost": "{who} {were} lost{in_pool}{because}.",
-    "reported lost": "The loop reports to HostFactory that {who} {about}.",
+    "reported lost": "The loop reports to HostFactory that {who} {are} gone{in_brackets}.",
+    "ending": "The loop reports to HostFactory that {who} end{es} {about}.",
+    "asked back": "The loop asks HostFactory to return {who}{in_brackets}.",
     "return": "HostFactory returned {who} (return request {about}).",
     "failed": "{who} failed{in_pool}{because}.",
     "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",

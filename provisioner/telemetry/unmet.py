@@ -16,6 +16,7 @@ from provisioner.telemetry.pool_windows import (
     Key,
     PoolFailure,
     coming_fields,
+    format_count,
     format_duration,
     format_local_time,
     past_fields,
@@ -110,7 +111,7 @@ class UnmetDocuments:
         is."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
-            text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
+            text, since = self._find_unseen_cause(one)
         window = self._memory.windows.get((one.pool, record.template), UNTRIED)
         if one.reason in BY_WINDOW and since is None:
             since = record.read_at if window.closed_since is None else window.closed_since
@@ -122,6 +123,11 @@ class UnmetDocuments:
         if last and one.reason in HELD_BACK and (error is last.failure.error or waits_for_room):
             error, text, since = last.failure.error, text or last.failure.text, last.since
         return error, text, since, next_try
+
+    def _find_unseen_cause(self, one: Unmet) -> tuple[str, float | None]:
+        began = self._pool_status.unseen_since.get(one.pool)
+        since = one.since if began is None else began - self._memory.written.ahead
+        return self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt"), since
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
         """Return the users of the cap, which is of one template or of all templates. The largest user comes first."""
@@ -212,7 +218,7 @@ def _format_holders(one: Document) -> str:
         return ""
     kept = " that the brake keeps" if one["braked"] else ""
     named = [
-        f"{id_} ({count})" if id_ else f"{count} machines without a request{kept}"
+        f"{id_} ({count})" if id_ else f"{format_count(count, 'machine')} without a request{kept}"
         for id_, count in users[:HOLDERS_SHOWN]
     ]
     more = f" and {len(users) - HOLDERS_SHOWN} more" if len(users) > HOLDERS_SHOWN else ""

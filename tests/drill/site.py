@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -157,7 +158,8 @@ class Site(Instance):
     def first_screen(self) -> tuple[int, str]:
         """Return exit code and first screen of ``provisioner status``."""
         code, text = self.operator_status()
-        return code, "\n".join(text.splitlines()[:FIRST_SCREEN])
+        screen = "\n".join(text.splitlines()[:FIRST_SCREEN])
+        return code, re.sub(r"\n {6,}", " ", screen)  # a long line goes on further to the right
 
     def scrape(self) -> Samples:
         """Return what Prometheus scrapes now; empty without a loop."""

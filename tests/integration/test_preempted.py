@@ -84,7 +84,7 @@ def test_a_preemption_is_reported_as_one(
             hf.reclaims(taken, among=[taken, kept])
             hosts = {"machines": [{"name": name, "machineId": name} for name in (taken, kept)]}
             message = hf.call("getReturnRequests", hosts)["message"]
-            assert message == f"Lost hosts: 1. {taken}: preempted."
+            assert message == f"Hosts to return: 1. {taken}: preempted."
             until(lambda: lost(hf), 30, what="the loss is counted")
             assert lost(hf) == {"preempted": 1.0}
             (end,) = closed(hf, taken)

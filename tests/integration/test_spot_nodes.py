@@ -49,7 +49,7 @@ def test_the_node_says_whether_its_loss_was_a_preemption(
         assert cloud.preempt(taken) == [taken]
         hf.reclaims(taken, among=[taken, kept])
         hosts = {"machines": [{"name": name, "machineId": name} for name in (taken, kept)]}
-        assert hf.call("getReturnRequests", hosts)["message"] == f"Lost hosts: 1. {taken}: {cause}."
+        assert hf.call("getReturnRequests", hosts)["message"] == f"Hosts to return: 1. {taken}: {cause}."
 
 
 @pytest.fixture(scope="module")

@@ -92,8 +92,9 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
 
 
 def format_foreign_message(names: Sequence[str]) -> str:
-    """Return the sentence about members of the group that are not ours."""
-    return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
+    """Return the sentence about members that are not ours."""
+    members = "1 member is" if len(names) == 1 else f"{len(names)} members are"
+    return f"{members} not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
 def missing_group_finding(pool: MigPool) -> Finding:

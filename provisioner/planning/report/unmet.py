@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from provisioner.model import DESIRED, Deferral, ErrorClass, PendingReason, RequestRecord, Slot, Unmet, Verdict
+from provisioner.model import DESIRED, Deferral, ErrorClass, Failure, PendingReason, RequestRecord, Slot, Unmet, Verdict
 from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Draft
@@ -18,6 +18,9 @@ from provisioner.planning.core.window_and_backoff import get_pending_limit, is_b
 
 TOTAL = "max_machines_total, over all templates"
 """Text of the pending reason if the cap over all templates is used up."""
+
+BOOTING = "ContainersNotReady"
+"""First word of the failure that each pod has until its containers are ready."""
 
 SPILLS = frozenset(
     {
@@ -56,7 +59,7 @@ def _find_unmet_slots(draft: Draft, capacity: Capacity, record: RequestRecord) -
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
     for slot in [slot for slot in record.slots.values() if slot.ran_at is None or slot.life.down_since is not None]:
         if reason := _find_reason(draft, slot):
-            failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tries.failure
+            failure = None if reason is PendingReason.UNSEEN else _find_trouble(slot) or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
         explanation = _explain(draft, record.template, reason, slots)
@@ -80,9 +83,15 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
         return PendingReason.UNSENT
     if slot.observed.is_gated:
         return PendingReason.GATED
-    if slot.failure is not None:
+    if _find_trouble(slot) is not None:
         return PendingReason.TROUBLED
     return PendingReason.STARTING if slot.observed.was_seen or slot.observed.is_accepted else PendingReason.UNANSWERED
+
+
+def _find_trouble(slot: Slot) -> Failure | None:
+    """Return why the machine does not run; None while it boots as each pod does."""
+    boots = slot.failure is not None and slot.life.down_since is None and slot.failure.text.startswith(BOOTING)
+    return None if boots else slot.failure
 
 
 def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
@@ -90,14 +99,15 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
-    failure, next_try, pool = slots[0].failure or slots[0].tries.failure, None, slots[0].pool
+    trouble, next_try, pool = _find_trouble(slots[0]), None, slots[0].pool
+    failure = trouble or slots[0].tries.failure
     if reason not in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
         window = draft.window(pool, template)
         if reason is PendingReason.UNSENT:
             next_try = max(draft.now, window.retry_at)
         else:
             next_try = min([get_boot_deadline(slot, draft.pool(pool)) for slot in slots])
-        if window.backs_off_from is not None and slots[0].failure is None:
+        if window.backs_off_from is not None and trouble is None:
             failure, since = window.backs_off_from, window.blocked_at
     error_facts = {"error": failure.error, "text": failure.text} if failure else {}
     return {**error_facts, "since": since, "next_try_at": next_try}

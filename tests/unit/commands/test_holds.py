@@ -218,10 +218,10 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
         f"cancel of {name(0, OTHER)} asked {by(since[3])}",
     ]
     assert [one["hold"] for one in current_holds(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
-    assert "1 in a: paused" not in text, "the loop publishes it with its next cycle"
+    assert "1 in a: stopped" not in text, "the loop publishes it with its next cycle"
     unmet = unmet_of(HELD, limits_under_holds(known, state.holds.read()))
     leave(state, known, unmet=unmet)
-    assert "1 in a: paused" in called(capsys, "status")[1]
+    assert "1 in a: stopped" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0
     assert {one["target"]: one["machines"] for one in current_holds(state, HELD)["held"] if one["hold"] == "drain"} == {
         "a": 3, "b": 0

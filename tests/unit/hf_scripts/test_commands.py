@@ -230,9 +230,9 @@ def test_the_message_says_why_of_the_first_twenty(hf: Here) -> None:
     names = [f"h{number:02}" for number in range(22)]
     publish(hf, {}, {})
     hf.state.status.write({}, dict.fromkeys(names, Loss(0, "preempted")))
-    assert hf.answer("getReturnRequests", hosts("h00"))["message"] == "Lost hosts: 1. h00: preempted."
+    assert hf.answer("getReturnRequests", hosts("h00"))["message"] == "Hosts to return: 1. h00: preempted."
     message = hf.answer("getReturnRequests", hosts(*names))["message"]
-    assert message.startswith("Lost hosts: 22. h00: preempted, h01: preempted, ")
+    assert message.startswith("Hosts to return: 22. h00: preempted, h01: preempted, ")
     assert message.endswith("h19: preempted and 2 more.")
 
 

@@ -174,3 +174,8 @@ def test_machines_of_one_reason_are_one_line() -> None:
         "STUCK hf-aaaaaaaaaa-000004 and 1 more",
         "STUCK hf-aaaaaaaaaa-000006 and 1 more",
     ]
+
+
+def test_a_pool_has_the_cap_of_all_its_templates_as_its_cap() -> None:
+    seen = status_model(make_status_inputs(memory(), limits(pool("a", max_machines_total=3), pool("b"))))
+    assert [(one.pool, one.cap) for one in (*seen.pools, *seen.machines)] == [("a", 3), ("b", None)] * 2

@@ -53,6 +53,10 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
     ({"event": "delete", "pool": "a", "result": "denied", "text": "no", "machines": [name(0)], "times": 50},
      "Pool a refused 50 deletes: denied: “no”"),
     ({"event": "gone", "machines": [name(0)]}, f"{name(0)} is gone."),
+    ({"event": "reported", "answer": "lost", "cause": "node", "machines": [*map(name, range(12))]},
+     "12 machines are gone"),
+    ({"event": "reported", "answer": "lost", "cause": "drained", "machines": [name(0)], "seconds": 3600},
+     f"The loop asks HostFactory to return {name(0)} (drained)."),
     ({"event": "cancel", "who": "ann", "reason": "a test"}, "Cancel by ann: a test."),
 ]  # fmt: skip
 """A line and its sentence for each event of a request that a loop or a command writes."""

@@ -25,6 +25,7 @@ from provisioner.model import (
     Window,
     format_utc,
 )
+from provisioner.state.marker_files import UNSEEN
 from provisioner.state.record_format import encode
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line, pool_failures
 from provisioner.telemetry.status_model import StatusModel, status_model
@@ -43,6 +44,7 @@ from tests.unit.core import (
     record,
     running,
     slot,
+    unmet_of,
     unsent,
 )
 
@@ -365,3 +367,27 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
 def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_failure() -> None:
     (line,) = lines(status_model(make_status_inputs(memory(record(slot(was_seen=True, tried=BROKEN, tries=1))))))
     assert re.match(r"1 in a: starting, other since .*: ImagePullBackOff; ", line)
+
+
+def test_a_pod_that_boots_is_starting_and_a_pod_that_ran_is_troubled() -> None:
+    unready = Failure(ErrorClass.OTHER, "ContainersNotReady: containers with unready status: [worker]")
+    booting = record(slot(was_seen=True, failure=unready))
+    (unmet,) = unmet_of(memory(booting), limits(pool("a")))[REQUEST]
+    assert (unmet.reason, unmet.error) == (PendingReason.STARTING, None)
+    down = record(running(0, down_since=NOW, failure=unready))
+    (unmet,) = unmet_of(memory(down), limits(pool("a")))[REQUEST]
+    assert (unmet.reason, unmet.error) == (PendingReason.TROUBLED, ErrorClass.OTHER)
+
+
+def test_a_machine_in_an_unseen_pool_is_unseen_since_the_pool_is() -> None:
+    inputs = make_status_inputs(memory(record(slot())), pools={"a": [f"{UNSEEN}no"]}, unseen_since={"a": NOW - 7})
+    (entry,) = status_model(inputs).requests[0]["missing"]
+    assert entry["since_seconds"] == 7
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("stop-all", "stopped"), ("pause", "paused")])
+def test_machines_wait_for_the_hold_on_everything_by_its_name(kind: str, reason: str) -> None:
+    inputs = make_status_inputs(memory(record(count=1)), limits(pool("a", is_paused=True)))
+    held = {"hold": kind, "target": "", "who": "me", "since": "1970-01-01T00:00:00Z", "reason": "", "machines": None}
+    status = status_model(replace(inputs, holds={"held": [held], "problem": ""}))
+    assert status.requests[0]["missing"][0]["reason"] == reason

@@ -72,7 +72,7 @@ def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -
 def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(watch: Watch) -> None:
     watch.cloud.mig.resize(3)
     watch.settle()
-    assert watch.observe().problems[0].startswith("1 members are not ours")
+    assert watch.observe().problems[0].startswith("1 member is not ours")
 
 
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
