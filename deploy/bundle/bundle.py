@@ -42,6 +42,13 @@ def epoch() -> int:
     return max(int(given or OLDEST), OLDEST)
 
 
+def commit() -> str:
+    """``+g`` and the commit of this clone, with ``.dirty`` where files differ from it; empty outside of a clone."""
+    command = ["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=.dirty"]
+    described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return described and f"+g{described}"
+
+
 def pip(*arguments: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check"], check=True)
 
@@ -55,6 +62,8 @@ def build_wheel(wheelhouse: Path, seconds: int) -> str:
                 shutil.copytree(ROOT / name, Path(directory, name), ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(ROOT / name, directory)
+        package = Path(directory, "provisioner", "__init__.py")
+        package.write_text(re.sub(r'(?m)^(__version__ = "[^"]*)', rf"\g<1>{commit()}", package.read_text()))
         pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheelhouse, directory)
     (wheel,) = wheelhouse.glob("hostfactory_provisioner-*.whl")
     return wheel.name.split("-")[1]

@@ -135,7 +135,7 @@ settle() { # VERSION, or empty: take missing options from its installation
   if [ -n "$1" ]; then
     : "${locks:=$(fact "$1" for)}" "${hf_user:=$(fact "$1" hf-user)}"
     had=$(fact "$1" python)
-    [ ! -x "$had" ] || : "${python:=$had}" # else that Python is gone from this host
+    ! starts "$had" || : "${python:=$had}" # else that Python is gone from this host
   fi
   : "${locks:=loop}" "${hf_user:=egoadmin}"
 }
@@ -180,12 +180,14 @@ find_user() {
   ! host || id "$hf_user" >/dev/null 2>&1 || fail "there is no user $hf_user here: name HostFactory's with --hf-user"
 }
 
+starts() { command -v "$1" >/dev/null && "$1" -c '' >/dev/null 2>&1; } # PYTHON
+
 find_python() {
   needed=$(cat "$bundle/PYTHONS")
   advice="Python 3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11); name it with --python"
   if [ -z "$python" ]; then
     for each in $needed; do # newest last
-      ! command -v "python$each" >/dev/null || python=$(command -v "python$each")
+      ! starts "python$each" || python=$(command -v "python$each")
     done
     [ -n "$python" ] || python=$(command -v python3) || fail "no Python was found: $advice"
   fi
@@ -318,7 +320,9 @@ join_group() { # not by sysusers.d, which would make a user while the directory 
 }
 
 next_step() {
-  [ $locks = scripts ] || report "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
+  [ $locks = loop ] && [ -z "$root" ] || return 0 # a package's files go to another host
+  systemd || { report "No service was made here: end the loop that runs, and start $prefix/bin/provisioner run (docs/deploy-host.md)" && return; }
+  report "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
 
 unlisted() { # print files that SHA256SUMS does not name: names that occur only once

@@ -21,6 +21,10 @@ install() { build/bin/pip --python "$target/bin/python" install --quiet --no-com
 install --require-hashes --only-binary :all: --requirement "$locks/loop.lock"
 mkdir source
 (cd "$source" && cp -R pyproject.toml setup.cfg README.md LICENSE provisioner hf_scripts "$work/source")
+# The version names the commit, as in a bundle.
+case ${REVISION:-} in
+  ????????????*) sed -i "s/^__version__ = \"[^\"]*/&+g$(printf %.12s "$REVISION")/" source/provisioner/__init__.py ;;
+esac
 build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels ./source
 install --no-deps --no-index --find-links wheels hostfactory-provisioner
 ln -s "$(cd "$target" && echo lib/python*/site-packages/hf_scripts)" "$target/hf_scripts" # as install.sh does

@@ -29,7 +29,7 @@ Usage: setup.sh --project ID --region REGION [options]
   --pod-cpus N             whole cores of a pod (3)
   --pod-memory MB          its memory in MB (12288)
 
-  --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
+  --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated; Spot is asked first
   --machine TYPE           machine type of the groups (n2-standard-8)
   --disk-type TYPE         type of their boot disks (pd-balanced); n4 and c4 need hyperdisk-balanced
   --disk-size GB           size of their boot disks (50)
@@ -531,7 +531,7 @@ address_field() {
 }
 
 settings_of() { # cpus memory api
-    local names
+    local group spot='' names=''
     echo "instance: $instance"
     echo "scripts: /opt/provisioner/hf_scripts/"
     echo "requestors: {symAinst: {mode: POLL, enabled: true, providers: [$instance]}, admin: REST_MANUAL}"
@@ -559,10 +559,13 @@ settings_of() { # cpus memory api
         show_attributes "$pod_cpus" "$pod_memory"
     fi
     [ ${#groups[@]} -gt 0 ] || return 0
-    names=$(IFS=, && echo "${groups[*]%%:*}")
+    for group in "${groups[@]}"; do # Spot comes first, as among the pods
+        if [[ $group == *:spot ]]; then spot+=", ${group%%:*}"; else names+=", ${group%%:*}"; fi
+    done
+    names=$spot$names
     echo "  - templateId: Large"
     echo "    maxNumber: $((1000 * ${#groups[@]}))"
-    echo "    pools: [${names//,/, }]"
+    echo "    pools: [${names#, }]"
     show_attributes "$1" "$2"
 }
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, TextIO
 
-from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.shared_options import PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
+from provisioner.files.version import full_version
 from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
@@ -252,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="provisioner", description="HostFactory provisioner for Google Cloud.", epilog=EXIT_CODES
     )
-    top.add_argument("--version", action="version", version=f"provisioner {__version__}")
+    top.add_argument("--version", action="version", version=f"provisioner {full_version()}")
     top.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Command)
     for entry in COMMANDS:

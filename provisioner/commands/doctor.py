@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import yaml
 
-from provisioner import __version__
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.observe_pools import WAITING, all_at_once
 from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, masked
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
+from provisioner.files.version import full_version
 from provisioner.files.yaml_text import LARGEST, parse
 from provisioner.hostfactory.provider_config import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
@@ -279,4 +279,4 @@ def config_keys(path: str) -> set[str]:
 def versions() -> str:
     """Return the versions of the program, the interpreter, the system, and every installed distribution."""
     installed = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions()}, key=str.lower)
-    return "\n".join([f"provisioner {__version__}", f"Python {sys.version}", platform.platform(), *installed]) + "\n"
+    return "\n".join([f"provisioner {full_version()}", f"Python {sys.version}", platform.platform(), *installed]) + "\n"

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
 
-from provisioner import __version__
 from provisioner.files.safe_open import HARD_LINK, READS_LINKED, refusal_message
+from provisioner.files.version import full_version
 from provisioner.state.atomic import read_if_present, stat_file
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.dump_format import FORMAT, REPORTED, Manifest, Saved, pack
@@ -54,7 +54,7 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
         saved |= _read(
             state, [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
         )
-    facts = Manifest(FORMAT, __version__, intent.provisioner, format_utc(time.time()))
+    facts = Manifest(FORMAT, full_version(), intent.provisioner, format_utc(time.time()))
     return facts, pack(facts, saved | dict(_read(state, state.journal.files())))
 
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
-from provisioner import __version__
+from provisioner.files.version import full_version
 from provisioner.loop.cycle_report import CycleResult
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
@@ -167,7 +167,7 @@ class Metrics(Group):
         """``provisioner``: the id by which alerts distinguish several provisioners in one Prometheus."""
         super().__init__(registry)
         ProcessCollector(registry=registry)
-        self.build_info.labels(__version__).set(1)
+        self.build_info.labels(full_version()).set(1)
         self._active = self.active.labels(provisioner)
         self.last_success.set(time.time())
         self.config_ok.set(1)

@@ -380,7 +380,7 @@ def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
     assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
     output = capsys.readouterr().out
-    assert "template Large: a → any, at most 2000" in output
+    assert "template Large: any → a, at most 2000" in output
     assert "template Small: pods-spot → pods, at most 1000" in output
     small, large = json.loads((site.made / "gcpinstprov_templates.json").read_text())["templates"]
     assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from provisioner import __version__
+from provisioner.files.version import full_version
 from tests.support.ego import put_programs
 from tests.support.hosts import tools
 from tests.support.images import Index, Registry, Running, debian, driver_of, forget, run, storage_with
@@ -384,7 +385,7 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
     assert pulled.returncode == 0, pulled.stderr
     with Running(pushed, another, tmp_path) as running:
         version, check = running.do("provisioner", "--version"), running.do("provisioner", "check", "/etc/hostfactory")
-    assert version.stdout.split() == ["provisioner", __version__]
+    assert version.stdout.split() == ["provisioner", full_version()]
     assert (check.returncode, check.stderr) == (0, ""), check.stdout
 
 

@@ -216,6 +216,29 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 
 @pytest.mark.slow
+def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, root: Path) -> None:
+    """As where a library of that Python was removed, or where pyenv has its name without a version of it."""
+    bundle = shutil.copytree(small_bundles.old, root.parent / "two-pythons")
+    (bundle / "PYTHONS").write_text(f"{python_version()} 3.99\n")
+    sealed(bundle)
+    broken = root.parent / "bin" / "python3.99"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho broken >&2\nexit 127\n")
+    broken.chmod(0o755)
+    search = f"{broken.parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    for command in ("install", "upgrade"):
+        ended = install(bundle, command, root=root, python="", PATH=search)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "systemctl" not in ended.stdout, "the service is that of another host"
+        assert f"(loop, Python /usr/bin/python{python_version()})" in done(bundle, "status", root=root)
+        record = root / PREFIX / "versions" / "1.0.0" / "installed"
+        record.write_text(record.read_text().replace(f"/usr/bin/python{python_version()}", str(broken)))
+
+    named = install(bundle, root=root, python=str(broken))
+    assert f"{broken}: does not start: Python 3.11 or newer is needed" in named.stderr
+
+
+@pytest.mark.slow
 def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:

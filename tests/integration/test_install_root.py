@@ -110,12 +110,14 @@ def test_a_user_who_cannot_run_it_is_named_before_it_is_the_one_that_runs(host: 
 def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -> None:
     """With a stand-in for systemctl: here is no systemd, and its place in /run."""
     host.run("useradd egoadmin")
-    host.install()
+    words = "No service was made here: end the loop that runs, and start /opt/provisioner/bin/provisioner run"
+    assert words in host.install().splitlines()[-1]
     systemctl = "/usr/bin/systemctl"
     host.run(
         "mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/system; "
         f"rm -f {systemctl}; echo 'echo systemctl \"$*\"' >{systemctl}; chmod 755 {systemctl}"
     )
+    assert host.install().splitlines()[-1].startswith("Restart the loop: systemctl restart provisioner ")
     before = host.placed()
     rehearsed = host.install("--scripts-only", "--dry-run").splitlines()
     assert "would run: systemctl disable --now provisioner.service" in rehearsed

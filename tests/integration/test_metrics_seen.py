@@ -23,9 +23,9 @@ import requests
 from google.cloud import pubsub_v1
 from prometheus_client import CollectorRegistry
 
-from provisioner import __version__
 from provisioner.backends import pubsub_events
 from provisioner.commands import cli
+from provisioner.files.version import full_version
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.lab.playground import HostFactory
@@ -137,7 +137,7 @@ def test_machines_that_are_asked_for(tmp_path: Path, cloud: Simulator, scrape: S
         seen.becomes(1, "requests", kind="request", status="complete")
         seen.becomes(lambda calls: 1 <= calls <= running, "backend_call_seconds_count", pool=POOL, operation="create")
 
-        seen.becomes(1, "build_info", version=__version__)
+        seen.becomes(1, "build_info", version=full_version())
         seen.becomes(1, "active", provisioner="demo")
         seen.becomes(1, "config_ok")
         before = requests.get(f"{hf.url}/status", timeout=10).json()["cycle"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import __version__
 from provisioner.commands import cli, status
 from provisioner.commands.cli import run
+from provisioner.files.version import full_version
 from tests.support.hostfactory.sites import example_site
 
 
@@ -53,7 +53,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"provisioner {__version__}\n"
+    assert capsys.readouterr().out == f"provisioner {full_version()}\n"
 
 
 # --- errors around a command are a sentence with a remedy -------------------------------------------------------------

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner import __version__
+from provisioner.files.version import full_version
 from provisioner.model import Limits, Phase, PoolLimits, TemplateLimits
 from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, Metrics
 from tests.support.every_metric import work
@@ -136,7 +136,7 @@ def test_unseen_times_count_from_the_start_of_the_process(metrics: Metrics, monk
     assert value(fresh, "hf_provisioner_last_success_timestamp_seconds") == 1000
     assert value(fresh, "hf_provisioner_observation_timestamp_seconds", pool="a") == 1000
     assert math.isnan(value(fresh, "hf_provisioner_oldest_unmet_timestamp_seconds", template="T") or 0)
-    assert value(fresh, "hf_provisioner_build_info", version=__version__) == 1
+    assert value(fresh, "hf_provisioner_build_info", version=full_version()) == 1
 
 
 def test_a_pool_that_was_never_seen_counts_from_its_first_configuration(
