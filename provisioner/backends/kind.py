@@ -43,6 +43,10 @@ class Surroundings:
         return self.directory / path
 
 
+EMBEDDED_CLOUD = "PROVISIONER_EMBEDDED_CLOUD"
+"""Variable of the environment with the address of an embedded cloud, which then has the place of every pool."""
+
+
 class Kind(ABC, Generic[SomePool]):
     """A kind of place: the settings of its pools, their checks, and the factory of its backends."""
 
@@ -82,6 +86,10 @@ class Kind(ABC, Generic[SomePool]):
     def implicit(self, template: Template) -> Mapping[str, object]:
         """Return the settings of a pool from a template's fields of Google's connector; empty if the template has
         none."""
+        return {}
+
+    def embedded(self, address: str) -> Mapping[str, object]:
+        """Return the settings that lead a pool to the embedded cloud at an address, in place of its own."""
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:

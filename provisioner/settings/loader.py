@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import registry
-from provisioner.backends.kind import Surroundings
+from provisioner.backends.kind import EMBEDDED_CLOUD, Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError
@@ -184,6 +184,8 @@ class _Reader:
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
         """Return a pool with the settings that it inherits, and its problems. Their paths are relative to the pool."""
         kind = registry.get_kind(name_of_kind)
+        if address := self.around.environment.get(EMBEDDED_CLOUD):
+            body = {**body, **kind.embedded(address)}
         inheritable = kind.inherited(body, self.around)
         inherited = {key: value for key, value in inheritable.items() if value and body.get(key) is None}
         pool, problems = validate(kind.pool, {**body, **inherited}, "", "", self.around, name=name)

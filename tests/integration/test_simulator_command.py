@@ -69,3 +69,17 @@ def test_an_open_address_is_listened_on_where_that_is_asked_for(config: str, tmp
     with simulator(config, tmp_path, "--listen", EVERYWHERE, "--unsafe-listen") as addresses:
         port = addresses["control"].split(":")[2].partition("/")[0]
         assert requests.get(f"http://127.0.0.2:{port}/control/state", timeout=30).ok
+
+
+def test_a_site_whose_pools_name_endpoints_is_played_without_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = small_site(tmp_path)
+    site.settings["pools"]["gke-main"] |= {"endpoint": "https://192.0.2.1", "ca_file": "cluster-ca.crt"}
+    site.settings["pools"]["mig-a"] |= {"endpoint": "https://192.0.2.1"}
+    site.write()
+    with simulator(str(site.path), tmp_path) as addresses:
+        monkeypatch.setenv("PROVISIONER_EMBEDDED_CLOUD", addresses["kubernetes"])
+        assert run(["plan", "--config", str(site.path), "--state-dir", str(tmp_path), "-o", "json"]) == 0
+    pools = json.loads(capsys.readouterr().out)["pools"]
+    assert {name: seen["machines"] for name, seen in pools.items()} == {"gke-main": 0, "mig-a": 0}

@@ -52,6 +52,10 @@ class Gke(Kind[GkePool]):
         kubeconfig, named = around.beside(config.gke_kubeconfig), around.environment.get("KUBECONFIG")
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
+    def embedded(self, address: str) -> Mapping[str, object]:
+        """Return the address in place of cluster and login."""
+        return {"kubeconfig": None, "context": None, "ca_file": None, "credentials": None, "endpoint": address}
+
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Return the problems of cluster settings that contradict each other, and of the pod spec."""
         problems = _cluster_problems(body)

@@ -45,7 +45,8 @@ class GkePool(Pool):
     as long as a request waits. ``boot_deadline_seconds`` counts from the removal of the gates."""
     endpoint: Endpoint = None
     """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials are used, except
-    that an address with http:// (the embedded cloud) gets none."""
+    that an address with http:// (the embedded cloud) gets none. ``PROVISIONER_EMBEDDED_CLOUD`` of the environment
+    replaces it, and cluster and login with it."""
     ca_file: OptionalFile = None
     """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which includes the
     authority of a GKE cluster's DNS endpoint."""

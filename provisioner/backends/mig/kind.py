@@ -54,6 +54,10 @@ class Mig(Kind[MigPool]):
             "endpoint": around.environment.get(COMPUTE_ENDPOINT),
         }
 
+    def embedded(self, address: str) -> Mapping[str, object]:
+        """Return the address in place of Google's."""
+        return {"endpoint": address}
+
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Return the problem of a group that sets both zone and region, or neither."""
         if (body.get("zone") is None) != (body.get("region") is None):

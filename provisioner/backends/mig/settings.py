@@ -34,7 +34,8 @@ class MigPool(Pool):
     group: PlaceName
     """Name of the managed instance group. No default."""
     endpoint: Endpoint = None
-    """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own."""
+    """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own.
+    ``PROVISIONER_EMBEDDED_CLOUD`` of the environment replaces it."""
     ipv6: Switch = False
     """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false, because HF's
     documentation names only IPv4 addresses."""

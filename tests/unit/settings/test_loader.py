@@ -247,6 +247,24 @@ def test_the_environment_gives_endpoints_only_where_the_file_is_silent(site: Sit
     assert by_name["mig-own"].endpoint == "http://127.0.0.1:2"
 
 
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"endpoint": "https://10.0.0.1", "ca_file": "ca.pem", "credentials": "key.json"},
+        {"kubeconfig": "kubeconfig", "context": "site"},
+        {},
+    ],
+)
+def test_the_embedded_cloud_replaces_every_pool_s_address_and_login(site: Site, login: dict[str, str]) -> None:
+    site.environment = {"KUBECONFIG": "/env/kubeconfig", "PROVISIONER_EMBEDDED_CLOUD": "http://127.0.0.1:1"}
+    site.settings["pools"]["gke-main"] |= login
+    site.settings["pools"]["mig-a"] |= {"endpoint": "https://compute.example"}
+    by_name: Mapping[str, Any] = site.load().pools
+    pods, group = by_name["gke-main"], by_name["mig-a"]
+    assert (pods.endpoint, pods.kubeconfig, pods.context, pods.ca_file) == ("http://127.0.0.1:1", None, None, None)
+    assert group.address == "http://127.0.0.1:1"
+
+
 def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewhere(site: Site) -> None:
     site.environment = {"KUBECONFIG": "/env/kubeconfig"}
     site.provider = {"GKE_KUBECONFIG": "kubeconfig", "GCP_CREDENTIALS_FILE": "key.json"}
