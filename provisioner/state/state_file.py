@@ -10,15 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.state.atomic import create_whole, read_whole, stat_file
-from provisioner.state.database import (
-    RECOVER,
-    SCHEMA,
-    StateStorage,
-    Tables,
-    generation_of,
-    get_meta,
-    unreadable,
-)
+from provisioner.state.database import RECOVER, SCHEMA, StateStorage, Tables, generation_of, get_meta, unreadable
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, writing
 from provisioner.state.locks import DataLock, read_record, whole_number
 

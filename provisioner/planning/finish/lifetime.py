@@ -69,10 +69,8 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue
         aged_at = slot.ran_at + lifetime if lifetime is not None and slot.life.retiring_at is None else NEVER
-        ends_at, announce = (
-            draft.expiry(slot.pool, slot.observed.expires_at) or NEVER,
-            draft.pool(slot.pool).announce_seconds,
-        )
+        ends_at = draft.expiry(slot.pool, slot.observed.expires_at) or NEVER
+        announce = draft.pool(slot.pool).announce_seconds
         last_call = announce if slot.life.retiring_at is not None else min(announce, LAST_CALL)
         retirement = Retirement(min(aged_at, ends_at - announce), ends_at - last_call, slot, ends_at)
         if retirement.due_at < NEVER:
