@@ -14,6 +14,7 @@ from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_windows import format_count, format_duration, format_local_time, format_pool_line
 from provisioner.telemetry.repeated_texts import number_repeated_texts
+from provisioner.telemetry.status_inputs import hf_message
 from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
@@ -73,6 +74,7 @@ def _head(seen: StatusModel) -> Iterator[str]:
     ago = "" if silent is None else f", {silent:.0f} s ago"
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
+    yield f"  {hf_message(seen.hostfactory)}"
     if loop["waits"]:
         yield f"  LOOP STARTS {loop['waits']}"
     yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)

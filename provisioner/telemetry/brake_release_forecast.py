@@ -65,6 +65,8 @@ class ScriptCalls:
     """Requests whose terminal answer HF has read."""
     last: float
     """The time of HF's last call of any script."""
+    listed: float = 0.0
+    """The time of HF's last list of its hosts; 0 before the first list."""
 
 
 def find_forgotten_requests(

@@ -131,7 +131,31 @@ def read_script_calls(state: State) -> ScriptCalls:
         {id_: mark / 1e9 for id_, mark in marks.items()},
         state.terminal_answers.ids(),
         max(0, listed, *marks.values()) / 1e9,
+        listed / 1e9,
     )
+
+
+def hf_document(calls: ScriptCalls, signs: LifeSigns) -> Document:
+    """Return the field ``hostfactory`` of a ``StatusModel``."""
+    now = None if signs.silent_seconds is None else (signs.last_beat_at or 0.0) + signs.silent_seconds
+    return {
+        "last_call": format_utc(calls.last) if calls.last else None,
+        "script": "getReturnRequests" if calls.last == calls.listed else "getRequestStatus",
+        "silent_seconds": None if now is None or not calls.last else max(0.0, now - calls.last),
+        "last_list": format_utc(calls.listed) if calls.listed else None,
+    }
+
+
+def hf_message(hostfactory: Document) -> str:
+    """Return a sentence on HF's last poll or list."""
+    last, listed, silent = (hostfactory[key] for key in ("last_call", "last_list", "silent_seconds"))
+    if last is None:
+        return "HostFactory has not polled or listed its hosts here yet"
+    ago = "" if silent is None else f", {format_duration(silent)} ago"
+    hosts = (
+        f"its last list of hosts came at {format_local_time(listed)}" if listed else "it has not listed its hosts yet"
+    )
+    return f"HostFactory last called {hostfactory['script']} at {format_local_time(last)}{ago}; {hosts}"
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------

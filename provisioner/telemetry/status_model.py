@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Any
 
+from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import (
     Failure,
     HoldKind,
@@ -40,7 +41,7 @@ from provisioner.telemetry.pool_windows import (
     pool_failures,
     window_documents,
 )
-from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
+from provisioner.telemetry.status_inputs import StatusInputs, hf_document, hf_message, loop_document, silence_message
 from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
 
 
@@ -61,6 +62,8 @@ class StatusModel:
     process that has held the lock of intent for long, or empty."""
     files: Document
     """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
+    hostfactory: Document
+    """HF's last poll or list of hosts: ``last_call``, ``script``, ``silent_seconds``, ``last_list``."""
     unwritable: str
     """Reason why the state directory cannot be written, and the remedy; empty if it can be written."""
     memory_lost: bool
@@ -163,6 +166,7 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         generation=owner.generation if owner else 0,
         loop=loop_document(inputs.signs),
         files={"intent": asdict(inputs.intent_file), "memory": asdict(inputs.memory_file)},
+        hostfactory=hf_document(inputs.calls, inputs.signs),
         unwritable=inputs.refusal,
         memory_lost=inputs.memory_file.condition is Condition.MISSING,
         nothing_planned=_failure_entry(pool_status.problem),
@@ -257,13 +261,7 @@ def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict
 
 def _alarms(status: StatusModel) -> Iterator[str]:
     """Yield the problems that an operator has to fix, the worst first."""
-    if status.unwritable:
-        message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
-        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
-    if status.loop["intent_lock"]:
-        yield f"LOCK of intent.json, so HostFactory's requests are refused: {status.loop['intent_lock']}"
-    if silence := silence_message(status.loop):
-        yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
+    yield from _process_alarms(status)
     for file in status.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; for what to do run provisioner recover"
@@ -286,6 +284,22 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     rows = chain(status.machines, status.pools, status.templates)
     yield from pool_alarms(status.unseen, status.failing, rows, status.budget)
     yield from _machine_alarms(status)
+
+
+def _process_alarms(status: StatusModel) -> Iterator[str]:
+    """Yield sentences about the state directory, its lock, the loop and HostFactory."""
+    if status.unwritable:
+        message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
+        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
+    if status.loop["intent_lock"]:
+        yield f"LOCK of intent.json, so HostFactory's requests are refused: {status.loop['intent_lock']}"
+    if silence := silence_message(status.loop):
+        yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
+    if status.hostfactory["last_list"] and (status.hostfactory["silent_seconds"] or 0.0) > HF_AWAY_SECONDS:
+        step = (
+            "check that it runs, that its provider is enabled, and that HF_PROVIDER_WORKDIR of its scripts is this one"
+        )
+        yield f"HOSTFACTORY SILENT: {hf_message(status.hostfactory)}:\n{step}"
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:

@@ -30,7 +30,7 @@ from provisioner.telemetry.pool_windows import format_duration, format_local_tim
 from provisioner.telemetry.repeated_texts import make_numbering, number_repeated_texts
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.status_filter import narrow_status
-from provisioner.telemetry.status_inputs import StatusInputs, read_status_inputs
+from provisioner.telemetry.status_inputs import StatusInputs, hf_message, read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.timeline import Kind, Subject, search_texts, timeline
 from provisioner.telemetry.unmet import unmet_lines
@@ -268,7 +268,7 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line}
+    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line, "hf_message": hf_message}
     environment.globals |= {**lines, "state_of": _state, "style": style}
     return environment
 

@@ -112,6 +112,20 @@ def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateD
     assert (code, flat(words) in flat(text), document(desk)["loop"]["running"]) == (1, True, False), text
 
 
+@pytest.mark.parametrize(("ago", "code"), [(20.0, 0), (400.0, 1)])
+def test_hostfactory_is_silent_if_it_neither_polls_nor_lists_for_long(desk: Desk, ago: float, code: int) -> None:
+    assert "HostFactory has not polled or listed its hosts here yet" in shown(desk)[1]
+    desk.state.note_hosts({"h": None})
+    then = time.time() - ago
+    os.utime(desk.state.inventory.path, (then, then))
+    result, text = shown(desk)
+    message = f"HostFactory last called getReturnRequests at {clock_time(then)}, "
+    assert (result, message in text, "HOSTFACTORY SILENT: " in text) == (code, True, code == 1), text
+    desk.state.seen.touch(REQUEST)
+    result, text = shown(desk)
+    assert (result, "HostFactory last called getRequestStatus at " in text) == (0, True), text
+
+
 @pytest.mark.parametrize("ago", [1.0, 75.0])
 def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float) -> None:
     """A write holds the lock for milliseconds; a stopped script for as long as it is stopped."""
