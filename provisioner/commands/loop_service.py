@@ -80,6 +80,7 @@ class Service:
             hints=self._events(),
         )
         page = StatusPage(state, lambda: reporter.memory, reporter.samples)
+        metrics.operator_needed.follow(page.count_alarms)
         self.server = Server(
             listen or settings.listen,
             self.registry,

@@ -41,6 +41,7 @@ class Table(Collector, Generic[Key]):
         self._empty = empty
         self._expected: Mapping[tuple[str, ...], float] = {}
         self._values: Mapping[tuple[str, ...], float] = {}
+        self._source: Callable[[], Mapping[Key, float]] | None = None
         registry.register(self)
 
     def expect(self, keys: Iterable[tuple[str, ...]]) -> None:
@@ -51,8 +52,14 @@ class Table(Collector, Generic[Key]):
         """Replace all values. ``values``: the new ones, by label values."""
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
+    def follow(self, source: Callable[[], Mapping[Key, float]]) -> None:
+        """Replace all values by those of ``source`` at each scrape."""
+        self._source = source
+
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the family with all present series."""
+        if self._source is not None:
+            self.replace(self._source())
         family = self._empty_family()
         for key, value in {**self._expected, **self._values}.items():
             family.add_metric([str(part) for part in key], value)

@@ -84,6 +84,8 @@ class Metrics(Group):
         "0 while a bad new configuration is refused.")
     config_differs = Metric(Table[str], "hf_provisioner_config_differs", {"file": ()},
         "1 for a file of HostFactory's that its scripts have read with another content than the loop.")
+    operator_needed = Metric(Table[str], "hf_provisioner_operator_needed", {"alarm": ()},
+        "Problems that an operator has to fix, by the words in capitals with which status shows them.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
         "Ends of the wait for a cycle, by cause.")
 

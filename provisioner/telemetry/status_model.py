@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -127,6 +128,13 @@ class StatusModel:
     def alarms(self) -> list[str]:
         """Return the problems that an operator has to fix, the worst first."""
         return list(_alarms(self))
+
+    @property
+    def alarm_counts(self) -> Mapping[str, int]:
+        """Return the number of problems that an operator has to fix, by their words in capitals."""
+        texts = [*self.alarms, *["BRAKE"][: self.brake is not None]]
+        capitals = (re.match("[A-Z]+(?: [A-Z]+)*", text) for text in texts)
+        return Counter(found[0] for found in capitals if found)
 
     @property
     def is_fine(self) -> bool:

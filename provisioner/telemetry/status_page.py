@@ -121,6 +121,13 @@ class StatusPage:
             return self._index(Visit(inputs, status, ALL, query))
         return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
+    def count_alarms(self) -> Mapping[str, float]:
+        """Return ``StatusModel.alarm_counts``; empty if the files cannot be read."""
+        try:
+            return self._observe()[1].alarm_counts
+        except StateError:
+            return {}
+
     def _observe(self) -> tuple[StatusInputs, StatusModel]:
         """Return the inputs and the status, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:

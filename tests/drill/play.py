@@ -163,13 +163,13 @@ def _series(seen: Seen) -> list[dict[str, str]]:
     alive = bool(seen.after)
     labels = 'job="provisioner", instance="host"'
     series = [{"series": f"up{{{labels}}}", "values": f"1x{until_then - 1} {int(alive)}x{since}"}]
-    for name, own in sorted({*seen.before, *seen.after}):
+    for name, own in sorted({*seen.before, *seen.later}):
         key = (name, own)
         given = "".join(f', {label}="{_escaped(value)}"' for label, value in own)
         values = [_steady(name, seen.before.get(key), seen.scraped[0], at=0, steps=until_then, grows=True)]
         if alive:
             grows = seen.later.get(key) != seen.after.get(key) and name.endswith(("_timestamp_seconds", "cycles_total"))
-            values.append(_steady(name, seen.after.get(key), seen.scraped[1], at=BEFORE, steps=since + 1, grows=grows))
+            values.append(_steady(name, seen.later.get(key), seen.scraped[2], at=BEFORE, steps=since + 1, grows=grows))
         else:
             values.append("stale")
         series.append({"series": f"{name}{{{labels}{given}}}", "values": " ".join(values)})
@@ -181,7 +181,7 @@ def _steady(name: str, value: float | None, scraped: float, *, at: int, steps: i
     if value != value:
         value = None  # a gauge without a value fires as little as a missing one
     if value is None:
-        return f"_x{steps - 1}" if steps > 1 else "_"
+        return f"_x{steps}"  # so many, while 1x3 is four samples
     if name.endswith("_timestamp_seconds"):
         first = at - (scraped - value)
         return f"{first:.3f}{'+' + str(EVERY) if grows else '+0'}x{steps - 1}"

@@ -235,7 +235,7 @@ def test_every_alert_has_its_section_and_every_section_its_alert() -> None:
 def test_an_alert_says_what_to_do_and_leads_to_its_section(rule: dict[str, Any]) -> None:
     annotations = rule["annotations"]
     assert annotations.keys() == {"summary", "description", "runbook_url"}
-    assert annotations["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+    assert annotations["runbook_url"] == f"{{{{ $externalLabels.runbooks }}}}docs/alerts.md#{rule['alert'].lower()}"
     assert len(annotations["description"]) > 80
     section = sections()[rule["alert"]]
     assert re.findall(r"(?m)^\*\*(.+?)\*\* ", section) == ["Means.", "Look at.", "Do."]

@@ -330,13 +330,14 @@ def change(file: Path, number: int) -> None:
     file.with_suffix(".new").replace(file)
 
 
-@shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds")
+@shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds", "operator_needed")
 def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
     with loop_time() as ahead, grid(tmp_path, cloud, 30) as hf:
         seen = scrape(hf)
         (model,) = hf.complete(1)
         hf.configure(nonsense=1)
         seen.becomes(0, "config_ok")
+        seen.becomes(1, "operator_needed", alarm="CONFIGURATION REFUSED")
         hf.configure()
         seen.becomes(1, "config_ok")
 

@@ -15,6 +15,7 @@ def work(metrics: Metrics, pool: str, template: str) -> None:
     metrics.oldest_unmet.replace({template: 1e9})
     metrics.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
     metrics.holds.replace({(HoldKind.PAUSE, pool): 1})
+    metrics.operator_needed.replace({"REFUSED": 1})
     metrics.config_differs.replace({"templates": 1})
     metrics.count_outcome(Outcome(create))
     metrics.count_outcome(Outcome(create, Failure(ErrorClass.QUOTA, "no")))

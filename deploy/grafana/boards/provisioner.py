@@ -33,6 +33,12 @@ def alive(by: str) -> list[Question]:
             bad_from=1,
         ),
         number_question(
+            "Operator needed",
+            "Problems that an operator has to fix; provisioner status shows them at its top.",
+            f"sum({selector('operator_needed')}) or vector(0)",
+            bad_from=1,
+        ),
+        number_question(
             "Loops",
             "Processes that run a provisioner's loop; others stand by.",
             f"sum({selector('active')})",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import ErrorClass, Failure, Limits, RequestStatus, Verdict, Window
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, RequestStatus, Verdict, Window
 from provisioner.state.marker_files import Difference, Side
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
@@ -39,6 +39,14 @@ def row(rows: Any, name: str) -> Row:
     (found,) = (one for one in rows if one.name == name)
     assert isinstance(found, Row)
     return found
+
+
+def test_what_needs_an_operator_is_counted_by_its_words_in_capitals() -> None:
+    refused = [StandingRefusal("a", "create", TEMPLATE, NOW, "no"), StandingRefusal("b", "create", TEMPLATE, NOW, "no")]
+    braked = replace(memory(record(slot(is_stuck=True))), brake=Brake(BrakeReason.INTENT_LOST, NOW, "x"))
+    seen = status_model(make_status_inputs(braked, TWO_POOLS, refused=refused, problem=LastingFailure(0, "blind")))
+    assert seen.alarm_counts == {"NOTHING IS PLANNED": 1, "REFUSED": 2, "STUCK": 1, "BRAKE": 1}
+    assert status_model(make_status_inputs(memory(), TWO_POOLS)).alarm_counts == {}
 
 
 def test_a_template_sums_up_its_pools_and_its_waiting_machines() -> None:
