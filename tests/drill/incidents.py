@@ -98,6 +98,8 @@ def silent_hostfactory(site: Site) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 UNAUTHORIZED = Fault("http_error", "grid|vms", params={"status": 401, "message": "Unauthorized"})
+EVERY_GROUP = r"vms|us-central1-a|(instance|Instance)\w*\.\w+"
+"""The target of a fault of every call about the group and its instances."""
 WEBHOOK = 'admission webhook "policy.bank.example" denied the request: no spot pods'
 
 
@@ -277,7 +279,7 @@ INCIDENTS = (
     Incident(
         "a stopped script holds the lock of intent",
         stopped_script,
-        r"LOCK of intent\.json held by process \d+",
+        r"LOCK of intent\.json[^\n]*process \d+",
         r"(?i)end|kill|process",
         alert=r"OperatorNeeded|.*Lock.*|.*Refused.*",
     ),
@@ -408,7 +410,7 @@ INCIDENTS = (
     Incident(
         "a quota of the namespace",
         struck(Fault("quota", "grid", params={"limit": 3})),
-        r"QUOTA[^\n]*exceeded quota",
+        r"QUOTA[\s\S]*exceeded quota",
         "(?i)raise|quota",
         alert="CapacityRefused|OperatorNeeded",
         settings=FAST,
@@ -439,7 +441,7 @@ INCIDENTS = (
     ),
     Incident(
         "a pool that is not seen",
-        struck(Fault("unavailable", "vms"), ask="Vm"),
+        struck(Fault("unavailable", EVERY_GROUP), ask="Vm"),
         r"UNSEEN pool mig-b since",
         "(?i)cannot be (seen|observed)|503|unavailable|check --live",
         alert="PoolBlind|OperatorNeeded",
@@ -448,7 +450,7 @@ INCIDENTS = (
     Incident(
         "a spill-over that ends at a cap",
         struck(Fault("stockout", "grid"), ask="Either"),
-        r"stockout[^\n]*FailedScaleUp[^\n]*mig-b is at its cap of 3",
+        r"mig-b is at its cap of 3[\s\S]*FailedScaleUp|FailedScaleUp[\s\S]*mig-b is at its cap of 3",
         "",
         exit_code=0,
         alert="CapacityRefused",
@@ -589,22 +591,17 @@ INCIDENTS = (
 """Every kind of incident."""
 
 LACKS = {
-    "a stopped script holds the lock of intent": "the first screen does not read the lock",
     "HostFactory is silent": "the first screen does not show HostFactory's last call",
     "the host's clock is off": "a refused call of an address without TLS does not lead to the clock",
     "machines that end with a code": "losses leave no cause",
     "machines that others delete": "losses leave no cause",
-    "a pool that an operator drains": "it is called drained before it is",
-    "a templates file that is no JSON": "the line does not say that the scripts fail",
     "a wave of Spot reclaims": "losses leave no cause",
     "a template that the loop lacks": "the reason of an ended request is not shown",
 }
 """What the first screen of an incident does not fulfil yet."""
 UNRUNG = {
     "a loop on another state directory": "such a loop counts as working",
-    "a stopped script holds the lock of intent": "refused calls leave no trace",
     "HostFactory is silent": "no metric has HostFactory's last call",
-    "a pool that is not seen": "the pool counts as seen between two failed observations of a group",
     "a template that the loop lacks": "the request has ended",
 }
 """The incidents for which no alert fires in time yet."""
