@@ -213,7 +213,7 @@ def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent
 
 
 def _intent_from_memory(memory: Memory) -> Intent:
-    """Return intent as it was when memory was written, without records that were already leaving."""
+    """Return intent as it was when memory was written, without records that may already be trimmed."""
     requests = {
         record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read_at), record.rc_account)
         for record in memory.requests.values()

@@ -199,8 +199,8 @@ class IntentStore(IntentFile):
     def restore(self, wanted: Intent) -> str | None:
         """Put back lost requests and returns; return the path of the copy of the previous file, if there was one.
 
-        A current file keeps its records. An older or unreadable file is replaced. ``wanted.generation``: the newest
-        generation that is known besides the lock file. Raises StateMissing, StateTooNew, StateUnwritable or
+        The newest generation is the higher one of the lock file's and ``wanted.generation``. A file of that generation
+        keeps its records; an older or unreadable file is replaced. Raises StateMissing, StateTooNew, StateUnwritable or
         LockTimeout.
         """
         from provisioner.state.record_format import intent_documents

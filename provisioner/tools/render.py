@@ -117,8 +117,7 @@ class Rendering:
         return files
 
     def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
-        """Read the files of the instance as the loop will. Raises ConfigError, whose problems name them as files in
-        ``conf``."""
+        """Read copies of the instance's files as the loop will. Raises ConfigError with the paths in ``conf``."""
         with TemporaryDirectory() as staged:
             for name, rendered in files.items():
                 path = Path(staged, name)

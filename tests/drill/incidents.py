@@ -591,7 +591,6 @@ INCIDENTS = (
 """Every kind of incident."""
 
 LACKS = {
-    "HostFactory is silent": "the first screen does not show HostFactory's last call",
     "the host's clock is off": "a refused call of an address without TLS does not lead to the clock",
     "machines that end with a code": "losses leave no cause",
     "machines that others delete": "losses leave no cause",
@@ -601,7 +600,6 @@ LACKS = {
 """What the first screen of an incident does not fulfil yet."""
 UNRUNG = {
     "a loop on another state directory": "such a loop counts as working",
-    "HostFactory is silent": "no metric has HostFactory's last call",
     "a template that the loop lacks": "the request has ended",
 }
 """The incidents for which no alert fires in time yet."""

@@ -183,7 +183,7 @@ def _document(text: str) -> object:
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise ValueError for a repeated key. The YAML reader then finds its position."""
+    """Return a JSON object. Raise ValueError for a repeated key, which makes the caller read the text as YAML."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError("a key is given twice")

@@ -212,9 +212,9 @@ def _strayed_failure(member: Member) -> Failure:
 
 
 def _has_instance(member: Member, delete: Delete) -> bool:
-    """Return True if the group has the instance to delete, and is not already deleting it.
+    """Return True if the member has the instance that ``delete`` names, and the group is not removing it already.
 
-    A member without an instance (its id is empty) must be deleted too, because it counts and may still get an instance.
+    Also return True for a member without an instance: it counts in the group's size and may still get an instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)

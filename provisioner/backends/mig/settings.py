@@ -78,6 +78,6 @@ class MigPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that is equal for two equal pools. A group belongs to one pool, because its members are
-        identified only by name."""
+        """Return a key that two pools share if they name the same group. The loader refuses the second pool, because a
+        group's members are identified only by name."""
         return ("mig", self.address, self.project, self.location, self.group)

@@ -48,7 +48,7 @@ Act = Callable[[web.Request], Awaitable[Any]]
 
 
 def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return a request handler that writes the result of ``act``, or its mistake."""
+    """Return a request handler that responds with the result of ``act``, or with 400 and the text of its ValueError."""
 
     async def respond(request: web.Request) -> web.StreamResponse:
         local = request.transport.get_extra_info("sockname")[0] if request.transport else ""

@@ -199,7 +199,7 @@ class Capacity:
         )
 
     def note_held_back(self, pool: str, template: str) -> None:
-        """Note that the window of a template in a pool holds a machine back."""
+        """Record that the window of a template in a pool holds a machine back."""
         self._held_back.add((pool, template))
 
     def note_windows(self) -> None:

@@ -109,7 +109,7 @@ def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
 
 
 def _check_number(draft: Draft, pools: Mapping[str, str], description: str) -> None:
-    """Latch the brake if too many machines have no request at once. Machines that an operator has accepted by name
+    """Latch the brake if too many machines at once have no request. Machines that an operator has accepted by name
     do not count."""
     counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():

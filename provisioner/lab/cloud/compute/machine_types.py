@@ -1,4 +1,4 @@
-"""The machine types of the simulated Compute Engine, with the usual ratios or custom."""
+"""The machine types of the simulated Compute Engine: the usual ones by memory per processor, and custom types."""
 
 from __future__ import annotations
 
