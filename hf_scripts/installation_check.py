@@ -269,7 +269,11 @@ def _is_in_group(uid: int, directory: os.stat_result) -> bool:
 
 
 def _loop(state: StateDir) -> Iterator[CheckResult]:
-    signs = state.life_signs()
+    try:
+        signs = state.life_signs()
+    except StateError as error:
+        yield fix(str(error))
+        return
     advice = signs.advice.replace("\n", ". ")
     if signs.intent_lock:
         yield fix(f"{state.intent.path}.lock: {signs.intent_lock}")

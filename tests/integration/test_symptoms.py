@@ -11,7 +11,7 @@ import requests
 
 from provisioner.commands.cli import run
 from provisioner.model import BrakeReason
-from provisioner.telemetry import holds, status_inputs, status_model
+from provisioner.telemetry import cost, holds, pool_alarms, status_inputs, status_model
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.waiting import until
 
@@ -61,9 +61,13 @@ def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "pr
     return until(says, 30, every=0.1, what=f"{command} says {words} with {code}")
 
 
+MODULES = (status_inputs, holds, status_model, pool_alarms, cost)
+"""The modules with the words in capitals."""
+
+
 def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     table = PAGE.partition("## ")[0]
-    sources = "".join(Path(str(module.__file__)).read_text() for module in (status_inputs, holds, status_model))
+    sources = "".join(Path(str(module.__file__)).read_text() for module in MODULES)
     alarms = set(re.findall(r"\"([A-Z]{4,}(?: [A-Z]{2,})*)\b", sources))
     assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()

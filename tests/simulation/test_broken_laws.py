@@ -85,7 +85,7 @@ def slot_numbers_are_used_again() -> Break:
     def forgetful(self: Draft, id_: str, **changes: Any) -> None:
         update(self, id_, **{name: value for name, value in changes.items() if name != "next_slot"})
 
-    return patch.object(Draft, "update", forgetful)
+    return patch.object(Draft, "update_record", forgetful)
 
 
 def memory_is_recorded_a_cycle_late() -> Break:
