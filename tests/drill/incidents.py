@@ -597,7 +597,7 @@ LACKS = {
     "a wave of Spot reclaims": "losses leave no cause",
     "a template that the loop lacks": "the reason of an ended request is not shown",
 }
-"""What the first screen of an incident does not fulfil yet."""
+"""Expectations that the first screen of an incident does not meet yet, by incident."""
 UNRUNG = {
     "a loop on another state directory": "such a loop counts as working",
     "a template that the loop lacks": "the request has ended",

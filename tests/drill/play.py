@@ -57,7 +57,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class Seen:
-    """What an operator has seen of an incident."""
+    """The outputs of an incident that an operator has seen."""
 
     code: int
     screen: str
