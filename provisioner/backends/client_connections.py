@@ -172,7 +172,7 @@ def _lookup(*question: Any) -> Future[Any]:
         return found
 
 
-class _Bounded(urllib3.connection.HTTPConnection):
+class Bounded(urllib3.connection.HTTPConnection):
     """A connection with one time-out for a whole call: connecting (including proxy and TLS), request and response."""
 
     _began, _called, _is_new = 0.0, "", False
@@ -250,12 +250,12 @@ class _Bounded(urllib3.connection.HTTPConnection):
         self.sock.settimeout(self._allowance.seconds())  # for TLS
 
 
-class _BoundedTLS(_Bounded, urllib3.connection.HTTPSConnection):
+class _BoundedTLS(Bounded, urllib3.connection.HTTPSConnection):
     pass
 
 
 class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Bounded
+    ConnectionCls = Bounded
 
 
 class _PoolTLS(urllib3.HTTPSConnectionPool):
@@ -267,6 +267,11 @@ def limit_responses(connections: Connections) -> Connections:
     object."""
     connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections
+
+
+def make_connections(proxy: str | None, **options: Any) -> urllib3.PoolManager:
+    """Return limited connections, by ``proxy`` if there is one. ``options``: those of urllib3."""
+    return limit_responses(urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options))
 
 
 def read_body(response: Any) -> bytes:

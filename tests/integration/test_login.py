@@ -20,13 +20,14 @@ from urllib3 import PoolManager
 
 from provisioner.backends import BackendError, google_auth
 from provisioner.backends.gke import credentials, exec_plugin
-from provisioner.backends.gke.api import KubeApi, KubeError, Way
+from provisioner.backends.gke.api import KubeApi, KubeError
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.credentials import KEEP_SECONDS, Kubeconfig
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import FollowedCredentials, GoogleToken
+from provisioner.backends.http import Way
 from provisioner.model import Create, ErrorClass
 from tests.support.network.authority import Authority
 from tests.support.waiting import until

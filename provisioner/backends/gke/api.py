@@ -12,32 +12,25 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.client_connections import MOST_PAGES, PAGE, read_body
+from provisioner.backends.client_connections import MOST_PAGES, PAGE
 from provisioner.backends.concurrency import MOST, Flow
+from provisioner.backends.http import JSON, MAX_CHARACTERS, Document, Query, Request, Way, exchange, parse, words
 from provisioner.backends.login_refusals import POLICY_WORDS, UNKNOWN_USER, LoginRefusals
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.proxies_and_authorities import failed_call, seconds_until
-from provisioner.backends.responses import class_of_status, json_object, smaller_page
+from provisioner.backends.proxies_and_authorities import seconds_until
+from provisioner.backends.responses import class_of_status, smaller_page
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
 """Seconds for all pages of a list. After that, a server has forgotten the version of the list."""
 NOT_FOR_US = frozenset({403, 404, 405})
 """HTTP statuses of a server that accepts our other calls: we lack a right, or a proxy passes only calls about pods."""
-MAX_CHARACTERS = 400
-"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
-
-JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Media type of a list with only the metadata of its objects."""
-
-Document = dict[str, Any]
-Query = Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +81,6 @@ class KubeError(BackendError):
         """HTTP status."""
         self.reason = reason
         """Kubernetes' reason, such as AlreadyExists; empty if the response was not a Status object."""
-
-
-class Way:
-    """The address of an API server and the connections to it."""
-
-    def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
-        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps followed by a path."""
-        self.host = host
-        # To reach a plain HTTP server, a proxy needs the whole address.
-        by_proxy = connections.proxy is not None and host.startswith("http://")
-        self._prefix = host if by_proxy else urlsplit(host).path
-        self._pool = connections.connection_from_url(host)
-        """Connection pool. It is kept, because finding it takes a quarter of the time of a call."""
-
-    def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
-        """Send one request to a path of the server."""
-        return self._pool.urlopen(method, self._prefix + path, assert_same_host=False, **options)
 
 
 class Access(Protocol):
@@ -201,27 +177,15 @@ class KubeApi:
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
         """Return the response and its body. For a ``stream`` the body is empty. Raise as ``send`` does."""
-        (way, authorization), began = self.access.now(), time.monotonic()
-        headers = {"Accept": accept, **authorization, **({"Content-Type": JSON} if body is not None else {})}
-        read_seconds = self.times.silence if stream else self.times.call
+        way, authorization = self.access.now()
+        headers, silence = {"Accept": accept, **authorization}, self.times.silence if stream else None
+        request = Request(method, path, self.times.call, query or {}, body, headers, silence)
         try:
-            reply = way.urlopen(
-                method,
-                path + (f"?{urlencode(query)}" if query else ""),
-                body=body,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=self.times.call, read=read_seconds),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
-            content = b"" if stream and reply.status < 300 else read_body(reply)
-        except urllib3.exceptions.HTTPError as error:
-            if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
+            reply, content = exchange(way, request, self.clock)
+        except BackendError as error:
+            if isinstance(error.__cause__, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
-            self.clock.hear(None, time.monotonic() - began)
-            raise unanswered_error(error) from error
-        self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
+            raise
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
         if reply.status >= 300:
@@ -229,13 +193,6 @@ class KubeApi:
             self.refusals.explain(refused, reply.status)
             raise refused
         return reply, content
-
-
-def unanswered_error(error: urllib3.exceptions.HTTPError) -> BackendError:
-    """Return the failure of a request without a response. The request may have been applied."""
-    reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-    kind = ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE
-    return failed_call(error, kind, words(f"{type(error).__name__}: {error}"))
 
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
@@ -261,18 +218,3 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
     if status == 409 and reason == "Conflict":
         return ErrorClass.UNAVAILABLE  # Two writers collided, often at a quota's counter. The same call may succeed.
     return class_of_status(status, _OWN_STATUSES)
-
-
-def parse(body: bytes) -> Document:
-    """Return the JSON object in a response. Raise BackendError if there is none, for example if the response was cut
-    off."""
-    try:
-        return json_object(body)
-    except ValueError as error:
-        raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
-
-
-def words(text: str) -> str:
-    """Return a message on one line of limited length."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"

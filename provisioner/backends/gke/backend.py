@@ -15,7 +15,7 @@ from provisioner.backends import BackendError, Ended, Finding, MayStart
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
-from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes
+from provisioner.backends.gke.api import USUAL_TIMES, KubeError, KubeTimes
 from provisioner.backends.gke.live_check import TRIED, rehearse
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.own_pods import Identity, altered
@@ -25,6 +25,7 @@ from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.shared_connections import Namespaces
+from provisioner.backends.http import Document
 from provisioner.backends.responses import translated_errors
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import words
+from provisioner.backends.http import words
 from provisioner.backends.responses import ODD_RESPONSES, json_object
 from provisioner.model import ErrorClass
 from provisioner.process_end import ends_process

@@ -14,11 +14,12 @@ from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
-from provisioner.backends.gke.api import KubeApi, words
+from provisioner.backends.gke.api import KubeApi
 from provisioner.backends.gke.failures_from_status import NOT_PREPARED
 from provisioner.backends.gke.own_pods import Wait
 from provisioner.backends.gke.pod_cache import FAILED
 from provisioner.backends.gke.shared_pod_caches import PodCaches
+from provisioner.backends.http import words
 from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pod_status import (
     RECENT,
     Pod,
@@ -17,6 +16,7 @@ from provisioner.backends.gke.pod_status import (
     node_of,
     terminated,
 )
+from provisioner.backends.http import words
 from provisioner.model import ErrorClass, Failure
 
 FAULTY_SPEC = (

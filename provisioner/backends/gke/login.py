@@ -19,7 +19,7 @@ import kubernetes.client
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.concurrency import MOST
-from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, Way, words
+from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes
 from provisioner.backends.gke.credentials import (
     MALFORMED,
     Anonymous,
@@ -30,6 +30,7 @@ from provisioner.backends.gke.credentials import (
 )
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken
+from provisioner.backends.http import Way, words
 from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
 from provisioner.model import ErrorClass
 

@@ -14,9 +14,9 @@ from typing import Any
 from provisioner.backends import CAUSE_SECONDS, BackendError
 from provisioner.backends.client_connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
-from provisioner.backends.gke.api import words
 from provisioner.backends.gke.own_pods import Ending, Identity, Reading, Wait, get_wait, sought_machine
 from provisioner.backends.gke.pod_status import Pod
+from provisioner.backends.http import words
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")

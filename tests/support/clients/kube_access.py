@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import urllib3
 
 from provisioner.backends.client_connections import limit_responses
-from provisioner.backends.gke.api import Way
+from provisioner.backends.http import Way
 
 
 class Plain:

@@ -37,7 +37,7 @@ class Network:
         raise TimeoutError
 
     def connect(self) -> Any:
-        connection = client_connections._Bounded("cloud.example", 443, timeout=CALL)
+        connection = client_connections.Bounded("cloud.example", 443, timeout=CALL)
         connection.connect()
         return connection
 
@@ -79,10 +79,10 @@ def test_a_resolver_that_hangs_ends_each_call_in_its_time_and_keeps_one_thread(m
     try:
         for _ in range(3):
             with pytest.raises(urllib3.exceptions.ConnectTimeoutError, match=r"cloud\.example: .* this name"):
-                client_connections._Bounded("cloud.example", 443, timeout=0.01).connect()
+                client_connections.Bounded("cloud.example", 443, timeout=0.01).connect()
         assert lookups == ["cloud.example"]
     finally:
         end.set()
     until(lambda: not client_connections._lookups, 5.0)
     with pytest.raises(urllib3.exceptions.NameResolutionError):
-        client_connections._Bounded("cloud.example", 443, timeout=CALL).connect()
+        client_connections.Bounded("cloud.example", 443, timeout=CALL).connect()

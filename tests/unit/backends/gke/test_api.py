@@ -8,7 +8,8 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import MAX_CHARACTERS, parse, refusal, unanswered_error
+from provisioner.backends.gke.api import refusal
+from provisioner.backends.http import MAX_CHARACTERS, parse, unanswered_error
 from provisioner.backends.proxies_and_authorities import ANOTHER_LOGIN
 from provisioner.model import ErrorClass, Failure
 

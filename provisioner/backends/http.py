@@ -1,0 +1,156 @@
+"""HTTP calls to the server of a place, for kinds without a client of their own. Each call is tried once.
+
+The time-out of a call covers its whole response. Connections use the proxy and the authorities of the process, and are
+made again if they were idle, because a firewall may have forgotten them.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.backends.client_connections import Bounded, make_connections, read_body
+from provisioner.backends.concurrency import MOST
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.proxies_and_authorities import failed_call, get_ca_bundle, proxy_login
+from provisioner.backends.responses import json_object
+from provisioner.model import ErrorClass
+
+MAX_CHARACTERS = 400
+"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
+
+JSON = "application/json"
+UNIX = "unix://"
+"""Beginning of the address of a server that listens on a socket file."""
+
+Document = dict[str, Any]
+Query = Mapping[str, str | int]
+
+
+class Way:
+    """The address of a server and the connections to it."""
+
+    def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
+        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps followed by a path."""
+        self.host = host
+        # To reach a plain HTTP server, a proxy needs the whole address.
+        by_proxy = connections.proxy is not None and host.startswith("http://")
+        self._prefix = host if by_proxy else urlsplit(host).path
+        self._pool = connections.connection_from_url(host)
+        """Connection pool. It is kept, because finding it takes a quarter of the time of a call."""
+
+    def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
+        """Send one request to a path of the server."""
+        return self._pool.urlopen(method, self._prefix + path, assert_same_host=False, **options)
+
+
+class _SocketFile(Bounded):
+    """A connection to a server that listens on a socket file."""
+
+    def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._path = path
+
+    def _new_conn(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(self.timeout)
+        try:
+            made.connect(self._path)
+        except OSError as error:
+            made.close()
+            raise urllib3.exceptions.NewConnectionError(self, f"{self._path}: {error.strerror or error}") from error
+        return made
+
+
+def connect(address: str, ca_file: Path | None = None) -> Way:
+    """Return the way to a server, without a call. ``address``: ``http://``, ``https://``, or ``unix:///PATH``.
+
+    Raise OSError if the file of authorities is unusable.
+    """
+    options: dict[str, Any] = {"maxsize": MOST}
+    if address.startswith(UNIX):
+        made = make_connections(None, **options)
+        way = Way("http://localhost", made)
+        socket_file = partial(_SocketFile, address.removeprefix(UNIX))
+        made.connection_from_url(way.host).ConnectionCls = socket_file  # type: ignore[assignment]
+        return way
+    parts = urlsplit(address)
+    if parts.scheme == "https":
+        options["ssl_context"] = ssl.create_default_context(cafile=ca_file or get_ca_bundle())
+    if proxy := None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme):
+        options["proxy_headers"] = proxy_login(proxy)
+    return Way(address, make_connections(proxy, **options))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to a server."""
+
+    method: str
+    path: str
+    seconds: float
+    """Time-out of the connection and of the whole response, or of the head of a stream."""
+    query: Query = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silence: float | None = None
+    """Longest silence of a stream, whose body the caller reads; None for a usual response."""
+
+
+def exchange(way: Way, request: Request, clock: PlaceClock) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
+    """Send a request. Return the response and its body; for an accepted stream the body is empty.
+
+    ``clock`` hears the time of the server and the duration of the call. Raise BackendError without a response; its
+    cause is the error of urllib3.
+    """
+    began = time.monotonic()
+    try:
+        reply = way.urlopen(
+            request.method,
+            request.path + (f"?{urlencode(request.query)}" if request.query else ""),
+            body=request.body,
+            headers={"Accept": JSON, **({"Content-Type": JSON} if request.body is not None else {}), **request.headers},
+            timeout=urllib3.Timeout(connect=request.seconds, read=request.silence or request.seconds),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+        content = b"" if request.silence and reply.status < 300 else read_body(reply)
+    except urllib3.exceptions.HTTPError as error:
+        clock.hear(None, time.monotonic() - began)
+        raise unanswered_error(error) from error
+    clock.hear(reply.headers.get("Date"), time.monotonic() - began)
+    return reply, content
+
+
+def unanswered_error(error: urllib3.exceptions.HTTPError) -> BackendError:
+    """Return the failure of a request without a response. The request may have been applied."""
+    reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+    kind = ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE
+    return failed_call(error, kind, words(f"{type(error).__name__}: {error}"))
+
+
+def parse(body: bytes) -> Document:
+    """Return the JSON object in a response. Raise BackendError if there is none, for example if the response was cut
+    off."""
+    try:
+        return json_object(body)
+    except ValueError as error:
+        raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
+
+
+def words(text: str) -> str:
+    """Return a message on one line of limited length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"
