@@ -60,8 +60,6 @@ class Backend(Protocol):
     """The backend of one pool. ``observe`` may run in one thread while actions run in another."""
 
     pool: str
-    lag: float
-    """Least seconds between the begins of two snapshots that together prove that a machine is gone (GKE 0, MIG 30)."""
     pace: float
     """Seconds between two observations."""
 

@@ -51,9 +51,10 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
     yield from (f"  {line}" for line in spending_lines(seen.budget))
+    unseen = {one["pool"] for one in seen.unseen}
     for request in seen.requests:
         yield _request_line(request)
-        yield from unmet_lines(request, loop_acts=seen.is_loop_acting)
+        yield from unmet_lines(request, loop_acts=seen.is_loop_acting, dated=unseen)
     for one in seen.returns:
         yield f"  return  {one['id']}: {one['status']}, {one['settled']} of {one['machines']} settled"
     yield from cancel_lines(seen.holds)

@@ -182,7 +182,6 @@ class FakeBackend:
 
     def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
         self.pool = pool.name
-        self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
         self.place = place
         self._provisioner = provisioner

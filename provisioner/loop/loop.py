@@ -198,7 +198,7 @@ class Loop:
     def _await_first_observations(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            observations = self._observations({}).values()
+            observations = self._observations({}, self._setup.limits).values()
             if not any(
                 isinstance(observation, ObservationFailed) and not observation.failure.error.needs_operator_to_observe
                 for observation in observations
@@ -206,9 +206,9 @@ class Loop:
                 return
             time.sleep(self._pace.intent_poll_seconds)
 
-    def _observations(self, sought: Mapping[str, Mapping[str, str]]) -> dict[str, Observation]:
+    def _observations(self, sought: Mapping[str, Mapping[str, str]], limits: Limits) -> dict[str, Observation]:
         return {
-            name: self._notices.add_to(observer.latest(sought.get(name, {})), self._backends[name].lag)
+            name: self._notices.add_to(observer.latest(sought.get(name, {})), limits.pools[name].lag_seconds)
             for name, observer in self._observers.items()
         }
 
@@ -228,7 +228,8 @@ class Loop:
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with without_collector():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            report = check_directory(reconciler.cycle(self._observations(reconciler.sought())), self._state.path)
+            observations = self._observations(reconciler.sought(), reconciler.limits)
+            report = check_directory(reconciler.cycle(observations), self._state.path)
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._write_heartbeat()

@@ -16,7 +16,7 @@ class TimedBackend:
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend, self._metrics = backend, metrics
-        self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
+        self.pool, self.pace = backend.pool, backend.pace
         self.start, self.close = backend.start, backend.close
         if isinstance(backend, Watching):
             self.list_after = backend.list_after

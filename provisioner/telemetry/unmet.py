@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -159,14 +159,16 @@ def count_waiting(
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
+def unmet_lines(request: Document, *, loop_acts: bool, dated: Container[str] = ()) -> Iterator[str]:
     """Yield a line for each pool and reason for which a request misses machines.
 
-    ``loop_acts``: True if a loop runs and plans.
+    ``loop_acts``: True if a loop runs and plans. ``dated``: unseen pools whose alarm has the time.
     """
     for one in request["missing"]:
         where = f" in {one['pool']}" if one["pool"] else ""
-        facts = "; ".join(filter(None, _format_facts(one, loop_acts=loop_acts)))
+        is_dated = one["reason"] == PendingReason.UNSEEN and one["pool"] in dated
+        shown = {**one, "since": None} if is_dated else one
+        facts = "; ".join(filter(None, _format_facts(shown, loop_acts=loop_acts)))
         yield f"    {one['machines']}{where}: {facts}"
 
 

@@ -638,4 +638,4 @@ def test_a_refusal_names_the_kubeconfig_of_the_login(guard: Guard, tmp_path: Pat
     path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "old"})
     api = connect(pool(tmp_path, kubeconfig=path))
     text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
-    assert f": the login (kubeconfig {path}, context x) is refused since " in text
+    assert f": the login (kubeconfig {path}, context x) is refused; " in text

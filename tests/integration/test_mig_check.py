@@ -322,7 +322,7 @@ def test_a_missing_permission_is_reported_in_compute_s_words(
     words = f"Required 'compute.x' permission for 'projects/{PROJECT}/zones/us-central1-a/instanceGroupManagers/hf-a'"
     cloud.set_faults(absent(403, words))
     (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
-    assert finding["text"].startswith(f"cannot be checked: forbidden: {words}: the login (none) is refused since ")
+    assert finding["text"].startswith(f"cannot be checked: forbidden: {words}: the login (none) is refused; ")
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_setting(

@@ -291,7 +291,7 @@ class Simulation:
         self.lines = {pool: Line() for pool in limits.pools}
         self.backends = {
             "alpha": WatchedGke("alpha", self.cluster, "ns-alpha", provisioner=PROVISIONER, line=self.lines["alpha"]),
-            "beta": WatchedMig("beta", self.groups, self.mig, prefix=PREFIX, lag=30.0, line=self.lines["beta"]),
+            "beta": WatchedMig("beta", self.groups, self.mig, prefix=PREFIX, line=self.lines["beta"]),
             "gamma": WatchedGke("gamma", self.cluster, "ns-gamma", provisioner=PROVISIONER, line=self.lines["gamma"]),
         }
         for backend in self.backends.values():
@@ -419,7 +419,7 @@ class Simulation:
             try:
                 names = sought.get(pool, {})
                 observation = replace(backend.observe(now, names), asked=frozenset(names))
-                observations[pool] = self.notices.add_to(observation, backend.lag)
+                observations[pool] = self.notices.add_to(observation, self.limits.pools[pool].lag_seconds)
             except BackendError as error:
                 observations[pool] = ObservationFailed(pool, now, error.failure)
         return observations

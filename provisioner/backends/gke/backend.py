@@ -38,10 +38,8 @@ STRAYED = "{} pods run on without our labels, which were removed, e.g. {}: only 
 
 
 class GkeBackend:
-    """The backend of a pool of pods."""
-
-    lag = 0.0
-    """The cache keeps the server's order. It contains each of our pods as soon as its create was accepted."""
+    """The backend of a pool of pods. Its cache keeps the server's order, and contains each of our pods as soon as the
+    pod's create was accepted."""
 
     def __init__(
         self,

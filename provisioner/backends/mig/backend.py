@@ -61,7 +61,6 @@ class MigBackend(GroupInspection):
         """Store the settings and make no call yet. All pools of the provisioner share ``projects``."""
         super().__init__(pool, projects.get_project(pool))
         self.pool = pool.name
-        self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
         self._observer = GroupObserver(pool, self._project)
         self._admissions = UndecidedCreates(pool.lag_seconds)

@@ -30,7 +30,6 @@ class VirtualBackend:
 
     def __init__(self, place: Place, world: World) -> None:
         self.pool = place.name
-        self.lag = place.pool.lag_seconds
         self.pace = place.pool.observe_seconds
         self._place = place
         self._world = world

@@ -10,6 +10,7 @@ from provisioner.model import (
     DESIRED,
     NEVER,
     DeleteReason,
+    Deletion,
     ErrorClass,
     Failure,
     Life,
@@ -235,13 +236,21 @@ def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
 
 
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
-    """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close."""
+    """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close.
+
+    Earlier deletes went to another machine if the uid has changed, so this machine gets a first delete at once.
+    """
+    known, uid, done = slot.observed.fingerprint.uid, machine.fingerprint.uid, slot.deletion
+    if known and uid and known != uid:
+        done = Deletion(done.closed_at, done.reason)
     changed = slot.with_observed(
         was_seen=True, absent_since=None, fingerprint=machine.fingerprint, is_strayed=machine.is_strayed
-    ).with_deletion(
-        is_gone=False,
-        reason=slot.deletion.reason or DeleteReason.FAILED,
-        hindrance=machine.hindrance or slot.deletion.hindrance,
+    )._replace(
+        deletion=done._replace(
+            is_gone=False,
+            reason=done.reason or DeleteReason.FAILED,
+            hindrance=machine.hindrance or done.hindrance,
+        )
     )
     if changed != slot:
         draft.put_slots(record.id, changed)

@@ -255,7 +255,7 @@ def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
             )
         case DistrustReason.WRONG_ENDPOINT:
             return (
-                f"pools.{pool} {distrusted.detail} (since {since}): another cluster or project may answer in its "
+                f"pools.{pool} {distrusted.detail}: another cluster or project may answer in its "
                 "place. Restore the settings that lead to it and start again; or, if its machines are gone, run "
                 "`provisioner recover --release-brake`. Until then its machines do not count as lost."
             )

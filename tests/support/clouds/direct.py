@@ -57,9 +57,8 @@ class Line:
 class Direct(ABC):
     """A pool that implements ``provisioner.backends.Backend``; actions are done one after the other, at once."""
 
-    def __init__(self, pool: str, world: World, *, lag: float, line: Line | None = None) -> None:
+    def __init__(self, pool: str, world: World, *, line: Line | None = None) -> None:
         self.pool = pool
-        self.lag = lag
         self.pace = 1.0
         self.line = line or Line()
         self._world = world
@@ -129,7 +128,7 @@ class DirectGke(Direct):
     def __init__(
         self, pool: str, cluster: Cluster, namespace: str, *, provisioner: str, line: Line | None = None
     ) -> None:
-        super().__init__(pool, cluster.world, lag=0.0, line=line)
+        super().__init__(pool, cluster.world, line=line)
         self.spec = "pod"
         """Fingerprint of the pod spec."""
         self._cluster = cluster
@@ -201,10 +200,8 @@ def _refusal(error: errors.ApiError) -> KubeError:
 class DirectMig(Direct):
     """The members of one MIG whose names have our shape."""
 
-    def __init__(
-        self, pool: str, groups: Groups, mig: Mig, *, prefix: str, lag: float, line: Line | None = None
-    ) -> None:
-        super().__init__(pool, groups.world, lag=lag, line=line)
+    def __init__(self, pool: str, groups: Groups, mig: Mig, *, prefix: str, line: Line | None = None) -> None:
+        super().__init__(pool, groups.world, line=line)
         self._groups = groups
         self._mig = mig
         self._shape = name_pattern(prefix)

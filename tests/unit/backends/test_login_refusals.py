@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from email.utils import formatdate
-from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import BackendError, login_refusals
-from provisioner.backends.login_refusals import FORGET_SECONDS, LoginRefusals, find_right
+from provisioner.backends import BackendError
+from provisioner.backends.login_refusals import LoginRefusals, find_right
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass
 
@@ -57,20 +56,3 @@ def test_a_login_refused_by_a_place_with_another_time_is_the_clocks_fault(ahead:
     assert text.startswith(f"Unauthorized: this host's clock is {side} the place's")
     assert "renew" not in text
     assert "grant the right" in explained(ROLE, 403, ahead), "the place knows the login, so the clock is no reason"
-
-
-def test_a_refusal_has_the_time_of_its_first_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(login_refusals, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
-    refusals = LoginRefusals(PlaceClock(), lambda: LOGIN)
-
-    def since() -> str:
-        error = BackendError(ErrorClass.DENIED, "Unauthorized")
-        refusals.explain(error, 401)
-        return error.failure.text.partition("since ")[2].partition(";")[0]
-
-    assert since() == "1970-01-01T00:16:40Z"
-    now[0] += FORGET_SECONDS - 1
-    assert since() == "1970-01-01T00:16:40Z"
-    now[0] += FORGET_SECONDS
-    assert since() == "1970-01-01T00:26:39Z", "the server accepted the login in between"

@@ -96,7 +96,7 @@ def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
         pytest.param(
             Distrusted(DistrustReason.WRONG_ENDPOINT, 0.0, NEVER, detail="is two now"),
             "invalid",
-            "UNSEEN, pools.a is two now (since 1970-01-01T00:00:00Z)",
+            "UNSEEN, pools.a is two now: ",
             id="of another endpoint",
         ),
         pytest.param(

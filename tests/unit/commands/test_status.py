@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run
-from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, PendingReason, Unmet, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import UNSEEN
@@ -232,6 +232,14 @@ def test_pool_status_is_shown_and_is_a_problem_if_an_operator_is_needed(
     desk.leave(PLANNED, TWO_POOLS, **left)
     found, text = shown(desk)
     assert (found, flat(words) in flat(text)) == (code, True), text
+
+
+def test_the_time_since_which_a_pool_is_unseen_is_shown_once(desk: Desk) -> None:
+    notes = {"pools": {"a": [f"{UNSEEN}no such group"]}, "unseen_since": {"a": time.time() - 9}}
+    desk.leave(PLANNED, TWO_POOLS, **notes, unmet={REQUEST: (Unmet("a", PendingReason.UNSEEN, 1, since=NOW - 9),)})
+    _, text = shown(desk)
+    assert "UNSEEN pool a since " in text
+    assert "1 in a: the pool is unseen: no such group" in text, "without the time"
 
 
 @pytest.mark.parametrize(("code", "held", "words"), REMEMBERED.values(), ids=REMEMBERED)

@@ -27,7 +27,6 @@ def delete(name: str, pool: str = "a") -> Delete:
 class Place:
     """A backend that carries out the actions for which ``outcome_of`` returns an outcome."""
 
-    lag = 0.0
     pace = 1.0
 
     def __init__(self, pool: str = "a", outcome_of: Callable[[Action], Outcome | None] = Outcome) -> None:

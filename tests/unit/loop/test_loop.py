@@ -61,8 +61,9 @@ class Running:
         self.reports: list[CycleReport] = []
         self.wakes: list[Wake] = []
         self.error: Exception | None = None
+        limits = replace(LIMITS, pools={place.pool: PoolLimits(place.pool) for place in places})
         self.loop = Loop(
-            Setup(self.state, {place.pool: place for place in places}, LIMITS, "demo", pace or QUICK),
+            Setup(self.state, {place.pool: place for place in places}, limits, "demo", pace or QUICK),
             self.reports.append,
             count_wake=self.wakes.append,
             hints=hints,

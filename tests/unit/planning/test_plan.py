@@ -134,6 +134,25 @@ def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_
     assert (len(made.deletes), made.creates) == (1, ())
 
 
+@pytest.mark.parametrize(
+    ("uid", "sent_again"),
+    [
+        pytest.param("uid-0", False, id="the same machine: its delete is under way"),
+        pytest.param("", False, id="a machine without a uid: it may be the same"),
+        pytest.param("another", True, id="another machine of the same name: deleted at once"),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_machine_that_appears_under_the_name_of_a_closed_slot_gets_a_delete_of_its_own(
+    uid: str, sent_again: bool, is_gone: bool
+) -> None:
+    one = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, delete_sent=NOW - 1, is_gone=is_gone)
+    remembered = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
+    made = plan(remembered, snapshot(machine(fingerprint=Fingerprint(uid))), limits=ONE)
+    assert [delete.uid for delete in made.deletes] == [uid] * sent_again
+    assert after(made).slots[0].deletion.reason is DeleteReason.RETURNED
+
+
 HELD_BACK = machine(0, Phase.PENDING, is_gated=True, failure=GATED)
 FREED = machine(0, Phase.PENDING)
 GATES = limits(pool("a", boot_deadline_seconds=600.0, gated_deadline_seconds=1000.0, spill_after_seconds=1e9))

@@ -179,8 +179,8 @@ def test_an_observation_that_does_not_say_its_place_is_judged_by_what_it_shows()
 def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
-        "pools.a shows none of its 10 machines but 3 without a request (since 2023-11-14T22:13:20Z): another cluster "
-        "or project may answer in its place. Restore the settings that lead to it and start again; or, if its machines "
+        "pools.a shows none of its 10 machines but 3 without a request: another cluster or project "
+        "may answer in its place. Restore the settings that lead to it and start again; or, if its machines "
         "are gone, run `provisioner recover --release-brake`. Until then its machines do not count as lost."
     )
 

@@ -95,7 +95,7 @@ class Refused(FollowedCredentials):
 def test_a_refused_token_leads_to_its_file_and_a_refused_host_to_its_clock() -> None:
     server = Busy(200, Date=formatdate(time.time() + 1500.0, usegmt=True))
     api = reading(server, Refused(Path("/etc/key.json")))
-    assert "the login (/etc/key.json) is refused since " in failed(api).failure.text
+    assert "the login (/etc/key.json) is refused; " in failed(api).failure.text
     api._session._auth_request_session.mount("https://", server)
     api._session._auth_request_session.get("https://oauth2.example")
     assert "this host's clock is 25 min behind the place's" in failed(api).failure.text
@@ -111,4 +111,4 @@ class Renewable(AnonymousCredentials):  # type: ignore[misc]
 def test_a_login_that_compute_refuses_is_the_clocks_fault_if_the_clock_is_wrong() -> None:
     date = formatdate(time.time() - 1500.0, usegmt=True)
     assert "this host's clock is 25 min ahead of" in failed(reading(Busy(401, Date=date), Renewable())).failure.text
-    assert "is refused since" in failed(reading(Busy(401), Renewable())).failure.text
+    assert "is refused; renew it" in failed(reading(Busy(401), Renewable())).failure.text
