@@ -28,7 +28,7 @@ from provisioner.backends.mig.group_checks import Problems, missing_group_findin
 from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.mig.shared_lists import ListResult, Project, SharedList
+from provisioner.backends.mig.shared_lists import Lists, Project, Result
 from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 
@@ -146,10 +146,10 @@ class GroupObserver:
             )
         )
 
-    def _newer(self, shared: SharedList, now: float, deadline: float) -> ListResult:
+    def _newer(self, shared: Lists, now: float, deadline: float) -> Result:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
-    def _groups(self, now: float, deadline: float) -> ListResult:
+    def _groups(self, now: float, deadline: float) -> Result:
         """Return the groups of the location. If its project, zone or region is missing, the error says that an
         operator must fix it."""
         try:
@@ -159,7 +159,7 @@ class GroupObserver:
                 raise self._missing_group_error(text) from error
             raise
 
-    def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
+    def _instances(self, now: float, deadline: float) -> Mapping[str, Result]:
         """Return the instances by zone. All zones are read at the same time. If one zone fails, the whole call
         fails."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}

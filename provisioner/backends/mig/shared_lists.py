@@ -7,76 +7,21 @@ one list. So the number of calls depends on the number of instances, not of grou
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
-from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.compute_fields import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import translated_errors
+from provisioner.backends.shared_list import ListResult, SharedList
 from provisioner.names import name_pattern
 from provisioner.schema.setting_types import Compute
 
-SHARED_PACE_PART = 0.5
-"""A list serves other pools for this part of the pace. So pools that observe at different times cost at most one
-more list."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListResult:
-    """A complete list."""
-
-    began: float
-    """Loop time at which the list began."""
-    items: Mapping[str, Json]
-    """The entries of the list by name."""
-
-
-class SharedList:
-    """A list for several pools. If a pool asks while the list is being read, it waits for this list."""
-
-    def __init__(self, read: Callable[[float], Mapping[str, Json]]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._newest: Future[ListResult] | None = None
-        self._began_at = 0.0
-        """Monotonic time at which the newest list began."""
-        self._last_results: dict[str, Future[ListResult]] = {}
-        """The last list that each pool received."""
-
-    @translated_errors()
-    def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
-        """Return a complete list that ``pool`` has not received yet. Raise BackendError otherwise.
-
-        The list begins at ``now``. If a list of another pool began less than half a ``pace`` before this call, this
-        older list is returned instead, however long it takes.
-        """
-        asked_at = time.monotonic()
-        with self._lock:
-            newest = self._newest
-            if (
-                newest is None
-                or self._last_results.get(pool) is newest
-                or asked_at > self._began_at + SHARED_PACE_PART * pace
-            ):
-                self._began_at = time.monotonic()
-                newest = Future()
-                try:
-                    newest.set_result(ListResult(now, self._read(deadline)))
-                except Exception as error:  # noqa: BLE001 - shared, so that only one pool waits for a silent server
-                    newest.set_exception(error)
-                self._newest = newest
-            self._last_results[pool] = newest
-        try:
-            return newest.result()
-        except BackendError as error:  # omit Retry-After: the call budget applies it to all pools
-            raise BackendError(error.failure.error, error.failure.text) from error
+Lists = SharedList[Mapping[str, Json]]
+Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
@@ -98,7 +43,7 @@ class Project:
             times=projects.times,
         )
         self._lock = threading.Lock()
-        self._lists: dict[str, SharedList] = {}
+        self._lists: dict[str, Lists] = {}
 
     def is_ours(self, name: str) -> bool:
         """Return True if a name has the shape of our machines' names."""
@@ -108,11 +53,11 @@ class Project:
         """Return the names that are not ours and do not belong to the provider whose machines we take over."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
-    def groups(self, location: str) -> SharedList:
+    def groups(self, location: str) -> Lists:
         """Return the groups of a zone or region (``zones/…``)."""
         return self._shared(location, self.api.groups)
 
-    def instances(self, zone: str) -> SharedList:
+    def instances(self, zone: str) -> Lists:
         """Return the instances of a zone whose names begin with our prefix."""
         return self._shared(zone, self.api.instances)
 
@@ -127,7 +72,7 @@ class Project:
         self.budget.close()
         self.api.close()
 
-    def _shared(self, place: str, read: Callable[[str, float], Mapping[str, Json]]) -> SharedList:
+    def _shared(self, place: str, read: Callable[[str, float], Mapping[str, Json]]) -> Lists:
         with self._lock:
             return self._lists.setdefault(place, SharedList(partial(read, place)))
 

@@ -1,0 +1,70 @@
+"""Lists that several pools of one place share, because each list costs the place the same for one pool as for all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from provisioner.backends import BackendError
+from provisioner.backends.responses import translated_errors
+
+Items = TypeVar("Items")
+"""The content of a list."""
+
+SHARED_PACE_PART = 0.5
+"""A list serves other pools for this part of the pace. So pools that observe at different times cost at most one
+more list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListResult(Generic[Items]):
+    """A complete list."""
+
+    began: float
+    """Loop time at which the list began."""
+    items: Items
+
+
+class SharedList(Generic[Items]):
+    """A list for several pools. If a pool asks while the list is being read, it waits for this list."""
+
+    def __init__(self, read: Callable[[float], Items]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._newest: Future[ListResult[Items]] | None = None
+        self._began_at = 0.0
+        """Monotonic time at which the newest list began."""
+        self._last_results: dict[str, Future[ListResult[Items]]] = {}
+        """The last list that each pool received."""
+
+    @translated_errors()
+    def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult[Items]:
+        """Return a complete list that ``pool`` has not received yet. Raise BackendError otherwise.
+
+        The list begins at ``now``. If a list of another pool began less than half a ``pace`` before this call, this
+        older list is returned instead, however long it takes.
+        """
+        asked_at = time.monotonic()
+        with self._lock:
+            newest = self._newest
+            if (
+                newest is None
+                or self._last_results.get(pool) is newest
+                or asked_at > self._began_at + SHARED_PACE_PART * pace
+            ):
+                self._began_at = time.monotonic()
+                newest = Future[ListResult[Items]]()
+                try:
+                    newest.set_result(ListResult(now, self._read(deadline)))
+                except Exception as error:  # noqa: BLE001 - shared, so that only one pool waits for a silent server
+                    newest.set_exception(error)
+                self._newest = newest
+            self._last_results[pool] = newest
+        try:
+            return newest.result()
+        except BackendError as error:  # omit Retry-After: the call budget applies it to all pools
+            raise BackendError(error.failure.error, error.failure.text) from error
