@@ -119,7 +119,7 @@ def epoch_of(date: str) -> float | None:
 
 
 def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
-    """Return a key that changes if any of the files changes, appears or disappears."""
+    """Return a key that changes if any of the files or its rights change, or if it appears or disappears."""
     return tuple(_key(file) for file in files)
 
 
@@ -128,7 +128,7 @@ def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
         status = os.stat(file or "")
     except OSError:
         return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:

@@ -63,19 +63,19 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
     Raise BackendError for pools whose settings do not lead to a place, with a line for each. Raise MissingExtra if a
     client is not installed.
     """
+    prepare(site.ca_bundle)
     made, unusable = usable_backends(pools, site)
     if unusable:
         close(made)
-        raise BackendError(ErrorClass.INVALID, "\n".join(unusable.values()))
+        raise BackendError(ErrorClass.INVALID, "\n".join(f"pool {name}: {text}" for name, text in unusable.items()))
     return made
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
     """Return a backend for each pool whose settings lead to a place, and the reason for each other pool.
 
-    Raise MissingExtra, and BackendError for an unusable ``ca_bundle``.
+    Raise MissingExtra. Proxy and authorities must be prepared.
     """
-    prepare(site.ca_bundle)
     made: dict[str, Backend] = {}
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}

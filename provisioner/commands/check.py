@@ -23,7 +23,7 @@ from provisioner.backends import (
     Timed,
 )
 from provisioner.backends.place_clock import clock_message
-from provisioner.backends.proxies_and_authorities import ending_authorities
+from provisioner.backends.proxies_and_authorities import ending_authorities, prepare
 from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, all_at_once, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
@@ -93,8 +93,9 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     After an error, the pool's place gets no further questions. Findings about the clock come first, because a wrong
     clock also makes other calls fail.
     """
+    prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)
-    findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
+    findings = [Finding(name, Severity.ERROR, text) for name, text in unusable.items()]
     try:
         findings += live_findings(backends, "pools")
         sizes = partial(size_findings, templates)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Severity
-from provisioner.backends.registry import longest_call, make_backends
+from provisioner.backends.proxies_and_authorities import ending_authorities
+from provisioner.backends.registry import close, longest_call, make_backends, usable_backends
 from provisioner.commands.observe_pools import live_findings
 from provisioner.commands.shared_options import FINE
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, relax_collector
@@ -23,8 +24,10 @@ from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, LossCause
 from provisioner.optional_packages import extra, require_packages
 from provisioner.process_end import INTERRUPTED, end
+from provisioner.settings.definitions import Settings
 from provisioner.settings.reload import Configuration
 from provisioner.state.protocols import State
+from provisioner.telemetry.authentication import Access
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
@@ -65,6 +68,7 @@ class Service:
         backends: Mapping[str, Backend] = {
             name: TimedBackend(backend, metrics) for name, backend in self._backends.items()
         }
+        configuration.judge = self._judge
         reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(
             Setup(
@@ -133,6 +137,18 @@ class Service:
         finally:
             self.server.stop()
         log.info("Provisioner ended", extra={"id": self._settings.id})
+
+    def _judge(self, settings: Settings) -> None:
+        """Raises ValueError if the loop would not start with the files that ``settings`` name."""
+        try:
+            ending_authorities(settings.ca_bundle, 0.0)
+        except BackendError as error:
+            raise ValueError(error.failure.text) from error
+        Access(settings.server)
+        backends, unusable = usable_backends(settings.pools, self._settings.site)
+        close(backends)
+        if unusable:
+            raise ValueError("\n".join(f"pool {name}: {text}" for name, text in unusable.items()))
 
     def _check_places(self) -> None:
         """Log the findings about the places of the pools. Raises BackendError if the loop might touch machines that

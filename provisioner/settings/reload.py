@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,25 +33,34 @@ class Configuration:
         self._environment = environment
         self.refused = ""
         """Reason why the content of the files is not in effect; empty if it is."""
-        self._signature = self._get_signature()
+        self.judge: Callable[[Settings], None] = lambda settings: None
+        """Raises an error if the loop would not start with the files that the settings name."""
+        directory = self._directory_signature()
         self.settings = self._started = load(path, environment)
+        self._signature = self._get_signature(directory)
         self.limits = self.settings.limits()
         """Limits in effect."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
-        """Return the limits in effect. If the files have changed and their content is valid, they are the new ones."""
-        if (new_signature := self._get_signature()) == self._signature:
+        """Return the limits in effect. If the files have changed and their content is valid, they are the new ones.
+
+        Refused files are read again each time, because their right, another file or the end of a machine may help.
+        """
+        directory = self._directory_signature()
+        if not self.refused and self._get_signature(directory) == self._signature:
             return limits
-        self._signature = new_signature
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
+            self.judge(settings)
         except Exception as error:  # a mistake in a configuration file must not end the loop
             is_mistake = isinstance(error, (ConfigError, ValueError, OSError))
-            self.refused = str(error) if is_mistake else repr(error)
-            log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
+            refused, self.refused = self.refused, str(error) if is_mistake else repr(error)
+            if self.refused != refused:
+                log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
             return limits
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
+        self._signature = self._get_signature(directory)
         log.info("New configuration applied", extra={"file": str(self._path)})
         if ignored := self._changed_start_settings(settings):
             log.warning("New settings take effect only after a restart", extra={"settings": ", ".join(ignored)})
@@ -81,7 +90,12 @@ class Configuration:
             if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
-    def _get_signature(self) -> object:
+    def _get_signature(self, directory: object) -> object:
+        """Return a value that changes if ``directory`` or one of the files that the settings name changes."""
+        sections = (self.settings, self.settings.server, *self.settings.pools.values())
+        return directory, signature(value for part in sections for _, value in part if isinstance(value, Path))
+
+    def _directory_signature(self) -> object:
         """Return a value that changes whenever one of the directory's JSON or YAML files changes.
 
         State files are left out, because they change all the time. If the directory is unreadable, the signature is

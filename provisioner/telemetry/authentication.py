@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 
-class AccessError(Exception):
+class AccessError(ValueError):
     """Raised if a file that is needed for access is unusable. The text names the file and the reason."""
 
 

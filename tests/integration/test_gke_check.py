@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -25,6 +27,7 @@ from provisioner.schema.setting_types import Site as Identity
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import Site, template
+from tests.support.network.authority import Authority
 
 SPACE = "grid"
 SPEC = "containers: [{name: main, image: busybox, resources: {requests: {cpu: '4', memory: 8Gi}}}]\n"
@@ -210,6 +213,43 @@ def test_the_rights_that_are_asked_for_are_those_of_the_role() -> None:
     (role,) = (document for document in yaml.safe_load_all(ROLE.read_text()) if document["kind"] == "Role")
     given = {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
     assert given == {resource: set(verbs) for resource, verbs in RIGHTS.items()}
+
+
+def test_a_running_loop_refuses_each_file_with_which_it_would_not_start(
+    site: Site, cloud: Simulator, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    key, certificate = authority.signed("127.0.0.1")
+    files = {name: tmp_path / name for name in ("kubeconfig", "token", "cert", "key", "bundle")}
+    files["token"].write_text("secret")
+    for name, content in {"key": key, "cert": certificate, "bundle": authority.file.read_bytes()}.items():
+        files[name].write_bytes(content)
+    files["kubeconfig"].write_bytes(Path(cloud.kubeconfig).read_bytes())
+    del site.settings["pools"]["pods"]["endpoint"]
+    site.settings["pools"]["pods"]["kubeconfig"] = "kubeconfig"
+    site.settings["server"] = {"token_file": "token", "tls_cert": "cert", "tls_key": "key"}
+    site.settings["ca_bundle"] = "bundle"
+    site.write()
+    configuration = Configuration(site.path, {})
+    with patch.dict(os.environ):
+        Service(configuration, StateDir(str(tmp_path)))
+    begins = {
+        "kubeconfig": f"pool pods: kubeconfig {files['kubeconfig']} cannot be used: ",
+        "token": f"server.token_file {files['token']}: ",
+        "cert": f"server.tls_cert {files['cert']} with server.tls_key ",
+        "key": f"server.tls_cert {files['cert']} with server.tls_key {files['key']}: ",
+        "bundle": f"ca_bundle {files['bundle']} cannot be used: ",
+        "spec.yaml": f"{site.path}: 1 problem\n  pools.pods.pod_spec: 'spec.yaml': ",
+    }
+    for name, begin in begins.items():
+        file = tmp_path / name
+        right = file.read_bytes()
+        file.write_bytes(b"")
+        configuration.refresh(configuration.limits, None)
+        assert configuration.refused.startswith(begin)
+        file.write_bytes(right)
+        configuration.refresh(configuration.limits, None)
+        assert configuration.refused == ""
 
 
 def test_a_start_tries_no_pod(site: Site, cloud: Simulator, tmp_path: Path) -> None:

@@ -374,7 +374,28 @@ def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, 
     path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
     api = connect(pool(tmp_path, kubeconfig=path))
     path.write_text("")
-    assert not ask(api)
+    guard.tokens = {"one"}
+    assert ask(api)
+    guard.tokens = {"two"}
+    text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert text.startswith(f"kubeconfig {path} cannot be used: "), "the newer file is the cause, not the login before"
+    write_kubeconfig(path, guard.address, {"token": "two"})
+    assert ask(api)
+
+
+def test_an_authority_that_cannot_be_read_is_named_when_the_one_before_no_longer_works(
+    guard: Guard, tmp_path: Path
+) -> None:
+    guard.tokens = {"one"}
+    authority = tmp_path / "Bank-Root.pem"
+    content = authority.read_text()
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})))
+    authority.write_text("no certificate")
+    assert ask(api), "the one before works"
+    guard.tokens = set()
+    text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert text.startswith(f"{authority} cannot be used: ")
+    authority.write_text(content)
     guard.tokens = {"one"}
     assert ask(api)
 

@@ -58,25 +58,25 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_with_its_pool_in_one_line(
     path = tmp_path / "kube.yaml"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     text = refusal(tmp_path, kubeconfig=path)
-    assert text.startswith(f"pool gke: kubeconfig {path} cannot be used: ")
+    assert text.startswith(f"kubeconfig {path} cannot be used: ")
     assert text.endswith("correct it, or let pools.gke.kubeconfig or KUBECONFIG name another")
 
 
 def test_a_kubeconfig_that_is_not_there_and_none_at_all_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert refusal(tmp_path, kubeconfig=tmp_path / "k").startswith(f"pool gke: kubeconfig {tmp_path / 'k'} cannot be")
+    assert refusal(tmp_path, kubeconfig=tmp_path / "k").startswith(f"kubeconfig {tmp_path / 'k'} cannot be")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     text = refusal(tmp_path)
-    assert text.startswith("pool gke: no kubeconfig is named, and this is no pod of a cluster")
+    assert text.startswith("no kubeconfig is named, and this is no pod of a cluster")
     assert text.endswith("let pools.gke.kubeconfig or KUBECONFIG name one, or set pools.gke.endpoint")
 
 
 @pytest.mark.parametrize(
     ("endpoint", "ca_file", "words"),
     [
-        ("http://[::1", None, "pool gke: endpoint http://[::1 cannot be used: "),
-        ("https://127.0.0.1", "no.pem", "pool gke: ca_file no.pem cannot be used: "),
+        ("http://[::1", None, "endpoint http://[::1 cannot be used: "),
+        ("https://127.0.0.1", "no.pem", "ca_file no.pem cannot be used: "),
     ],
 )
 def test_an_endpoint_that_cannot_be_used_is_named(

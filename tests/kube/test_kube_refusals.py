@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -137,6 +138,11 @@ def test_with_the_role_a_pod_is_tried_and_nothing_is_lacking(place: KubePlace) -
 def test_a_pod_that_is_tried_is_refused_as_one_that_is_made(place: KubePlace, space: Space) -> None:
     place.rewrite("nodeSelektor: {a: b}\ncontainers: [{name: main, image: busybox}]\n")
     assert 'strict decoding error: unknown field "spec.nodeSelektor": correct ' in tried(place)[0]
+    place.rewrite("containers: [{name: main, image: busybox, resources: {requests: {memory: -8Gi}}}]\n")
+    assert 'requests[memory]: Invalid value: "-8Gi": must be greater than or equal to 0' in tried(place)[0]
+    place.rewrite("containers: [{name: main, image: busybox, resources: {requests: {memory: 8GB}}}]\n")
+    (text,) = tried(place)
+    assert re.search(r"/pod\.yaml: containers\.0\.resources\.requests\.memory: expected .* got '8GB'$", text)
     place.rewrite(SPEC)
     space.limit(pods=0)
     assert "exceeded quota" in until(lambda: tried(place), 20)[0]

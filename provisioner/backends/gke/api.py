@@ -101,7 +101,8 @@ class Access(Protocol):
         the server."""
 
     def failed(self, way: Way) -> None:
-        """Note that the address could not be reached, or that it belongs to a wrong server."""
+        """Note that the address could not be reached, or that it belongs to a wrong server. Raise as ``rejected``
+        does."""
 
 
 @dataclass(slots=True)

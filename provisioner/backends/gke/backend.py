@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from provisioner.backends import BackendError, Ended, Finding, MayStart
+from provisioner.backends import BackendError, Ended, Finding, MayStart, Severity
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
@@ -149,6 +149,8 @@ class GkeBackend:
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
+        if refused := self._spec.problems():  # a trial would report the mistakes of the spec before
+            return [Finding(self.pool, Severity.ERROR, text) for text in refused]
         return rehearse(
             self._settings, self._api, lambda: self._altered_message(spec, create, self._send(spec, create, TRIED))
         )

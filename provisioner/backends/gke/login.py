@@ -57,8 +57,8 @@ class Reading:
     """Signature of the files before they were read."""
     login: str = ""
     """The files with the credentials; empty if the credentials describe themselves."""
-    is_usable: bool = True
-    """False if certificate, key or authorities are unusable, perhaps because a file is being replaced."""
+    problem: str = ""
+    """Reason why certificate, key or authorities are unusable, perhaps because a file is being replaced."""
 
 
 class Login:
@@ -71,6 +71,8 @@ class Login:
         self._reading = read()
         self._signature = self._reading.signature
         self._last_failure: tuple[float, BackendError] | None = None
+        self._refused_message = self._reading.problem
+        """Reason why the present files are not in use; empty if they are."""
         self._renewed_at = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
@@ -108,11 +110,16 @@ class Login:
         self.failed(way)
 
     def failed(self, way: Way) -> None:
-        """Read all files again, if ``way`` is still the current one. The old connections are not used again."""
+        """Read all files again, if ``way`` is still the current one. The old connections are not used again.
+
+        Raise BackendError if the files cannot be used: that is the cause, and not the login before them.
+        """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
                 self._renewed_at = self._clock()
                 self._read_again()
+            if self._refused_message:
+                raise BackendError(ErrorClass.DENIED, self._refused_message)
 
     def _follow(self) -> None:
         if signature(self._reading.files) != self._signature:
@@ -125,22 +132,30 @@ class Login:
         try:
             reading = self._read()
         except (BackendError, *MALFORMED) as error:
-            log.warning("Changed files of a login cannot be used", extra={"text": _one_line(error)})
-            return
-        if reading.is_usable or not self._reading.is_usable:
-            self._reading, self._signature, self._last_failure = reading, reading.signature, None
+            self._refused_message = _one_line(error)
+        else:
+            self._refused_message = reading.problem
+            if not reading.problem or self._reading.problem:
+                self._reading, self._signature, self._last_failure = reading, reading.signature, None
+        if self._refused_message:
+            log.warning("Changed files of a login cannot be used", extra={"text": self._refused_message})
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
-    try:
-        # Choose a kubeconfig's current context only once, because another context is another cluster.
-        context = pool.context
-        if pool.kubeconfig is not None and pool.endpoint is None and context is None:
-            context = current_context(pool.kubeconfig)
-        return KubeApi(Login(lambda: _reading(pool, context)), times)
-    except (BackendError, *MALFORMED) as error:
-        raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
+    context = pool.context
+
+    def read() -> Reading:
+        nonlocal context
+        try:
+            # Choose a kubeconfig's current context only once, because another context is another cluster.
+            if pool.kubeconfig is not None and pool.endpoint is None and context is None:
+                context = current_context(pool.kubeconfig)
+            return _reading(pool, context)
+        except (BackendError, *MALFORMED) as error:
+            raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
+
+    return KubeApi(Login(read), times)
 
 
 def _reading(pool: GkePool, context: str | None) -> Reading:
@@ -155,18 +170,18 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
     signed += signature(files)
     connections = limit_responses(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
-    is_usable = True
+    problem = ""
     if configuration.host.startswith("https:"):
         try:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
-        except OSError:
-            is_usable = False
+        except OSError as error:
+            problem = f"{', '.join(filter(None, files))} cannot be used: {_one_line(error)}"
         else:  # Otherwise each new connection would read the files, even between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
     token_file = f"token file {credentials.path}" if isinstance(credentials, TokenFile) else ""
     login = f"kubeconfig {pool.kubeconfig}, context {context}" if pool.kubeconfig and context else token_file
-    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, login, is_usable)
+    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, login, problem)
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
@@ -184,14 +199,12 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
-        text = f"{name} {getattr(pool, name)} cannot be used: {reason}; correct {setting}.{name}"
-    elif pool.kubeconfig is not None:
+        return f"{name} {getattr(pool, name)} cannot be used: {reason}; correct {setting}.{name}"
+    if pool.kubeconfig is not None:
         advice = f"correct it, or let {setting}.kubeconfig or KUBECONFIG name another"
-        text = f"kubeconfig {pool.kubeconfig} cannot be used: {reason}; {advice}"
-    else:
-        advice = f"let {setting}.kubeconfig or KUBECONFIG name one, or set {setting}.endpoint"
-        text = f"no kubeconfig is named, and this is no pod of a cluster ({reason}); {advice}"
-    return f"pool {pool.name}: {text}"
+        return f"kubeconfig {pool.kubeconfig} cannot be used: {reason}; {advice}"
+    advice = f"let {setting}.kubeconfig or KUBECONFIG name one, or set {setting}.endpoint"
+    return f"no kubeconfig is named, and this is no pod of a cluster ({reason}); {advice}"
 
 
 def _one_line(error: Exception) -> str:

@@ -114,6 +114,7 @@ class GroupObserver:
     def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
         """Update the remembered observation from the lists."""
         if group is not None and self._is_unchanged(group, entries):
+            self._problems.report(group, self._project.foreign(self.members))  # its settings may have changed
             return
         if group is None and (not self._last_member_names or self._last_member_names & standing):
             raise self._missing_group_error()  # the group was deleted only if all its instances are gone

@@ -147,6 +147,46 @@ def test_a_template_cannot_be_removed_while_it_has_machines(site: Site, gone: bo
     assert site.judged == [gone]
 
 
+def test_a_refused_template_is_removed_once_its_machines_are_gone_though_no_file_changes(site: Site) -> None:
+    site.change_templates(lambda templates: templates.__delitem__(1))
+    limits = site.refresh(site.limits, memory("GceVm", gone=False))
+    assert "templates.GceVm: cannot be removed" in site.configuration.refused
+    assert "GceVm" not in site.refresh(limits, memory("GceVm", gone=True)).templates
+    assert site.configuration.refused == ""
+
+
+def test_a_pod_spec_in_a_directory_of_its_own_is_refused_and_fixed_as_the_other_files(site: Site) -> None:
+    spec = site.file.parent / "pod-specs" / "standard.yaml"
+    right = spec.read_text()
+    spec.write_text(right.replace('cpu: "4"', "cpu: 4 cores"))
+    assert site.refresh(site.limits, None) is site.limits
+    words = "'pod-specs/standard.yaml': containers.0.resources.requests.cpu: expected "
+    assert f"pools.gke-main.pod_spec: {words}" in site.configuration.refused
+    spec.write_text(right.replace('cpu: "4"', "cpu: 4").replace("image: ", "imag: "))
+    site.refresh(site.limits, None)
+    assert "'pod-specs/standard.yaml': containers.0.image: expected " in site.configuration.refused
+    spec.write_text(right)
+    site.refresh(site.limits, None)
+    assert site.configuration.refused == ""
+
+
+def test_a_file_that_may_not_be_read_is_refused_until_it_may(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    may = [True, False, False, True]
+
+    def judge(_: object) -> None:
+        if not may[0]:
+            raise PermissionError("the key may not be read")
+
+    site.configuration.judge = judge
+    site.change("max_pending: 100", "max_pending: 99")
+    for is_right in may.copy():
+        site.refresh(site.limits, None)
+        assert site.configuration.refused == ("" if is_right else "the key may not be read")
+        site.file.touch()
+        del may[0]
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [REFUSED], "it is said once"
+
+
 @pytest.mark.parametrize("there", [True, False], ids=["a mistake", "no directory"])
 def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path, there: bool) -> None:
     if there:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -67,6 +68,14 @@ def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -
     after = watch.observe()
     assert after.spec == f"{before.spec}-2"
     assert after.machines is before.machines
+
+
+def test_a_setting_of_the_group_is_reported_and_gone_at_once_although_no_machine_changes(watch: Watch) -> None:
+    right = watch.cloud.mig.spec
+    watch.cloud.mig.spec = replace(right, update_type="PROACTIVE")
+    assert watch.observe().problems[0].startswith("its updatePolicy is PROACTIVE")
+    watch.cloud.mig.spec = right
+    assert watch.observe().problems == ()
 
 
 def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(watch: Watch) -> None:
