@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from provisioner.files.ownership import group_name, user_name
+from provisioner.files.safe_open import closed_at_end
 from provisioner.state.atomic import create_whole, discard, open_shared, replace
 from provisioner.state.errors import StateError
 
@@ -192,13 +193,10 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 def _has_shared_locks(probe: str) -> bool:
     """Return True if a lock of this process keeps out other processes. On NFS, only a try by a second process shows
     this."""
-    mine = open_shared(probe, os.O_RDWR)
-    try:
+    with closed_at_end(open_shared(probe, os.O_RDWR)) as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)
         return b"BlockingIOError" in other.stderr
-    finally:
-        os.close(mine)
 
 
 def _has_durable_rename(probe: str) -> bool:

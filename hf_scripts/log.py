@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from provisioner.files.safe_open import open_own
+from provisioner.files.safe_open import closed_at_end, open_own
 from provisioner.hostfactory.provider_config import Directories, DirectoryError, ProviderConfig, TemplatesError
 from provisioner.utc import format_utc
 
@@ -75,13 +75,10 @@ def file_of(directories: Directories) -> str:
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
     """Append a line with a single write, so that the lines of parallel calls do not mix."""
-    file = open_own(path, APPEND)
-    try:
+    with closed_at_end(open_own(path, APPEND)) as file:
         os.write(file, line)
         if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:
             rotate(path, file, config.log_max_rotate)
-    finally:
-        os.close(file)
 
 
 def rotate(path: str, file: int, keep: int) -> None:

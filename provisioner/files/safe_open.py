@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
 LOG_MODE = 0o640
@@ -49,6 +50,15 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
         os.close(descriptor)
         raise NoFileError(errno.EINVAL, IRREGULAR)
     return descriptor
+
+
+@contextmanager
+def closed_at_end(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block. Raises OSError, as a server may report a failed write there."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
@@ -108,22 +118,17 @@ def read_regular(path: str, *, most: int | None = None) -> bytes:
 
     Raises OSError as ``open_regular``, and for a file of more than ``most`` bytes.
     """
-    return _read_and_close(open_regular(path, os.O_RDONLY), most)
+    with closed_at_end(open_regular(path, os.O_RDONLY)) as descriptor:
+        if most is not None and os.fstat(descriptor).st_size > most:
+            raise OSError(errno.EFBIG, f"has more than {most} bytes")
+        return read_descriptor(descriptor)
 
 
 def read_own(path: str) -> bytes:
     """Return the content of a file that only we make. Raises OSError as ``open_own``."""
     opened = _open_unfollowed if READS_LINKED.get() else open_own
-    return _read_and_close(opened(path, os.O_RDONLY), None)
-
-
-def _read_and_close(descriptor: int, most: int | None) -> bytes:
-    try:
-        if most is not None and os.fstat(descriptor).st_size > most:
-            raise OSError(errno.EFBIG, f"has more than {most} bytes")
+    with closed_at_end(opened(path, os.O_RDONLY)) as descriptor:
         return read_descriptor(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_descriptor(descriptor: int) -> bytes:

@@ -111,12 +111,7 @@ def _refuse_constant(constant: str) -> None:
 
 
 def replace(
-    path: str,
-    content: bytes,
-    *,
-    durable: bool = True,
-    check: Callable[[], None] = lambda: None,
-    mode: int = FILE_MODE,
+    path: str, content: bytes, *, durable: bool = True, check: Callable[[], None] = lambda: None, mode: int = FILE_MODE
 ) -> None:
     """Replace the file's content: write aside, fsync, rename, fsync the directory.
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.safe_open import open_own, read_descriptor
+from provisioner.files.safe_open import closed_at_end, open_own, read_descriptor
 from provisioner.names import REQUEST_ID_LENGTH
 from provisioner.state.atomic import FILE_MODE, discard, stop_replacing, tries, write_all
 from provisioner.state.database import are_tables
@@ -136,15 +136,13 @@ def _content_while_owned(path: str) -> bytes:
 
     If its owner no longer holds the lock, remove the file and return no content.
     """
-    descriptor = open_own(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        discard(path)
-        return b""
-    except BlockingIOError:
-        return read_descriptor(descriptor)
-    finally:
-        os.close(descriptor)
+    with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            discard(path)
+            return b""
+        except BlockingIOError:
+            return read_descriptor(descriptor)
 
 
 def _tables(content: bytes, facts: Terms) -> list[Rows]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tinydb.storages import Storage
 
-from provisioner.files.safe_open import open_own
+from provisioner.files.safe_open import closed_at_end, open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
@@ -80,8 +80,7 @@ def _beginning(path: str, mark: bytes) -> bytes:
     depth, the content before it has open brackets and does not parse. Raises OSError, or ValueError if the file has
     another ending or does not contain the mark.
     """
-    descriptor = open_own(path, os.O_RDONLY)
-    try:
+    with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         size = os.fstat(descriptor).st_size
         if os.pread(descriptor, 3, max(size - 3, 0)) not in ENDS:
             raise ValueError(f"{path} does not end as a database")
@@ -91,8 +90,6 @@ def _beginning(path: str, mark: bytes) -> bytes:
             if (at := content.find(mark)) >= 0:
                 return content[:at]
         raise ValueError(f"{path} lacks {mark!r}")
-    finally:
-        os.close(descriptor)
 
 
 def encode_json(content: Mapping[str, Any]) -> bytes:

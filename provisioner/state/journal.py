@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from provisioner.files.safe_open import open_own, read_descriptor
+from provisioner.files.safe_open import closed_at_end, open_own, read_descriptor
 from provisioner.state.atomic import open_shared
 from provisioner.state.errors import writing
 
@@ -93,8 +93,7 @@ class Journal:
 
         If a crash or a full disk left a partial line there, end this line first.
         """
-        descriptor = open_shared(self.path, os.O_RDWR | os.O_APPEND)
-        try:
+        with closed_at_end(open_shared(self.path, os.O_RDWR | os.O_APPEND)) as descriptor:
             size = os.fstat(descriptor).st_size
             closing = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
             content, done = closing + self._unwritten, 0
@@ -105,8 +104,6 @@ class Journal:
                 whole = content.rfind(b"\n", 0, done) + 1
                 self._unwritten = content[max(whole, len(closing)) :]
             return size + done
-        finally:
-            os.close(descriptor)
 
     def _rotate(self) -> None:
         """Rename the files, unless another writer has just done so. A second rotation would lose the oldest file."""
@@ -163,12 +160,9 @@ class Journal:
 
 
 def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
-    descriptor = open_own(name, os.O_RDONLY)
-    try:
+    with closed_at_end(open_own(name, os.O_RDONLY)) as descriptor:
         facts = os.fstat(descriptor)
         contents.setdefault((facts.st_dev, facts.st_ino), read_descriptor(descriptor))
-    finally:
-        os.close(descriptor)
 
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.safe_open import open_own
+from provisioner.files.safe_open import closed_at_end, open_own
 from provisioner.state.atomic import open_shared, read_if_present
 from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, writing
 from provisioner.utc import format_utc
@@ -267,18 +267,11 @@ def identity() -> dict[str, Any]:
 
 def is_locked(path: str) -> bool:
     """Return True if a process holds the lock now, as far as locks reach; False if it is missing. Make no file."""
-    try:
-        descriptor = open_own(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 

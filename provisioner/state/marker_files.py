@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from provisioner.files.safe_open import closed_at_end
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.atomic import discard, open_shared, remove, stat_file, write_all
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
@@ -25,15 +26,12 @@ def touch(path: str, content: bytes = b"") -> int:
 
     If there is content, the write of the content sets the time.
     """
-    descriptor = open_shared(path, os.O_WRONLY)
-    try:
+    with closed_at_end(open_shared(path, os.O_WRONLY)) as descriptor:
         if content:
             write_all(descriptor, content)
         else:
             os.utime(descriptor)
         return os.fstat(descriptor).st_mtime_ns
-    finally:
-        os.close(descriptor)  # a server may report a failed write here
 
 
 def probe_time(path: str, content: bytes = b"") -> int:
