@@ -44,6 +44,13 @@ LEFTOVER_AGE = 600.0
 milliseconds."""
 
 
+class Located:
+    """Base of the files and directories that are known by their path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
 def tries() -> Iterator[bool]:
     """Yield once for each try to read a file that may come from a cache, with a pause between tries. Yield True for
     the last try."""

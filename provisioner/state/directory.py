@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory_file import MemoryStore
     from provisioner.state.poll_markers import Inventory, ReportedAnswers, Seen, ShownMaxNumbers
-    from provisioner.state.protocols import ScriptState, State
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
@@ -100,9 +99,7 @@ class StateFiles:
     def sizes(self) -> Mapping[str, int]:
         """Return the size in bytes of each file that grows with use, by name. Files that do not exist are left out."""
         paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
-        return {
-            os.path.basename(path): facts.st_size for path in paths if (facts := atomic.stat_file(path)) is not None
-        }
+        return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.stat_file(path))}
 
     def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing here now; None if a test block can be written.
@@ -320,9 +317,3 @@ class StateDir(StateFiles):
     def note_read(self, digests: Digests) -> None:
         """Record that the scripts have read these contents. Raises as ``ConfigMarks.note``."""
         self.config.note("scripts", digests)
-
-
-if TYPE_CHECKING:
-
-    def _implements(state: StateDir) -> tuple[ScriptState, State]:
-        return state, state

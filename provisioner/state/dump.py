@@ -51,9 +51,8 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
             _check(file)
         # Read terminal answers last, because an answer is published before it is settled.
         saved = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
-        saved |= _read(
-            state, [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
-        )
+        reported = [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
+        saved |= _read(state, reported)
     facts = Manifest(FORMAT, full_version(), intent.provisioner, format_utc(time.time()))
     return facts, pack(facts, saved | dict(_read(state, state.journal.files())))
 

@@ -145,9 +145,8 @@ def _read_files(state: StateDir) -> Files:
     is_lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
     if memory is None and not (state.memory.existed() or state.status.exists() or state.terminal_answers.ids()):
         conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
-    return Files(
-        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, is_lost, reasons
-    )
+    known_answers = {**(answers or {}), **state.terminal_answers.answers()}
+    return Files(conditions, intent, memory, known_answers, newest, is_lost, reasons)
 
 
 def _read(
@@ -204,12 +203,10 @@ def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent
         sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
     if files.memory is not None and (files.need_machines or files.is_fine("memory")):
         sources.append(_intent_from_memory(files.memory))
-    wanted = NOTHING
-    for source in filter(None, sources):
-        wanted = replace(
-            wanted, requests={**wanted.requests, **source.requests}, returns={**wanted.returns, **source.returns}
-        )
-    return wanted
+    found = [source for source in sources if source is not None]
+    requests = {id_: request for source in found for id_, request in source.requests.items()}
+    returns = {id_: return_request for source in found for id_, return_request in source.returns.items()}
+    return replace(NOTHING, requests=requests, returns=returns)
 
 
 def _intent_from_memory(memory: Memory) -> Intent:
@@ -220,11 +217,9 @@ def _intent_from_memory(memory: Memory) -> Intent:
         if not record.is_trimmed
     }
     returns = {
-        return_request.id: ReturnRequest(
-            return_request.id, return_request.names, memory.wall_of(return_request.read_at)
-        )
-        for return_request in memory.returns.values()
-        if not return_request.is_trimmed
+        record.id: ReturnRequest(record.id, record.names, memory.wall_of(record.read_at))
+        for record in memory.returns.values()
+        if not record.is_trimmed
     }
     return Intent(memory.provisioner, memory.generation, requests, returns)
 

@@ -88,20 +88,21 @@ class LoopLock(locks.LockFile):
 
         ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
         """
-        self.check_in_place()
-        epoch = max(locks.whole_number(self.record(), "epoch") + 1, at_least)
+        epoch = max(self._signed_epoch() + 1, at_least)
         self._sign_epoch(epoch, {"waits_until": format_utc(time.time() + wait_seconds)} if wait_seconds else {})
         return epoch
 
     def end_wait(self) -> None:
         """Record that this loop waits no longer. Needs the lock."""
-        self.check_in_place()
-        self._sign_epoch(locks.whole_number(self.record(), "epoch"), {})
+        self._sign_epoch(self._signed_epoch(), {})
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way, so that the next loop does not wait. Needs the lock."""
+        self._sign_epoch(self._signed_epoch(), {"ended": True})
+
+    def _signed_epoch(self) -> int:
         self.check_in_place()
-        self._sign_epoch(locks.whole_number(self.record(), "epoch"), {"ended": True})
+        return locks.whole_number(self.record(), "epoch")
 
     def _sign_epoch(self, epoch: int, facts: dict[str, Any]) -> None:
         self.sign({"epoch": epoch, **locks.identity(), "boot": locks.get_boot_id(), **facts}, durable=True)

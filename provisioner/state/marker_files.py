@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from provisioner.files.safe_open import closed_at_end
 from provisioner.hostfactory.provider_config import Digests
-from provisioner.state.atomic import discard, open_shared, remove, stat_file, write_all
+from provisioner.state.atomic import Located, discard, open_shared, remove, stat_file, write_all
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
 
 DIRECTORY_MODE = 0o770
@@ -141,11 +141,8 @@ class LifeSigns(NamedTuple):
         return reason + START
 
 
-class Heartbeat:
+class Heartbeat(Located):
     """``heartbeat``: the loop touches this file at the end of each cycle."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def touch(self) -> None:
         """Record that the loop is alive. Raises StateUnwritable."""
@@ -164,10 +161,9 @@ class Heartbeat:
     def silent_now(self) -> float | None:
         """Return the seconds since the last heartbeat by the file system's clock; None if there is no heartbeat or
         its age is unknown."""
-        try:
+        with suppress(OSError):
             return self.silent_seconds_until(probe_time(f"{self.path}.{os.getpid()}"))
-        except OSError:
-            return None
+        return None
 
     def last_beat(self) -> float | None:
         """Return the time of the last heartbeat by the file system's clock; None if there is no heartbeat or its time
@@ -175,18 +171,16 @@ class Heartbeat:
 
         The time is shown to operators and never compared.
         """
-        try:
+        with suppress(OSError):
             return os.lstat(self.path).st_mtime
-        except OSError:
-            return None
+        return None
 
     def age_against(self, path: str) -> float | None:
         """Return the seconds from the last heartbeat to the modification of the other file; None if a time is
         unknown."""
-        try:
+        with suppress(OSError):
             return self.silent_seconds_until(os.lstat(path).st_mtime_ns)
-        except OSError:
-            return None
+        return None
 
 
 Side = Literal["scripts", "loop"]
@@ -212,11 +206,8 @@ class Difference(NamedTuple):
     """The side with the newer content, which the other side has not read yet; None if unknown."""
 
 
-class ConfigMarks:
+class ConfigMarks(Located):
     """The marks in one state directory. There is a file for each content that a side has read."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def note(self, side: Side, digests: Digests) -> None:
         """Record that a side has read this content, by touching its mark. Raises StateError."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
-from provisioner.state.atomic import create_whole, parse, read_if_present, remove, replace, stat_file, tries
+from provisioner.state.atomic import Located, create_whole, parse, read_if_present, remove, replace, stat_file, tries
 from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
 from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
 
@@ -37,11 +37,8 @@ def check_id(name: str) -> None:
         raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
 
 
-class Seen:
+class Seen(Located):
     """``seen/<request id>``: a script touches this file at each poll of the request, before it reads the answer."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def touch(self, request: str) -> int:
         """Record a poll and return its time in ns.
@@ -60,16 +57,13 @@ class Seen:
         return marks
 
 
-class Inventory:
+class Inventory(Located):
     """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests.
 
     Each list replaces the one before.
     """
 
     advice = "HF's next getReturnRequests writes it again."
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def write(self, names: Iterable[str]) -> None:
         """Replace the list. The file is not fsynced, because HF lists its hosts again within a minute."""
@@ -121,14 +115,11 @@ def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
     return document
 
 
-class ShownMaxNumbers:
+class ShownMaxNumbers(Located):
     """``announced.json``: the highest maxNumber that was shown to HF for each template.
 
     If HF is shown a lower maxNumber while it runs, it hangs (docs/hostfactory.md: maxNumber never sinks).
     """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def read(self) -> dict[str, int]:
         """Return maxNumber by templateId; empty before the first call. Raises StateMissing or StateUnreadable."""
@@ -235,10 +226,9 @@ class ReportedAnswers:
         Raises StateUnwritable or StateUnreadable.
         """
         removed_ids = frozenset(ids)
+        removed_names = [name for name in names_in(self.path) if name.partition(".")[0] in removed_ids]
         # Remove the last entry first, so that an interruption leaves the entries of an earlier moment.
-        for name in sorted(
-            (name for name in names_in(self.path) if name.partition(".")[0] in removed_ids), reverse=True
-        ):
+        for name in sorted(removed_names, reverse=True):
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:

@@ -195,10 +195,9 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
 
 def _load_readable(file: StateFile) -> Tables | None:
     """Return the tables of a file; None if this version cannot read it."""
-    try:
+    with suppress(StateMissing, StateUnreadable, StateTooNew):
         return file.load()
-    except (StateMissing, StateUnreadable, StateTooNew):
-        return None
+    return None
 
 
 def _restore_reported(state: StateDir, dump: Dump) -> int:

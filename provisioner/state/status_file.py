@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
-from provisioner.state.atomic import parse, read_if_present, replace
+from provisioner.state.atomic import Located, parse, read_if_present, replace
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateDenied, StateMissing, StateUnreadable
 from provisioner.state.state_file import StateFile
@@ -25,9 +25,7 @@ class StatusStore(StateFile):
     tables = ("lost", "available", "answers")
     """Names of the tables. Answers are large and come last, so that readers of the other tables need not read them."""
 
-    def __init__(self, directory: str) -> None:
-        super().__init__(directory)
-        self._generation: int | None = None
+    _generation: int | None = None
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
         """Return the answers of those ids that have one.
@@ -83,14 +81,11 @@ class StatusStore(StateFile):
             return 0
 
 
-class PoolStatusFile:
+class PoolStatusFile(Located):
     """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
 
     ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections.
     """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def write(self, pool_status: Mapping[str, Any]) -> None:
         """Replace the pool status. The file is not fsynced, because a new loop writes it again."""
