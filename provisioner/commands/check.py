@@ -30,7 +30,7 @@ from provisioner.commands.shared_options import Document, UsageError, add_shared
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.model import ObservationFailed
+from provisioner.model import find_failures
 from provisioner.names import NO_TEMPLATE
 from provisioner.optional_packages import extra, require_packages
 from provisioner.settings.definitions import Settings
@@ -146,14 +146,9 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """Return a finding for each pool that cannot be observed, if its kind has no checks of its own."""
-    observations = observe(
-        {name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0
-    )
-    return [
-        Finding(one.pool, Severity.ERROR, one.failure.text)
-        for one in observations.values()
-        if isinstance(one, ObservationFailed)
-    ]
+    unchecked = {name: one for name, one in backends.items() if not isinstance(one, Checkable)}
+    failures = find_failures(observe(unchecked, 0.0, seconds=0.0))
+    return [Finding(name, Severity.ERROR, failure.text) for name, failure in failures.items()]
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Memory, Observation, ObservationFailed, Phase, Slot, Snapshot, Verdict
+from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_failures, find_snapshots
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
@@ -110,7 +110,7 @@ def diff_document(
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
     phases = _phases(observations)
-    unseen = {name: seen.failure.text for name, seen in observations.items() if isinstance(seen, ObservationFailed)}
+    unseen = {name: failure.text for name, failure in find_failures(observations).items()}
     living = [name for name, slot in slots.items() if not slot.deletion.is_gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
     for name in sorted({*listed, *living, *phases}):
@@ -119,6 +119,7 @@ def diff_document(
         view = View(name in listed, str(slot.verdict) if slot else NONE, phases.get(name, absent))
         judgement = meaning(view, slot, ours=split_name(prefix, name) is not None)
         groups[view, NO_LIST if judgement is UNLISTED and names is None else judgement].append(name)
+    ordered = sorted(groups.items(), key=lambda one: (not one[0][1].differs, one[0][0]))
     return {
         "hostfactory": len(listed),
         "memory": len(living),
@@ -126,9 +127,7 @@ def diff_document(
         "unseen": unseen,
         "groups": [
             view._asdict() | {"meaning": judgement.text, "differs": judgement.differs, "machines": machines}
-            for (view, judgement), machines in sorted(
-                groups.items(), key=lambda one: (not one[0][1].differs, one[0][0])
-            )
+            for (view, judgement), machines in ordered
         ],
     }
 
@@ -137,9 +136,8 @@ def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
     """Return by machine the phase that the clouds show."""
     return {
         name: STRAYED_PHASE if machine.is_strayed else str(Phase.RUNNING if machine.is_nameless else machine.phase)
-        for observation in observations.values()
-        if isinstance(observation, Snapshot)
-        for name, machine in observation.machines.items()
+        for snapshot in find_snapshots(observations).values()
+        for name, machine in snapshot.machines.items()
     }
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import close, make_backends
 from provisioner.loop.clock import LoopClock
-from provisioner.model import ErrorClass, Failure, Memory, Observation, ObservationFailed, Snapshot
+from provisioner.model import ErrorClass, Failure, Memory, Observation, ObservationFailed, find_snapshots
 from provisioner.settings.definitions import Settings
 
 NOT_SOUGHT: Mapping[str, Mapping[str, str]] = MappingProxyType({})
@@ -138,22 +138,16 @@ def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Obse
         observations = observe(backends, now)
         missing = _missing_machines(observations, memory) if memory else {}
         again = observe(backends, now, sought=missing) if missing else {}
-        return {**observations, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
+        return {**observations, **find_snapshots(again)}
     finally:
         close(backends)
 
 
 def _missing_machines(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
     """Return the missing machines of each pool, each with its uid."""
-    shown = {
-        name: observation.machines for name, observation in observations.items() if isinstance(observation, Snapshot)
-    }
+    shown = {name: snapshot.machines for name, snapshot in find_snapshots(observations).items()}
     missing: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
-        if (
-            not slot.deletion.is_gone
-            and slot.submitted_at is not None
-            and slot.name not in shown.get(slot.pool, {slot.name})
-        ):
+        if slot.may_exist and slot.name not in shown.get(slot.pool, {slot.name}):
             missing.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
     return missing

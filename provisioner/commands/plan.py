@@ -15,10 +15,10 @@ from provisioner.loop.batch_threads import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
+from provisioner.loop.standby import read_memory
 from provisioner.model import NEVER, ErrorClass, Failure, Observation, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.definitions import Settings
-from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
 from provisioner.telemetry.pool_windows import format_count
 
@@ -50,10 +50,7 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation]
 
 def make_clock(state: State) -> LoopClock:
     """Return the clock that the next loop would have."""
-    try:
-        return LoopClock(state.memory.read())
-    except StateMissing:
-        return LoopClock()
+    return LoopClock(read_memory(state))
 
 
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:

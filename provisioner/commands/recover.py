@@ -13,7 +13,7 @@ from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.provider_config import DirectoryError
-from provisioner.model import Observation, ObservationFailed, Snapshot
+from provisioner.model import Observation, find_failures, find_snapshots
 from provisioner.schema.validation import ConfigError
 from provisioner.state import file_recovery
 from provisioner.state.directory import StateDir
@@ -80,7 +80,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
         return file_recovery.plan_recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
     observations = observe_once(configuration, files.memory)
-    seen = {pool: observation for pool, observation in observations.items() if isinstance(observation, Snapshot)}
+    seen = find_snapshots(observations)
     unseen = sorted(observations.keys() - seen.keys())
     if unseen and files.need_machines:
         raise StateError(
@@ -91,9 +91,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
     return file_recovery.plan_recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
-def recovery_document(
-    plan: Recovery, observations: Mapping[str, Observation], release_effects: Document
-) -> dict[str, Any]:
+def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why a file is unreadable, by kind.
@@ -115,8 +113,8 @@ def recovery_document(
         "returns": [{"id": one.id, "machines": list(one.names)} for one in (intent.returns.values() if intent else ())],
         "writes": [*(["intent"] if intent else []), *plan.unreadable],
         "unknown": list(plan.unknown),
-        "unseen": [pool for pool, seen in observations.items() if isinstance(seen, ObservationFailed)],
-        **release_effects,
+        "unseen": list(find_failures(observations)),
+        **effects,
     }
 
 

@@ -18,13 +18,14 @@ from provisioner.model import (
     Holds,
     Memory,
     Observation,
-    ObservationFailed,
     PendingReason,
     Plan,
     Snapshot,
     Transition,
     Unmet,
     WindowChange,
+    find_failures,
+    find_snapshots,
 )
 from provisioner.planning.observe.trust import format_distrust
 
@@ -112,21 +113,12 @@ class CycleReport:
     def own_snapshots(self) -> Mapping[str, Snapshot]:
         """Return the snapshots of the pools' own places, including snapshots distrusted for a mass loss."""
         unseen = self.unseen
-        return {
-            name: observation
-            for name, observation in self.observations.items()
-            if isinstance(observation, Snapshot) and name not in unseen
-        }
+        return {name: seen for name, seen in find_snapshots(self.observations).items() if name not in unseen}
 
     @property
     def unseen(self) -> Mapping[str, Failure]:
         """Return, by pool, why no snapshot shows the pool's own place."""
-        failures = {
-            name: observation.failure
-            for name, observation in self.observations.items()
-            if isinstance(observation, ObservationFailed)
-        }
-        return failures | {
+        return find_failures(self.observations) | {
             name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead_seconds))
             for name, distrusted in self.distrusted.items()
             if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.observations

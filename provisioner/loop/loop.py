@@ -20,7 +20,7 @@ from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
-from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, ObservationFailed
+from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, find_failures
 from provisioner.process_end import Latch
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
@@ -158,8 +158,7 @@ class Loop:
 
     def unseen(self) -> list[str]:
         """Return the pools that the last cycle could not observe."""
-        observations = self._last.observations if self._last else {}
-        return [name for name, observation in observations.items() if isinstance(observation, ObservationFailed)]
+        return list(find_failures(self._last.observations)) if self._last else []
 
     def problem(self) -> str:
         """Return the reason why the last cycle could not do its work; empty if the cycle did it."""
@@ -198,11 +197,8 @@ class Loop:
     def _await_first_observations(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            observations = self._observations({}, self._setup.limits).values()
-            if not any(
-                isinstance(observation, ObservationFailed) and not observation.failure.error.needs_operator_to_observe
-                for observation in observations
-            ):
+            failures = find_failures(self._observations({}, self._setup.limits)).values()
+            if all(failure.error.needs_operator_to_observe for failure in failures):
                 return
             time.sleep(self._pace.intent_poll_seconds)
 

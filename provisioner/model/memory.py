@@ -118,6 +118,11 @@ class Slot(NamedTuple):
         return self.name.rsplit("-", 2)[1]
 
     @property
+    def may_exist(self) -> bool:
+        """Return whether a create was recorded and the machine is not proven gone."""
+        return self.submitted_at is not None and not self.deletion.is_gone
+
+    @property
     def is_with_hf(self) -> bool:
         """Return whether HF has the machine, or the machine was reported to HF as running."""
         return self.ran_at is not None and self.verdict in DESIRED

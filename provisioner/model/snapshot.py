@@ -137,6 +137,16 @@ class ObservationFailed:
 Observation = Snapshot | ObservationFailed
 
 
+def find_snapshots(observations: Mapping[str, Observation]) -> dict[str, Snapshot]:
+    """Return the complete observations, by pool."""
+    return {name: seen for name, seen in observations.items() if isinstance(seen, Snapshot)}
+
+
+def find_failures(observations: Mapping[str, Observation]) -> dict[str, Failure]:
+    """Return the failures of the observations that failed, by pool."""
+    return {name: seen.failure for name, seen in observations.items() if isinstance(seen, ObservationFailed)}
+
+
 NEWS_SECONDS = 300.0
 """Seconds after which a repeated list of HF counts as news even if it is unchanged. Hosts count as unlisted only
 after an hour, so this delay does no harm."""

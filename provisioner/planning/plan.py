@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
+from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, find_snapshots
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import interleave_templates, order_requests
 from provisioner.planning.allocate.machine_requests import request_machines
@@ -54,11 +54,8 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     The caller settles the terminal answers that the draft revises, and then calls ``decide``, which revises no further
     answer.
     """
-    snapshots = {
-        name: observation
-        for name, observation in world.observations.items()
-        if isinstance(observation, Snapshot) and is_fresh(observation, limits, now)
-    }
+    seen = find_snapshots(world.observations)
+    snapshots = {name: snapshot for name, snapshot in seen.items() if is_fresh(snapshot, limits, now)}
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest_requests(draft, world.intent)
     judge_snapshots(draft)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner.hostfactory import Answer
-from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, Snapshot
+from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, find_snapshots
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, get_request_id
 from provisioner.state.atomic import tries
 from provisioner.state.directory import StateDir
@@ -257,8 +257,8 @@ NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
     """Return the pool of each machine without a request, for the pools that were observed."""
-    seen = [observation for observation in observations.values() if isinstance(observation, Snapshot)]
-    return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
+    seen = find_snapshots(observations).values()
+    return {name: snapshot.pool for snapshot in seen for name in plan.unknown if name in snapshot.machines}
 
 
 def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:

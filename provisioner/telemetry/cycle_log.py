@@ -17,10 +17,10 @@ from provisioner.model import (
     DistrustReason,
     ErrorClass,
     Memory,
-    ObservationFailed,
     Outcome,
     PendingReason,
     Snapshot,
+    find_failures,
     format_utc,
 )
 from provisioner.planning.report.refusals import (
@@ -90,9 +90,7 @@ class CycleLog:
 
     def _log_distrust(self, report: CycleReport) -> None:
         """Log when distrust of a pool begins and when it ends. A failed observation does not end it."""
-        failed = {
-            pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
-        }
+        failed = find_failures(report.observations)
         standing = {pool: one for pool, one in self._distrusted.items() if pool in failed} | dict(report.distrusted)
         for pool in self._distrusted.keys() - standing.keys():
             log.warning("Pool is trusted again", extra={"pool": pool})

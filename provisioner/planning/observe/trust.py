@@ -196,9 +196,7 @@ def _find_unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _pools_with_machines(memory: Memory) -> frozenset[str]:
-    return frozenset(
-        slot.pool for _, slot in memory.slots if slot.submitted_at is not None and not slot.deletion.is_gone
-    )
+    return frozenset(slot.pool for _, slot in memory.slots if slot.may_exist)
 
 
 # --- the configuration has moved a pool -------------------------------------------------------------------------------
