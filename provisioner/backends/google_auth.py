@@ -27,6 +27,7 @@ from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import limit_responses, read_body
+from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
@@ -83,19 +84,21 @@ class _WholeResponses(HTTPAdapter):
         return response
 
 
-def bounded_session(session: Session) -> Session:
-    """Return the same session with limited responses. The limits also apply to the requests that get its
-    credentials."""
+def bounded_session(session: Session, clock: PlaceClock | None = None) -> Session:
+    """Return the same session with limited responses, whose ``Date`` a ``clock`` hears. This also applies to the
+    requests that get its credentials."""
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
             one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
+        if clock is not None:
+            one.hooks["response"] = lambda reply, **_: clock.hear(reply.headers.get("Date"))
     return session
 
 
-def _request() -> Any:
+def _request(clock: PlaceClock | None = None) -> Any:
     """Return the transport with which Google's library calls token servers and the metadata server."""
-    return partial(Request(bounded_session(requests.Session())), timeout=TOKEN_SECONDS)
+    return partial(Request(bounded_session(requests.Session(), clock)), timeout=TOKEN_SECONDS)
 
 
 def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
@@ -201,28 +204,25 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
-    """The absence of credentials, for plain HTTP. If the server wants credentials, the error names the server and
-    the setting to change."""
+    """The absence of credentials, for plain HTTP."""
 
     def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-
-    def refresh(self, request: object) -> None:
-        """Raise BackendError: the server wants credentials."""
-        raise credentials_error(self._endpoint, "leave it out for Google's own")
+        self.advice = plain_http_advice(endpoint, "leave it out for Google's own")
+        """Advice for an operator if the server wants credentials."""
 
 
-def credentials_error(endpoint: str, otherwise: str) -> BackendError:
-    """Return the error for a plain HTTP server that wants credentials. ``otherwise``: what to use instead of HTTPS."""
+def plain_http_advice(endpoint: str, otherwise: str) -> str:
+    """Return advice on a plain HTTP server that wants credentials. ``otherwise``: what to use instead of HTTPS."""
     said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
-    return BackendError(ErrorClass.DENIED, f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}")
+    return f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}"
 
 
 class GoogleToken:
     """A Google token for a cluster. It is renewed in time. Not thread-safe."""
 
-    def __init__(self, key_file: Path | None) -> None:
-        self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request()
+    def __init__(self, key_file: Path | None, clock: PlaceClock | None = None) -> None:
+        """``clock`` hears the token server."""
+        self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request(clock)
 
     def login(self) -> str:
         """Return the account, if it is known, and the file of the credentials."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from provisioner.backends import BackendError
 from provisioner.backends.place_clock import PlaceClock, clock_message
-from provisioner.model import Failure
+from provisioner.model import ErrorClass, Failure
 
 UNKNOWN_USER = 401
 """HTTP status of a server that does not accept our credentials."""
@@ -17,6 +17,9 @@ POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
 
 _MISSING_RIGHT = re.compile(r"\bcannot [a-z*]+ resource \S+|\brequired ('[\w.]+' )?permission\b", re.IGNORECASE)
 """Words of Kubernetes' authorizer and of Google's IAM. Admission and quotas, which also answer 403, use other words."""
+
+_CERTIFICATE_TIME = re.compile(r"certificate (is not yet valid|has expired)")
+"""Words of OpenSSL about a certificate whose time is not now."""
 
 
 def find_right(status: int, text: str) -> str | None:
@@ -34,12 +37,19 @@ class LoginRefusals:
         """``login``: return the files and the account of the login."""
         self._clock, self._login = clock, login
 
-    def explain(self, error: BackendError, status: int) -> None:
-        """Add advice on the login to the error's text if the login is the reason."""
+    def blame_clock(self, error: BackendError) -> bool:
+        """Name this host's clock as the cause of a failed login. Return False if the clock is not known to be wrong."""
+        failure, message = error.failure, clock_message(self._clock.ahead())
+        if not message or not (failure.error is ErrorClass.DENIED or _CERTIFICATE_TIME.search(failure.text)):
+            return False
+        error.failure = Failure(failure.error, f"{failure.text}: {message}")
+        return True
+
+    def explain(self, error: BackendError, status: int, advice: str = "") -> None:
+        """Add the cause to the error's text if the login is the reason: the clock, else ``advice``, else the login."""
         failure = error.failure
-        if (right := find_right(status, failure.text)) is None:
+        if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return
         remedy = "grant the right to its account" if right else "renew it"
-        advice = f"the login ({self._login()}) is refused; {remedy}, or name another login"
-        message = (not right and clock_message(self._clock.ahead())) or advice
-        error.failure = Failure(failure.error, f"{failure.text}: {message}")
+        login = f"the login ({self._login()}) is refused; {remedy}, or name another login"
+        error.failure = Failure(failure.error, f"{failure.text}: {(not right and advice) or login}")

@@ -26,8 +26,8 @@ class PlaceClock:
     def __init__(self) -> None:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
         """Monotonic time and seconds of each of the last calls."""
-        self._last: tuple[float, float] | None = None
-        """Seconds by which the place's clock was ahead of this host's wall clock, and of its monotonic clock."""
+        self._ahead_of_monotonic: float | None = None
+        """Seconds by which the place's clock is ahead of this host's monotonic clock; None without a ``Date``."""
 
     def hear(self, date: str | None, seconds: float | None = None) -> None:
         """Note the ``Date`` header of a response that arrived just now, and the seconds that a call of a place took."""
@@ -36,7 +36,7 @@ class PlaceClock:
             self._calls.append((now, seconds))
         if date:
             place_time = epoch_of(date)
-            self._last = None if place_time is None else (place_time - time.time(), place_time - now)
+            self._ahead_of_monotonic = None if place_time is None else place_time - now
 
     def slowness(self) -> tuple[str, ...]:
         """Return a sentence for operators if calls are slow; an empty tuple otherwise."""
@@ -48,11 +48,12 @@ class PlaceClock:
 
     def ahead(self) -> float | None:
         """Return the seconds by which the place's clock is ahead of this host's; None if no response had a Date."""
-        return self._last and self._last[0]
+        now = self.now()
+        return None if now is None else now - time.time()
 
     def now(self) -> float | None:
         """Return the present time by the place's clock, in epoch seconds; None if no response had a Date."""
-        return self._last and self._last[1] + time.monotonic()
+        return None if self._ahead_of_monotonic is None else self._ahead_of_monotonic + time.monotonic()
 
 
 def clock_message(ahead: float | None) -> str:

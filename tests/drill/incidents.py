@@ -299,6 +299,14 @@ INCIDENTS = (
         alert="CallsDenied|OperatorNeeded",
     ),
     Incident(
+        "the host's clock is off, seen by a cluster",
+        struck(Fault("clock_skew", params={"seconds": -1500}), UNAUTHORIZED),
+        r"(?i)clock is (1[45]\d\d s|25 min)[^\n]*ahead",
+        r"(?i)correct the clock|set the clock|chronyc",
+        wrong=POD_SPEC,
+        alert="CallsDenied|OperatorNeeded",
+    ),
+    Incident(
         "a login that is refused (401)",
         struck(UNAUTHORIZED),
         "(?i)401|unauthorized",
@@ -591,7 +599,6 @@ INCIDENTS = (
 """Every kind of incident."""
 
 LACKS = {
-    "the host's clock is off": "a refused call of an address without TLS does not lead to the clock",
     "machines that end with a code": "losses leave no cause",
     "machines that others delete": "losses leave no cause",
     "a wave of Spot reclaims": "losses leave no cause",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +46,8 @@ class Guard:
         self.received: list[str] = []
         self.grants = 0
         self.assertions: list[str] = []
+        self.ahead = 0.0
+        """Seconds by which the server's clock is ahead of this host's."""
         self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
             200,
             {"access_token": f"google-{number}", "expires_in": 3600, "token_type": "Bearer"},
@@ -72,6 +75,9 @@ class Guard:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string((timestamp or time.time()) + guard.ahead)
 
             def log_message(self, *_: object) -> None:
                 """Log nothing, because ``received`` has what tests need."""
@@ -365,9 +371,43 @@ def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_sett
         error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))
         assert error.failure.error is ErrorClass.DENIED
         assert error.failure.text == (
-            f"{guard.plain} wants credentials (HTTP 401), and over plain HTTP none are sent: "
+            f'HTTP 401 {{"reason": "Unauthorized"}}: {guard.plain} wants credentials (HTTP 401), '
+            "and over plain HTTP none are sent: "
             "let the pool's 'endpoint' begin with https://, or name a 'kubeconfig' instead"
         )
+
+
+CLOCK = "this host's clock is 25 min behind the place's"
+
+
+@pytest.mark.parametrize("is_plain", [True, False], ids=["plain HTTP", "TLS"])
+def test_a_login_that_a_cluster_with_another_time_refuses_leads_to_the_clock_alone(
+    guard: Guard, tmp_path: Path, is_plain: bool
+) -> None:
+    guard.ahead = 1500.0
+    server = guard.plain if is_plain else guard.address
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", server, {"token": "old"})))
+    text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert CLOCK in text
+    assert [words for words in ("begin with https", "renew", "another login") if words in text] == []
+
+
+def test_a_token_server_with_another_time_leads_to_the_clock_of_each_call(
+    guard: Guard, tmp_path: Path, key_file: Path
+) -> None:
+    guard.ahead, guard.granted = 1500.0, lambda _: (400, {"error": "invalid_grant", "error_description": "Invalid JWT"})
+    api = at_endpoint(tmp_path, credentials=key_file)
+    for _ in range(2):
+        text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+        assert "Invalid JWT" in text
+        assert text.count(CLOCK) == 1
+    guard.ahead = 0.0
+    assert (
+        CLOCK
+        not in refused(
+            lambda: at_endpoint(tmp_path, credentials=key_file).get("/api/v1/namespaces/n/pods")
+        ).failure.text
+    )
 
 
 def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, tmp_path: Path) -> None:

@@ -332,7 +332,8 @@ def test_a_server_on_plain_http_that_wants_credentials_is_reported_with_the_sett
     (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
     assert (finding["pool"], finding["severity"]) == ("a", "error")
     assert finding["text"] == (
-        f"cannot be checked: {cloud.url} wants credentials (HTTP 401), and over plain HTTP none are sent: "
+        f"cannot be checked: authError: Login Required: {cloud.url} wants credentials (HTTP 401), "
+        "and over plain HTTP none are sent: "
         "let the pool's 'endpoint' begin with https://, or leave it out for Google's own"
     )
 

@@ -96,9 +96,9 @@ class Access(Protocol):
     def login(self) -> str:
         """Return the files and the account of the credentials, for operators."""
 
-    def rejected(self, way: Way) -> None:
-        """Note that the server has rejected our credentials. Raise BackendError if this names the cause better than
-        the server."""
+    def rejected(self, way: Way) -> str:
+        """Note that the server has rejected our credentials. Return advice for operators; empty if the login is
+        usual."""
 
     def failed(self, way: Way) -> None:
         """Note that the address could not be reached, or that it belongs to a wrong server. Raise as ``rejected``
@@ -178,7 +178,11 @@ class KubeApi:
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
         """Return the response and its body. For a ``stream`` the body is empty. Raise as ``send`` does."""
-        way, authorization = self.access.now()
+        try:
+            way, authorization = self.access.now()
+        except BackendError as error:
+            self.refusals.blame_clock(error)
+            raise
         headers, silence = {"Accept": accept, **authorization}, self.times.silence if stream else None
         request = Request(method, path, self.times.call, query or {}, body, headers, silence)
         try:
@@ -186,12 +190,12 @@ class KubeApi:
         except BackendError as error:
             if isinstance(error.__cause__, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
+            self.refusals.blame_clock(error)
             raise
-        if reply.status == UNKNOWN_USER:
-            self.access.rejected(way)
+        advice = self.access.rejected(way) if reply.status == UNKNOWN_USER else ""
         if reply.status >= 300:
             refused = refusal(reply.status, content, reply.headers.get("Retry-After"))
-            self.refusals.explain(refused, reply.status)
+            self.refusals.explain(refused, reply.status, advice)
             raise refused
         return reply, content
 

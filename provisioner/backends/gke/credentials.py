@@ -23,7 +23,8 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from provisioner.backends import BackendError
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, credentials_error
+from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, plain_http_advice
+from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
@@ -49,17 +50,12 @@ class Credentials(Protocol):
 class Anonymous:
     """The absence of credentials: over plain HTTP, no secret is sent."""
 
-    endpoint: str
-    otherwise: str
+    advice: str
     """Advice for an operator if the server wants credentials."""
 
     def header(self) -> str:
         """Return an empty value."""
         return ""
-
-    def rejected(self) -> None:
-        """Raise BackendError: the server wants credentials."""
-        raise credentials_error(self.endpoint, self.otherwise)
 
 
 class TokenFile:
@@ -101,10 +97,10 @@ class Kubeconfig:
         return self._header
 
 
-def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> Credentials:
-    """Fill in the address of the cluster. Return the credentials for it."""
+def read_credentials(pool: GkePool, context: str | None, configuration: Any, clock: PlaceClock) -> Credentials:
+    """Fill in the address of the cluster. Return the credentials for it. ``clock`` hears the token server."""
     if pool.endpoint is not None:
-        return _at_endpoint(pool, pool.endpoint, configuration)
+        return _at_endpoint(pool, pool.endpoint, configuration, clock)
     if pool.kubeconfig is not None:
         return _in_kubeconfig(pool.kubeconfig, context, configuration)
     kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -116,14 +112,14 @@ def current_context(path: Path) -> str:
     return str(_read_merged(path)["current-context"])
 
 
-def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
+def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any, clock: PlaceClock) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous(endpoint, "name a 'kubeconfig' instead")
+        return Anonymous(plain_http_advice(endpoint, "name a 'kubeconfig' instead"))
     if pool.ca_file is not None:
         ssl.create_default_context(cafile=str(pool.ca_file))  # OSError for a file without authority
         configuration.ssl_ca_cert = str(pool.ca_file)
-    return GoogleToken(pool.credentials)
+    return GoogleToken(pool.credentials, clock)
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
@@ -152,7 +148,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     if plugin or token_file or settings:
         facts = {"kubeconfig": str(path), "server": configuration.host}
         log.warning("Credentials are not sent over plain HTTP", extra=facts)
-    return Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
+    return Anonymous(plain_http_advice(configuration.host, "let the kubeconfig's 'server' do so"))
 
 
 def _read_merged(path: Path) -> Any:

@@ -31,8 +31,9 @@ from provisioner.backends.gke.credentials import (
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken
 from provisioner.backends.http import Way, words
+from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
-from provisioner.model import ErrorClass
+from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Login:
         self._lock = threading.Lock()
         self._reading = read()
         self._signature = self._reading.signature
-        self._last_failure: tuple[float, BackendError] | None = None
+        self._last_failure: tuple[float, Failure] | None = None
         self._refused_message = self._reading.problem
         """Reason why the present files are not in use; empty if they are."""
         self._renewed_at = float("-inf")
@@ -80,13 +81,13 @@ class Login:
         with self._lock:
             self._follow()
             if self._last_failure and self._clock() < self._last_failure[0] + RENEW_SECONDS:
-                failure = self._last_failure[1].failure
+                failure = self._last_failure[1]
                 raise BackendError(failure.error, failure.text)
             try:
                 authorization, self._last_failure = self._reading.credentials.header(), None
             except BackendError as error:
                 if not isinstance(self._reading.credentials, TokenFile):  # reading a token file again costs little
-                    self._last_failure = (self._clock(), error)
+                    self._last_failure = (self._clock(), error.failure)
                 raise
             if not (authorization.isascii() and authorization.isprintable()):
                 raise BackendError(ErrorClass.DENIED, INVALID_TOKEN)
@@ -103,11 +104,12 @@ class Login:
         credentials = self._reading.credentials
         return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 
-    def rejected(self, way: Way) -> None:
-        """Read all files again. For plain HTTP raise BackendError."""
+    def rejected(self, way: Way) -> str:
+        """Read all files again. For plain HTTP return advice instead."""
         if isinstance(self._reading.credentials, Anonymous):
-            self._reading.credentials.rejected()
+            return self._reading.credentials.advice
         self.failed(way)
+        return ""
 
     def failed(self, way: Way) -> None:
         """Read all files again, if ``way`` is still the current one. The old connections are not used again.
@@ -143,7 +145,7 @@ class Login:
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
-    context = pool.context
+    context, clock = pool.context, PlaceClock()
 
     def read() -> Reading:
         nonlocal context
@@ -151,20 +153,20 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
             # Choose a kubeconfig's current context only once, because another context is another cluster.
             if pool.kubeconfig is not None and pool.endpoint is None and context is None:
                 context = current_context(pool.kubeconfig)
-            return _reading(pool, context)
+            return _reading(pool, context, clock)
         except (BackendError, *MALFORMED) as error:
             raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
 
-    return KubeApi(Login(read), times)
+    return KubeApi(Login(read), times, clock=clock)
 
 
-def _reading(pool: GkePool, context: str | None) -> Reading:
+def _reading(pool: GkePool, context: str | None, clock: PlaceClock) -> Reading:
     configuration = kubernetes.client.Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.keep_alive = True
     named = [os.path.expanduser(part) for part in str(pool.kubeconfig or "").split(os.pathsep)]
     signed = signature(named)
-    credentials = read_credentials(pool, context, configuration)
+    credentials = read_credentials(pool, context, configuration, clock)
     configuration.ssl_ca_cert = configuration.ssl_ca_cert or get_ca_bundle()
     configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]

@@ -15,6 +15,7 @@ from typing import Any
 
 import google.auth.credentials
 from google.auth.exceptions import RefreshError
+from google.auth.transport import DEFAULT_REFRESH_STATUS_CODES
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
@@ -104,11 +105,9 @@ class ComputeApi:
         self._project = f"projects/{project}"
         self._prefix = f"{prefix}-"
         self._budget = budget
-        self._session = bounded_session(AuthorizedSession(credentials))
-        self.clock = PlaceClock()
-        # The token server refuses a login from a host with a wrong clock.
-        hear = self.clock.hear
-        self._session._auth_request_session.hooks["response"] = lambda reply, **_: hear(reply.headers.get("Date"))
+        self.clock, self._advice = PlaceClock(), str(getattr(credentials, "advice", ""))
+        renewed = () if self._advice else DEFAULT_REFRESH_STATUS_CODES
+        self._session = bounded_session(AuthorizedSession(credentials, refresh_status_codes=renewed), self.clock)
         self._refusals = LoginRefusals(self.clock, lambda: str(getattr(credentials, "login", "none")))
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
@@ -231,11 +230,11 @@ class ComputeApi:
         except CALL_ERRORS as error:
             self.clock.hear(None, time.monotonic() - began)
             failed = failed_call_error(error)
-            if isinstance(error, RefreshError):
+            if not self._refusals.blame_clock(failed) and isinstance(error, RefreshError):
                 self._refusals.explain(failed, UNKNOWN_USER)
             raise failed from error
         # A long wait for an operation does not mean that the server is slow.
-        self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
+        self.clock.hear(None, 0.0 if url.endswith("/wait") else time.monotonic() - began)
         content = response.content
         try:
             body, odd = json_object(content), ""
@@ -245,7 +244,7 @@ class ComputeApi:
             reported = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
             refusal = raised(reported, response.headers.get("Retry-After"))
             self._budget.follow(refusal)
-            self._refusals.explain(refusal, response.status_code)
+            self._refusals.explain(refusal, response.status_code, self._advice)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}{odd}: {content[:80]!r}")

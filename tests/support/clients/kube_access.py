@@ -25,8 +25,9 @@ class Plain:
     def login(self) -> str:
         return "no login"
 
-    def rejected(self, way: Way) -> None:
+    def rejected(self, way: Way) -> str:
         """Keep the way: there are no other credentials."""
+        return ""
 
     def failed(self, way: Way) -> None:
         """Keep the way: there is no other."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from email.utils import formatdate
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +42,16 @@ def test_slow_calls_of_long_ago_say_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert clock.slowness()
     now[0] += LATELY
     assert not clock.slowness()
+
+
+def test_a_clock_that_is_set_after_the_last_response_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"time": 1e9, "monotonic": 50.0}
+    clocks = {name: partial(now.get, name) for name in now}
+    monkeypatch.setattr(place_clock, "time", SimpleNamespace(**clocks))
+    clock = PlaceClock()
+    clock.hear(formatdate(1e9, usegmt=True))
+    now.update(time=1e9 - 600, monotonic=60.0)
+    assert clock.ahead() == 610.0
 
 
 @pytest.mark.parametrize(

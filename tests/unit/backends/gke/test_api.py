@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from email.utils import formatdate
 
 import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import refusal
-from provisioner.backends.http import MAX_CHARACTERS, parse, unanswered_error
+from provisioner.backends.gke.api import KubeApi, refusal
+from provisioner.backends.http import MAX_CHARACTERS, Way, parse, unanswered_error
 from provisioner.backends.proxies_and_authorities import ANOTHER_LOGIN
 from provisioner.model import ErrorClass, Failure
+from tests.support.clients.kube_access import Plain
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
 FORBIDDEN = 'pods "a" is forbidden:'
@@ -108,3 +111,15 @@ def test_only_a_silent_server_is_a_timeout() -> None:
     pool = urllib3.HTTPConnectionPool("127.0.0.1")
     assert unanswered_error(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow")).failure.error is ErrorClass.TIMEOUT
     assert unanswered_error(urllib3.exceptions.ProtocolError("closed")).failure.error is ErrorClass.UNAVAILABLE
+
+
+def test_a_certificate_of_another_time_leads_to_a_wrong_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise urllib3.exceptions.SSLError("certificate verify failed: certificate is not yet valid")
+
+    monkeypatch.setattr(Way, "urlopen", refuse)
+    api = KubeApi(Plain("http://k.example"))
+    api.clock.hear(formatdate(time.time() + 1500.0, usegmt=True))
+    with pytest.raises(BackendError) as caught:
+        api.get("/api/v1/namespaces/n/pods")
+    assert "not yet valid: this host's clock is 25 min behind the place's" in caught.value.failure.text

@@ -101,6 +101,20 @@ def test_a_refused_token_leads_to_its_file_and_a_refused_host_to_its_clock() -> 
     assert "this host's clock is 25 min behind the place's" in failed(api).failure.text
 
 
+class Untrusted(Busy):
+    """A transport to a server whose certificate is of another time."""
+
+    def send(self, *_: Any, **__: Any) -> requests.Response:
+        raise requests.exceptions.SSLError("certificate verify failed: certificate has expired")
+
+
+def test_a_certificate_of_another_time_leads_to_a_wrong_clock() -> None:
+    api = reading(Untrusted(0))
+    assert failed(api).failure.text.endswith("certificate has expired")
+    api.clock.hear(formatdate(time.time() - 1500.0, usegmt=True))
+    assert "has expired: this host's clock is 25 min ahead of" in failed(api).failure.text
+
+
 class Renewable(AnonymousCredentials):  # type: ignore[misc]
     """Credentials whose renewal changes nothing."""
 
