@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from provisioner.commands import shared_options
 from provisioner.commands.shared_options import Document
-from provisioner.model import BrakeReason
+from provisioner.model import CONFLICTS, BrakeReason
 from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
@@ -81,10 +81,10 @@ def _head(seen: StatusModel) -> Iterator[str]:
     yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)
     yield from brake_lines(seen.document(), shown=1)
     if seen.brake:
-        yield (
-            "  No orphan is deleted, and no request cancelled as forgotten, until the brake is released: look at "
-            "`provisioner recover` first, then add --release-brake"
-        )
+        step = "look at `provisioner recover` first, then add --release-brake"
+        if seen.brake["reason"] in CONFLICTS:
+            step = "if another provisioner made them, it returns them and gets another id first (`provisioner recover`)"
+        yield f"  No orphan is deleted, and no request cancelled as forgotten, until the brake is released: {step}"
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
@@ -166,13 +166,14 @@ AUDIT = "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.c
 
 def _conflict_lines(brake: Document) -> list[str]:
     """Return when the machines without a request appeared, and how to find another provisioner that makes them."""
-    if brake["reason"] not in (BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT) or not brake["orphans"]:
+    if brake["reason"] not in CONFLICTS or not brake["orphans"]:
         return []
     times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]
     shown = ", ".join(times if len(times) <= SHOWN_TIMES + 1 else [*times[:SHOWN_TIMES], "…", times[-1]])
+    unless = "" if brake["reason"] == BrakeReason.IDENTITY_CONFLICT else ", unless a file was lost or restored then"
     return [
-        f"  Machines without a request were first seen: {shown}. If no file was lost or restored then,",
-        "  another provisioner with the same id and name prefix makes them, and a release DELETES its machines.",
+        f"  Machines without a request were first seen: {shown}.",
+        f"  Another provisioner with the same id and name prefix makes them{unless}: a release DELETES its machines.",
         f"  Look for its account and host before a release: {AUDIT}",
     ]
 

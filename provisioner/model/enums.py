@@ -196,6 +196,10 @@ class BrakeReason(StrEnum):
     WRONG_ENDPOINT = "wrong_endpoint"
 
 
+CONFLICTS = frozenset({BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT})
+"""Reasons with which another provisioner's machines may be at stake."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error class for the program, and the cloud's own text for operators."""

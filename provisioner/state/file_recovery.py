@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner.hostfactory import Answer
-from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, find_snapshots
+from provisioner.model import CONFLICTS, Intent, Memory, Observation, Request, ReturnRequest, find_snapshots
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, get_request_id
 from provisioner.state.atomic import tries
 from provisioner.state.directory import StateDir
@@ -277,7 +277,8 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 def _next_step_message(plan: Recovery) -> str:
     """Return the text about the brake if all files are complete and the operator did not ask for a release."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
-        return "The brake stays latched. To release it: provisioner recover --release-brake"
+        first = " once no other provisioner makes machines" if plan.files.memory.brake.reason in CONFLICTS else ""
+        return f"The brake stays latched. To release it{first}: provisioner recover --release-brake"
     if plan.latched:
         return "If a loop has latched the brake because of this: provisioner recover --release-brake"
     if plan.files.is_fine("memory"):

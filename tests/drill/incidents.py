@@ -104,7 +104,8 @@ WEBHOOK = 'admission webhook "policy.bank.example" denied the request: no spot p
 
 
 def clash(site: Site) -> None:
-    """Let a second provisioner of the same id make many machines."""
+    """Let a second provisioner of the same id make many machines when the loop has run for a minute."""
+    site.during(loop_time()).go_on(60.0)
     directory = site.work.with_name("second")
     other = site.during(Site(directory, settings={}, pools={}))
     other.settings["pools"]["gke-main"]["kubeconfig"] = str(site.simulator.kubeconfig)
@@ -343,9 +344,9 @@ INCIDENTS = (
     Incident(
         "two provisioners of one id",
         clash,
-        r"(?i)identity_conflict|another provisioner",
+        r"BRAKE identity_conflict[^$]*[Aa]nother provisioner",
         "provisioner recover",
-        wrong=r"BRAKE too_many_orphans(?![\s\S]*another provisioner)",
+        wrong=r"BRAKE too_many_orphans|add --release-brake",
         alert="BrakeEngaged",
     ),
     Incident(

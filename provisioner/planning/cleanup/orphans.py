@@ -40,6 +40,9 @@ LISTS_GATHER = 3600.0
 """Seconds for which HF's lists must lack a machine's name before memory notes this. HF lists its machines in parts,
 and each note costs a write of memory."""
 
+MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
+"""What many orphans do that cannot be left over from lost files."""
+
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 
@@ -75,7 +78,8 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     returned = {name for record in draft.returns.values() for name in record.names}
     orphan_pools = _find_orphan_pools(draft, activity)
     _check_brake(draft, orphan_pools)
-    check_identity(draft, activity, orphan_pools)
+    young = check_identity(draft, activity, orphan_pools)
+    _check_number(draft, young, MADE_BY_ANOTHER, BrakeReason.IDENTITY_CONFLICT)
     kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not _is_all_observed(draft)}
     since = kept | {name: draft.now for name in orphan_pools if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
@@ -108,14 +112,16 @@ def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
     draft.places = replace(draft.places, unseen=unseen)
 
 
-def _check_number(draft: Draft, pools: Mapping[str, str], description: str) -> None:
+def _check_number(
+    draft: Draft, pools: Mapping[str, str], description: str, reason: BrakeReason = BrakeReason.TOO_MANY_ORPHANS
+) -> None:
     """Latch the brake if too many machines at once have no request. Machines that an operator has accepted by name
     do not count."""
     counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)
         if count > max(FEW_ORPHANS, ORPHAN_SHARE * machines):
-            draft.latch(BrakeReason.TOO_MANY_ORPHANS, f"{count} of {machines} machines {description}.", pool)
+            draft.latch(reason, f"{count} of {machines} machines {description}.", pool)
 
 
 def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:

@@ -40,11 +40,16 @@ SHARE = 0.2
 together."""
 
 FIRST_SECONDS = 60.0
-"""Seconds after the loop's start in which an orphan counts as old, because it existed before the start."""
+"""Seconds after the loop's start in which an orphan of unknown age counts as old, because it existed before the
+start."""
 
 APPEARED_SECONDS = HOUR
 """Seconds for which memory keeps the appearance of an orphan. If another provisioner has our identity, it makes more
 orphans in this time."""
+
+YOUNGER_SECONDS = 3.0
+"""Seconds after the loop's start, and after the pool's lag, from which a new machine cannot be of the loop before. Its
+last create may have been under way, and the clock of a place has whole seconds."""
 
 SNAPSHOTS = 2
 """Number of snapshots that must show new orphans. A single snapshot may show the late effect of one call."""
@@ -215,9 +220,9 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 # --- another provisioner has the same identity ------------------------------------------------------------------------
 
 
-def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> None:
-    """Note the new orphans, and latch the brake if further orphans keep appearing. ``unknown``: the pool of each
-    orphan.
+def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> dict[str, str]:
+    """Note the new orphans, latch the brake if further orphans keep appearing, and return the new orphans that are
+    surely younger than this loop. ``unknown``: the pool of each orphan.
 
     If our files were lost, one snapshot may show many machines without a request. More such machines in later snapshots
     mean that another provisioner makes them.
@@ -225,7 +230,9 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
     explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
-    new = sorted(unknown.keys() - explained) if now - activity.started_at > FIRST_SECONDS else []
+    younger = {name: _is_younger(draft, activity, name, pool) for name, pool in unknown.items()}
+    has_begun = now - activity.started_at > FIRST_SECONDS
+    new = sorted(name for name in unknown.keys() - explained if (younger[name] is None and has_begun) or younger[name])
     appeared |= dict.fromkeys(new, now)
     draft.orphans = replace(orphans, appeared=appeared)
     snapshots = len(set(appeared.values()))
@@ -235,6 +242,17 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
             f"the last is {new[-1]}: another provisioner may have the same id and name prefix here."
         )
         draft.latch(BrakeReason.IDENTITY_CONFLICT, text, unknown[new[-1]])
+    return {name: pool for name, pool in unknown.items() if name in appeared and younger[name]}
+
+
+def _is_younger(draft: Draft, activity: HfActivity, name: str, pool: str) -> bool | None:
+    """Return whether a machine was made after this loop's start, by the clock of its place; None if unknown."""
+    snapshot = draft.snapshots[pool]
+    launched = snapshot.machines[name].launched
+    if snapshot.wall is None or not launched:
+        return None
+    made_at = snapshot.began_at - (snapshot.wall - launched)
+    return made_at > activity.started_at + draft.pool(pool).lag_seconds + YOUNGER_SECONDS
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------

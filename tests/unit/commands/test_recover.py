@@ -83,6 +83,16 @@ def seconds_from_now(text: str) -> float:
 # --- without a flag ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reason", BrakeReason)
+def test_a_release_that_may_delete_anothers_machines_is_named_only_with_its_condition(
+    state: StateDir, capsys: pytest.CaptureFixture[str], reason: BrakeReason
+) -> None:
+    remember(state, replace(LATCHED, brake=replace(BRAKE, reason=reason)))
+    condition = recover(capsys)[1]["outcome"].partition(": provisioner recover --release-brake")[0]
+    may_be_another = reason in (BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT)
+    assert condition.endswith("To release it once no other provisioner makes machines") is may_be_another
+
+
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize(
     ("held", "broken"),

@@ -359,7 +359,7 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     assert code == 1
     since = clock_time(wall - 1_000)
     assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
-    assert "look at `provisioner recover` first, then add --release-brake" in text
+    assert "it returns them and gets another id first (`provisioner recover`)" in flat(text)
     (line,) = (line for line in text.splitlines() if "  machine hf-" in line)
     first, last = clock_time(wall + 500), clock_time(wall + 500 + 3600)
     assert line == f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"
@@ -386,10 +386,14 @@ def test_a_brake_that_another_provisioner_may_have_caused_says_how_to_look_for_i
     _, text = shown(desk)
     wall = desk.state.memory.read().written.wall
     times = ", ".join(f"2 at {clock_time(wall - ago)}" for ago in (600, 500, 400))
-    words = f"first seen: {times}, …, 2 at {clock_time(wall - 100)}. "
+    words = f"first seen: {times}, …, 2 at {clock_time(wall - 100)}."
     assert [part in text for part in (words, "a release DELETES its machines", "gcloud logging read")] == [
         shown_times
     ] * 3
+    step = "look at `provisioner recover` first, then add --release-brake"
+    assert (step in text) is not shown_times, "a release is not offered while it may delete another's machines"
+    unless = "unless a file was lost or restored then"
+    assert (unless in text) is (reason is BrakeReason.TOO_MANY_ORPHANS)
 
 
 @pytest.mark.parametrize("after", [None, 7200.0])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.lab.fake_backend import Mark
-from provisioner.model import Brake, BrakeReason, HfActivity, Memory, Plan
+from provisioner.model import Brake, BrakeReason, HfActivity, Limits, Memory, Plan
+from provisioner.planning.cleanup.orphans import MADE_BY_ANOTHER
 from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
@@ -19,11 +21,26 @@ LIMITS = limits(pool("a"))
 FIRST, SECOND = name(0, UNKNOWN_NAME), name(1, UNKNOWN_NAME)
 
 
-def planned(known: Memory, there: Collection[int], now: float = NOW, started: float = 0.0, **activity: object) -> Plan:
-    """Return the plan for a pool that shows these machines of an unknown request."""
-    seen = snapshot(*(machine(number, request=UNKNOWN_NAME) for number in there), began=now - 1)
+WALL = 1_700_000_000.0
+"""The clock of a place at loop time NOW."""
+
+
+def planned(
+    known: Memory,
+    there: Collection[int],
+    now: float = NOW,
+    started: float = 0.0,
+    age: float | None = None,
+    allowed: Limits = LIMITS,
+    **activity: object,
+) -> Plan:
+    """Return the plan for a pool that shows these machines of an unknown request. ``age``: their age in seconds; None
+    if it is unknown."""
+    launched = 0 if age is None else int(WALL - age)
+    machines = (machine(number, request=UNKNOWN_NAME, launched=launched) for number in there)
+    seen = snapshot(*machines, began=now - 1, wall=WALL - 1)
     read = HfActivity(since=now, last_call_at=now, started_at=started, **activity)  # type: ignore[arg-type]
-    return plan(known, seen, limits=LIMITS, activity=read, now=now)
+    return plan(known, seen, limits=allowed, activity=read, now=now)
 
 
 def reason(last: Plan) -> BrakeReason | None:
@@ -53,6 +70,52 @@ def test_a_clash_that_begins_with_many_machines_is_named_once_more_appear() -> N
     assert last.memory.brake is not None
     assert last.memory.brake.since == NOW, "the brake is latched since then"
     assert "another provisioner may have the same id" in last.memory.brake.detail
+
+
+LAG = 30.0
+"""Seconds of lag of a pool."""
+
+
+@pytest.mark.parametrize(
+    ("machines", "age", "ran", "lag", "expected"),
+    [
+        pytest.param(8, 5.0, 20.0, 0.0, BrakeReason.IDENTITY_CONFLICT, id="many that are younger than the loop"),
+        pytest.param(8, 5.0, 900.0, LAG, BrakeReason.IDENTITY_CONFLICT, id="many, in a pool with lag"),
+        pytest.param(5, 5.0, 20.0, 0.0, None, id="a few: perhaps the late effect of one call"),
+        pytest.param(8, 21.0, 20.0, 0.0, BrakeReason.TOO_MANY_ORPHANS, id="many that are older"),
+        pytest.param(8, 19.0, 20.0, 0.0, BrakeReason.TOO_MANY_ORPHANS, id="made as the loop before ended"),
+        pytest.param(8, 5.0, 20.0, LAG, BrakeReason.TOO_MANY_ORPHANS, id="the loop before asked for them"),
+        pytest.param(8, None, 900.0, 0.0, BrakeReason.TOO_MANY_ORPHANS, id="many of unknown age"),
+    ],
+)
+def test_many_machines_younger_than_the_loop_are_a_clash_at_once(
+    machines: int, age: float | None, ran: float, lag: float, expected: BrakeReason | None
+) -> None:
+    changed = replace(LIMITS, pools={"a": pool("a", lag_seconds=lag)})
+    last = planned(memory(), range(machines), started=NOW - ran, age=age, allowed=changed)
+    assert reason(last) is expected
+    if expected is BrakeReason.IDENTITY_CONFLICT:
+        assert last.memory.brake is not None
+        assert last.memory.brake.detail == f"8 of 8 machines {MADE_BY_ANOTHER}."
+
+
+def test_a_clash_takes_over_from_leftovers_of_lost_files() -> None:
+    first = planned(memory(), range(8), started=NOW - 20, age=900.0)
+    assert reason(first) is BrakeReason.TOO_MANY_ORPHANS
+    both = planned(first.memory, range(20), NOW + 30, started=NOW - 20, age=5.0)
+    assert reason(both) is BrakeReason.IDENTITY_CONFLICT
+
+
+def test_machines_that_the_loop_before_asked_for_and_the_place_makes_late_are_no_clash() -> None:
+    first = planned(memory(), range(8), started=NOW - 20)
+    late = planned(first.memory, range(8), NOW + 60, started=NOW - 20, age=5.0)
+    assert reason(late) is BrakeReason.TOO_MANY_ORPHANS
+
+
+def test_machines_that_were_made_before_the_loop_began_do_not_keep_appearing() -> None:
+    first = planned(memory(), [0], started=NOW - 300, age=900.0)
+    assert first.memory.orphans.appeared == {}
+    assert reason(planned(first.memory, [0, 1], NOW + 300, started=NOW - 300, age=900.0)) is None
 
 
 @pytest.mark.parametrize("other", [BrakeReason.INTENT_LOST, BrakeReason.WRONG_ENDPOINT, BrakeReason.MEMORY_LOST])
