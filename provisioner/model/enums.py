@@ -64,6 +64,8 @@ class PendingReason(StrEnum):
     CAP = "cap"
     BACKOFF = "backoff"
     PAUSED = "paused"
+    STOPPED = "stopped"
+    """An operator has stopped all."""
     BUDGET = "budget"
     UNSEEN = "unseen"
     """The pool cannot be observed, or its snapshot is distrusted. The pool gets no actions."""

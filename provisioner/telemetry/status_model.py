@@ -15,7 +15,6 @@ from typing import Any
 from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import (
     Failure,
-    HoldKind,
     Limits,
     Memory,
     PendingReason,
@@ -190,7 +189,7 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         },
         unread=sorted(read - remembered),
         **release_fields(memory, pool_status, inputs.calls, inputs.wall),
-        **_memory_fields(memory or Memory(""), pool_status, inputs.wall, inputs.holds),
+        **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
     )
 
 
@@ -198,13 +197,12 @@ def _failure_entry(failure: LastingFailure | None) -> Document | None:
     return {"since": format_utc(failure.since), "text": failure.text} if failure else None
 
 
-def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float, holds: Document) -> dict[str, Any]:
+def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
     """Return the fields that follow from memory, including the reasons of missing machines."""
     now, failures = get_loop_time(memory, wall), pool_failures(memory)
     slots = {record.id: count_slots(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
     limits, waiting = pool_status.limits or Limits("", {}, {}), count_waiting(memory, unmet)
-    _name_stopped(unmet, holds)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # A machine that was given up is not replaced, so it is not wanted any more.
     wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
@@ -237,13 +235,6 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float, holds: 
         "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
         "unlisted": sorted(name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
-
-
-def _name_stopped(unmet: Mapping[str, Sequence[dict[str, Any]]], holds: Document) -> None:
-    """Name the hold on everything as the reason of machines that wait for a pool, instead of a pause."""
-    is_stopped = any(hold["hold"] == HoldKind.STOP_ALL for hold in holds["held"])
-    for one in chain.from_iterable(unmet.values()):
-        one["reason"] = "stopped" if is_stopped and one["reason"] == PendingReason.PAUSED else one["reason"]
 
 
 def _machine_entry(slot: Slot, failure: Failure | None) -> dict[str, Any]:

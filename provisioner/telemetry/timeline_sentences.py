@@ -146,6 +146,7 @@ _REASONS: Mapping[str, str] = {
     PendingReason.CAP: "the cap",
     PendingReason.BACKOFF: "the pool backs off",
     PendingReason.PAUSED: "the pool is paused",
+    PendingReason.STOPPED: "all is stopped",
     PendingReason.BUDGET: "the budget",
 }
 

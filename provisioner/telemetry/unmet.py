@@ -28,6 +28,9 @@ HOLDERS_SHOWN = 3
 QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING})
 """Reasons that need no attention, because each machine passes through them."""
 
+ADJECTIVES = frozenset({PendingReason.PAUSED, PendingReason.STOPPED, PendingReason.UNSEEN})
+"""Reasons that tell the state of a pool."""
+
 HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
 """Reasons that last as long as the pool fails."""
 
@@ -187,9 +190,16 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     yield f"behind {one['behind']}" if one["behind"] else ""
     yield _format_spill(one)
     yield _format_next_try(one, loop_acts=loop_acts)
+    yield from _format_elsewhere(one)
+
+
+def _format_elsewhere(one: Document) -> Iterator[str]:
+    """Yield why other pools take no machine."""
     yield from (f"{pool} is at its cap of {cap}" for pool, cap in one["full"].items())
-    if lacks := {pool: lack for pool, lack in one["elsewhere"].items() if pool not in one["full"]}:
-        yield "nor in " + ", ".join(f"{pool} ({lack})" for pool, lack in lacks.items())
+    lacks = {pool: lack for pool, lack in one["elsewhere"].items() if pool not in one["full"]}
+    yield from (f"{pool} is {lack}" for pool, lack in lacks.items() if lack in ADJECTIVES)
+    if rest := [f"{pool} ({lack})" for pool, lack in lacks.items() if lack not in ADJECTIVES]:
+        yield "nor in " + ", ".join(rest)
 
 
 REASON_WORDS = {

@@ -201,8 +201,10 @@ def failed_observation(pool: str = "a") -> ObservationFailed:
 # --- putting them together --------------------------------------------------------------------------------------------
 
 
-def draft_of(remembered: Memory, *snapshots: Snapshot, limits: Limits, now: float = NOW) -> Draft:
-    return Draft(remembered, {one.pool: one for one in snapshots}, limits, now)
+def draft_of(
+    remembered: Memory, *snapshots: Snapshot, limits: Limits, now: float = NOW, holds: Holds = NO_HOLDS
+) -> Draft:
+    return Draft(remembered, {one.pool: one for one in snapshots}, limits, now, holds=holds)
 
 
 def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
@@ -210,7 +212,11 @@ def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
 
 
 def unmet_of(
-    remembered: Memory, limits: Limits, unseen: Iterable[str] = (), orphans: Mapping[str, int] | None = None
+    remembered: Memory,
+    limits: Limits,
+    unseen: Iterable[str] = (),
+    orphans: Mapping[str, int] | None = None,
+    holds: Holds = NO_HOLDS,
 ) -> Mapping[str, tuple[Unmet, ...]]:
     """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
     full = [
@@ -220,7 +226,7 @@ def unmet_of(
     ]
     machines = {one.name: Machine(one.name, Phase.PENDING, has_no_room=True) for one in full if one.ran_at is None}
     observations = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
-    draft = draft_of(remembered, *observations, limits=limits)
+    draft = draft_of(remembered, *observations, limits=limits, holds=holds)
     draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}
     capacity, order = capacity_of(draft), order_requests(draft.records())
     for id_ in order:

@@ -160,7 +160,7 @@ class Capacity:
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.is_paused:
-            return Room(0, PendingReason.PAUSED)
+            return Room(0, PendingReason.STOPPED if draft.holds.stop else PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
         if window_and_backoff.is_blocked(current, draft.now):

@@ -41,7 +41,7 @@ LISTS_GATHER = 3600.0
 and each note costs a write of memory."""
 
 MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
-"""What many orphans do that cannot be left over from lost files."""
+"""Description of many orphans that cannot be left over from lost files."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 

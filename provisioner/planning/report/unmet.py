@@ -123,12 +123,18 @@ def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slo
 def _find_next_pool(
     draft: Draft, capacity: Capacity, template: str, pool: str, waits_from: float | None
 ) -> dict[str, Any]:
-    """Return the first pool after ``pool`` whose cap has room, the moment at which it is used, and the full pools."""
-    after = _pools_after(draft, template, pool)
-    full = _full_pools(capacity, template, after)
-    spills_to = next((name for name in after if name not in full), "")
-    spills_at = None if waits_from is None or not spills_to else waits_from + draft.pool(pool).spill_after_seconds
-    return {"spills_to": spills_to, "spills_at": spills_at, "full": full}
+    """Return the first pool after ``pool`` that takes machines, the moment at which it is used, and why pools before
+    it take none."""
+    lacks: dict[str, PendingReason] = {}
+    facts: dict[str, Any] = {}
+    for name in _pools_after(draft, template, pool):
+        room = capacity.room(name, template)
+        if room.machines or room.is_waited_for:
+            spills_at = None if waits_from is None else waits_from + draft.pool(pool).spill_after_seconds
+            facts = {"spills_to": name, "spills_at": spills_at}
+            break
+        lacks[name] = room.reason
+    return {**facts, "full": _full_pools(capacity, template, lacks), "elsewhere": _name_unseen(draft, lacks)}
 
 
 def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict[str, int]:
@@ -150,10 +156,7 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
     """Return the machines of a request that no pool takes now. They count at the pool for which they wait, or else
     at the first pool."""
-    reasons = {
-        pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
-        for pool, reason in deferral.reasons.items()
-    }
+    reasons = _name_unseen(draft, deferral.reasons)
     pool, template = deferral.pool, record.template
     reason = reasons.pop(pool)
     facts: dict[str, Any] = {"since": record.read_at}
@@ -169,7 +172,16 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
     elif reason is PendingReason.BACKOFF and is_blocked(draft.window(pool, template), draft.now):
         facts = {}
     facts["full"] = _full_pools(capacity, template, reasons) | facts.get("full", {})
-    return Unmet(pool, reason, deferral.machines, behind=behind, elsewhere=reasons, **facts)
+    facts["elsewhere"] = reasons | facts.get("elsewhere", {})
+    return Unmet(pool, reason, deferral.machines, behind=behind, **facts)
+
+
+def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str, PendingReason]:
+    """Return the reasons by pool, with another name for the back-off of a pool that is not observed."""
+    return {
+        pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
+        for pool, reason in reasons.items()
+    }
 
 
 def _behind_window(

@@ -246,7 +246,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         REQUEST,
         [
             r"It is running: 1 of 6 machines run\.$",
-            r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; nor in b",
+            r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; b is paused",
             "Machines that do not run by ",
         ],
     ),

@@ -219,7 +219,8 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
     ]
     assert [one["hold"] for one in current_holds(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
     assert "1 in a: stopped" not in text, "the loop publishes it with its next cycle"
-    unmet = unmet_of(HELD, limits_under_holds(known, state.holds.read()))
+    holds = state.holds.read()
+    unmet = unmet_of(HELD, limits_under_holds(known, holds), holds=holds)
     leave(state, known, unmet=unmet)
     assert "1 in a: stopped" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0

@@ -163,13 +163,16 @@ def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(hold: Hold) -> Non
     assert (made(reported), dict(reported.deferred)) == ({"b": 3}, {})
 
 
-@pytest.mark.parametrize("hold", [PAUSE, DRAIN, STOP])
-def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
+@pytest.mark.parametrize(
+    ("hold", "reason"),
+    [(PAUSE, PendingReason.PAUSED), (DRAIN, PendingReason.PAUSED), (STOP, PendingReason.STOPPED)],
+)
+def test_without_another_pool_machines_wait_by_the_name_of_the_hold(hold: Hold, reason: PendingReason) -> None:
     known = memory(record(count=3))
     reported = plan(known, snapshot(), **with_holds(ONE, hold))
-    assert (reported.creates, dict(reported.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
+    assert (reported.creates, dict(reported.deferred)) == ((), {("a", TEMPLATE, reason): 3})
     (unmet,) = reported.unmet[REQUEST]
-    assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
+    assert (unmet.reason, unmet.machines) == (reason, 3)
 
 
 @pytest.mark.parametrize(

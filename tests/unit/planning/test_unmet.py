@@ -15,6 +15,9 @@ from provisioner.model import (
     Budget,
     ErrorClass,
     Failure,
+    Hold,
+    HoldKind,
+    Holds,
     Limits,
     Memory,
     PendingReason,
@@ -114,6 +117,11 @@ TOTALLED = memory(
     record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, template="U", ended=RequestStatus.COMPLETE),
 )
 
+ROOMLESS = wanted(slot(was_seen=True, failure=STOCKOUT), count=1)
+NOT_UP = wanted(slot(was_seen=True, failure=BROKEN), count=1)
+NOT_UP_SAYS = says("troubled", 1, error="other", text=BROKEN.text, **BOOTS)
+STOP = Holds((Hold(HoldKind.STOP_ALL, who="ann"),))
+FULL = {"full": {"b": 1}, "elsewhere": {"b": "cap"}}
 IN_FULL = wanted(slot(was_seen=True), running(1, pool="b"), count=2)
 SLOW = pool("a", spill_after_seconds=180.0)
 
@@ -136,6 +144,8 @@ REASONS = [
     pytest.param(TOTALLED, limits(pool("a", max_machines=9, max_machines_total=4)), {"orphans": {"a": 1}},
                  says("cap", 3, text=TOTAL, bound=4), id="a cap over all templates"),
     pytest.param(wanted(count=2), limits(pool("a", is_paused=True)), {}, says("paused", 2), id="a pause"),
+    pytest.param(wanted(count=2), limits(), {"holds": STOP}, says("stopped", 2, elsewhere={"b": "stopped"}),
+                 id="all is stopped"),
     pytest.param(wanted(count=2, window=backing_off()), SPILLS, {},
                  by_window("backoff", 2, elsewhere={"b": "paused"}),
                  id="a pause, and another pool's"),
@@ -161,21 +171,33 @@ REASONS = [
     pytest.param(wanted(slot(was_seen=True, is_gated=True), count=1), ALONE, {}, says("gated", 1,
                  next_try_at=BEFORE + 3600),
                  id="a gate"),
-    pytest.param(wanted(slot(was_seen=True, failure=STOCKOUT), count=1), SPILLS, {},
-                 says("troubled", 1, spills_to="b", **BOOTS, **OUT), id="no room"),
-    pytest.param(wanted(slot(was_seen=True, failure=BROKEN), count=1), SPILLS, {},
-                 says("troubled", 1, error="other", text=BROKEN.text, spills_to="b", spills_at=BEFORE + 180, **BOOTS),
+    pytest.param(ROOMLESS, SPILLS, {}, says("troubled", 1, elsewhere={"b": "paused"}, **BOOTS, **OUT),
+                 id="no room, and the next pool is paused"),
+    pytest.param(ROOMLESS, limits(), {"holds": STOP}, says("troubled", 1, elsewhere={"b": "stopped"}, **BOOTS, **OUT),
+                 id="no room, and all is stopped"),
+    pytest.param(ROOMLESS, limits(), {"unseen": ["b"]}, says("troubled", 1, elsewhere={"b": "unseen"}, **BOOTS, **OUT),
+                 id="no room, and the next pool is not seen"),
+    pytest.param(replace(ROOMLESS, windows={("b", TEMPLATE): backing_off()}), limits(), {},
+                 says("troubled", 1, elsewhere={"b": "backoff"}, **BOOTS, **OUT),
+                 id="no room, and the next pool backs off"),
+    pytest.param(ROOMLESS, limits(pool("a"), pool("b", price_per_hour=2.0), budget=Budget(per_hour=1.0)), {},
+                 says("troubled", 1, elsewhere={"b": "budget"}, **BOOTS, **OUT),
+                 id="no room, and the budget has none for the next pool"),
+    pytest.param(NOT_UP, limits(SLOW, pool("b", is_paused=True), pool("c")), {},
+                 NOT_UP_SAYS | {"elsewhere": {"b": "paused"}, "spills_to": "c", "spills_at": BEFORE + 180},
+                 id="the pool after a paused pool takes machines"),
+    pytest.param(NOT_UP, limits(SLOW, pool("b")), {}, NOT_UP_SAYS | {"spills_to": "b", "spills_at": BEFORE + 180},
                  id="a machine that does not come up"),
     pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=1)), {},
-                 says("starting", 1, full={"b": 1}, **BOOTS), id="the next pool is at its cap"),
+                 says("starting", 1, **FULL, **BOOTS), id="the next pool is at its cap"),
     pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=1), pool("c")), {},
-                 says("starting", 1, full={"b": 1}, spills_to="c", spills_at=BEFORE + 180, **BOOTS),
+                 says("starting", 1, **FULL, spills_to="c", spills_at=BEFORE + 180, **BOOTS),
                  id="the pool after a full pool has room"),
     pytest.param(IN_FULL, limits(SLOW, pool("b", max_machines=2)), {},
                  says("starting", 1, spills_to="b", spills_at=BEFORE + 180, **BOOTS), id="the next pool has room"),
     pytest.param(memory(record(*TWO_START, running(2, pool="b"), count=5), windows={("a", TEMPLATE): Window(2)}),
                  limits(SLOW, pool("b", max_machines=1)), {},
-                 by_window("window", 2, bound=2, full={"b": 1}),
+                 by_window("window", 2, bound=2, **FULL),
                  id="a window before a full pool"),
     pytest.param(wanted(slot(is_set_aside=True), count=1), ALONE, {}, says("set_aside", 1),
                  id="a slot that was set aside"),

@@ -50,7 +50,8 @@ from tests.unit.core import (
 
 FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, is_probing=True, failure=STOCKOUT)
 TWO_POOLS = limits(pool("a"), pool("b", is_paused=True))
-SPILLS = limits(pool("a", spill_after_seconds=4000.0), pool("b"))
+SLOW = pool("a", spill_after_seconds=4000.0)
+SPILLS = limits(SLOW, pool("b"))
 TIME = r"[-\d]{10} \d\d:\d\d:\d\d"
 STRAYS = {"orphans": {"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]}}
 OTHERS = [letter * 10 for letter in "cdefg"]
@@ -81,7 +82,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         TWO_POOLS,
         {},
         rf"5 in a: backoff, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min; "
-        r"nor in b \(paused\)",
+        r"b is paused",
     ),
     "a cap, and the requests that use it up": (
         CAPPED,
@@ -127,12 +128,13 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"1 in a: held back by a gate since {TIME} \(\d+ s\); spills over to b in 6\d min; "
         r"asked for again in 58 min at the latest",
     ),
-    "a place without room, and the pool after it": (
-        memory(record(slot(was_seen=True, failure=STOCKOUT))),
-        TWO_POOLS,
+    "a place without room, and the pools after it": (
+        memory(record(slot(was_seen=True, failure=BROKEN)), windows={("d", TEMPLATE): FULL}),
+        limits(SLOW, pool("b", is_paused=True), pool("c", max_machines=0), pool("d"), pool("e")),
         {},
-        rf"1 in a: asked for and not running, stockout since {TIME} \(\d+ s\): ZONE_RESOURCE_POOL_EXHAUSTED; "
-        r"spills over to b once it takes them; asked for again in 8 min at the latest",
+        rf"1 in a: asked for and not running, other since {TIME} \(\d+ s\): ImagePullBackOff; "
+        r"spills over to e in 6\d min; asked for again in 8 min at the latest; c is at its cap of 0; "
+        r"b is paused; nor in d \(backoff\)",
     ),
     "a throttled pool": (
         memory(
@@ -383,11 +385,3 @@ def test_a_machine_in_an_unseen_pool_is_unseen_since_the_pool_is() -> None:
     inputs = make_status_inputs(memory(record(slot())), pools={"a": [f"{UNSEEN}no"]}, unseen_since={"a": NOW - 7})
     (entry,) = status_model(inputs).requests[0]["missing"]
     assert entry["since_seconds"] == 7
-
-
-@pytest.mark.parametrize(("kind", "reason"), [("stop-all", "stopped"), ("pause", "paused")])
-def test_machines_wait_for_the_hold_on_everything_by_its_name(kind: str, reason: str) -> None:
-    inputs = make_status_inputs(memory(record(count=1)), limits(pool("a", is_paused=True)))
-    held = {"hold": kind, "target": "", "who": "me", "since": "1970-01-01T00:00:00Z", "reason": "", "machines": None}
-    status = status_model(replace(inputs, holds={"held": [held], "problem": ""}))
-    assert status.requests[0]["missing"][0]["reason"] == reason
