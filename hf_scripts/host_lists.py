@@ -40,10 +40,8 @@ def returned(document: Document) -> Hosts:
     """Return the machines of requestReturnMachines. Raises Refused."""
     sent = listed(document)
     given = _read_whole(document) if sent is None else sent
-    if len(given.names) > MAX_NAMES:
-        raise document.refused(
-            "machines", f"has {len(given.names)} entries, and at most {MAX_NAMES} can be returned at once"
-        )
+    if (number := len(given.names)) > MAX_NAMES:
+        raise document.refused("machines", f"has {number} entries, and at most {MAX_NAMES} can be returned at once")
     return given
 
 

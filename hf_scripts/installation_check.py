@@ -155,6 +155,7 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
     Each of the two replaces files that the other has written.
     """
     facts = os.stat(directory)
+    group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
     advice = f"chgrp GROUP {directory}; chmod 2770 {directory}, where GROUP holds both users"
     for name, uid in _loop_users(directory, loop_user):
@@ -165,11 +166,9 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
         elif not is_shared:
             yield fix(f"{directory}: {host_checks.owner(facts)}, but the loop runs as {name}: {advice}")
         elif facts.st_gid not in _groups() or not _is_in_group(uid, facts):
-            yield fix(
-                f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
-            )
+            yield fix(f"group {group} of {directory} lacks the user of the scripts or {name}: {advice}")
         else:
-            yield fine(f"scripts and loop ({name}) share group {group_name(facts.st_gid)}")
+            yield fine(f"scripts and loop ({name}) share group {group}")
 
 
 def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:

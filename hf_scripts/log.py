@@ -45,20 +45,18 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
     except ValueError:
         answer = output
     line = json.dumps({"time": time.time(), "command": command, "input": document, "output": answer})
-    try:
+    with contextlib.suppress(OSError):
         _write(path, line.encode() + b"\n", ProviderConfig(log_max_rotate=0))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _config(directories: Directories) -> ProviderConfig:
     """Return the provider config. If it is unreadable, return the defaults; the commands that need it report the
     error."""
-    try:
+    with contextlib.suppress(DirectoryError, TemplatesError):
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
-    except (DirectoryError, TemplatesError):
-        return ProviderConfig()
+    return ProviderConfig()
 
 
 def file_of(directories: Directories) -> str:

@@ -144,11 +144,9 @@ def disk(environment: Mapping[str, str]) -> Answer:
         return answer(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
     if (refusal := StateDir(path).find_write_error()) and not is_denied(refusal):
         return answer(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
-    is_enough = free >= LEAST_FREE
-    advice = (
-        "" if is_enough else f"; free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
-    )
-    return answer(is_enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
+    text = f"{path}: {free / 1e6:.0f} MB free"
+    advice = f"free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
+    return answer(True, text) if free >= LEAST_FREE else answer(False, f"{text}; {advice}")
 
 
 def clock(environment: Mapping[str, str]) -> Answer:
@@ -255,10 +253,9 @@ def records(text: str) -> str:
 
 
 def _record(text: str) -> str:
-    try:
+    with suppress(ValueError, RecursionError):
         return json.dumps(cleaned(json.loads(text)))
-    except (ValueError, RecursionError):
-        return ""
+    return ""
 
 
 def setting_names() -> set[str]:

@@ -57,9 +57,8 @@ def explain(state: State, id_: str) -> dict[str, Any]:
         for one in timeline(subject, excerpt.lines, sources.memory)
     ]
     if not sentences and excerpt.since is not None:
-        caveats.append(
-            f"The journal, which begins at {format_local_time(format_utc(excerpt.since))}, has no line about it."
-        )
+        begin = format_local_time(format_utc(excerpt.since))
+        caveats.append(f"The journal, which begins at {begin}, has no line about it.")
     now = [*prospects(sources, subject)]
     machines = machine_documents(sources.memory, subject.id) if subject.kind is Kind.REQUEST else []
     return document | {"kind": subject.kind, "id": subject.id, "timeline": sentences, "now": now, "machines": machines}

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.provider_config import DirectoryError
+from provisioner.loop.standby import read_memory
 from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
@@ -139,9 +140,7 @@ class _Known:
     @cached_property
     def memory(self) -> Memory:
         """Return memory. It is read only if needed, because stop-all must work without it."""
-        with suppress(StateMissing):
-            return self.state.memory.read()
-        return NO_MEMORY
+        return read_memory(self.state) or NO_MEMORY
 
     @cached_property
     def intent(self) -> frozenset[str]:
@@ -167,10 +166,8 @@ class _Known:
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _unknown_pool_message(self, name: str) -> str:
-        pools = {
-            *self.pool_status.pool_limits,
-            *(slot.pool for _, slot in self.memory.slots if not slot.deletion.is_gone),
-        }
+        pools = {slot.pool for _, slot in self.memory.slots if not slot.deletion.is_gone}
+        pools |= self.pool_status.pool_limits.keys()
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
@@ -244,9 +241,8 @@ def _lines(document: Document) -> Iterator[str]:
     """Yield the document as a line for a terminal."""
     target, sets = document["target"], document["set"]
     subject = f"pool {target}" if target else "everything"
-    state_text, effect_text = (
-        words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]]
-    )
+    texts = TEXTS[MACHINE if document["machine"] else document["hold"]]
+    state_text, effect_text = (words.format(target) for words in texts)
     paused = " The pool stays paused until `paused` is removed from provisioner.yaml."
     pause_note = paused if document["paused_by_settings"] and not sets else ""
     if document["changed"] or document["anew"]:

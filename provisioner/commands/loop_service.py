@@ -7,14 +7,13 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from provisioner.backends import Backend, BackendError, Severity
+from provisioner.backends import BackendError, Severity
 from provisioner.backends.proxies_and_authorities import ending_authorities
 from provisioner.backends.registry import close, longest_call, make_backends, usable_backends
 from provisioner.commands.observe_pools import live_findings
@@ -65,9 +64,7 @@ class Service:
         self._settings = settings
         metrics = Metrics(self.registry, settings.id)
         self._backends = make_backends(settings.pools, settings.site)
-        backends: Mapping[str, Backend] = {
-            name: TimedBackend(backend, metrics) for name, backend in self._backends.items()
-        }
+        backends = {name: TimedBackend(backend, metrics) for name, backend in self._backends.items()}
         configuration.judge = self._judge
         reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(

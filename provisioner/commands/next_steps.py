@@ -102,9 +102,8 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
     ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
     document = {"missing": sources.unmet().by_request().get(record.id, [])}
-    yield from (
-        _with_full_stop(line.strip()) for line in unmet_lines(document, loop_acts=not sources.silence_message())
-    )
+    lines = unmet_lines(document, loop_acts=not sources.silence_message())
+    yield from (_with_full_stop(line.strip()) for line in lines)
     yield f"Machines that do not run by {sources.local(record.deadline_at)} fail, with the reason."
 
 

@@ -39,11 +39,10 @@ def run(options: argparse.Namespace) -> int:
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
     unknown_by_pool = file_recovery.pools_of_unknown(plan, observations)
-    release_effects = release_fields(
-        memory, _pool_status(options, state), read_script_calls(state), time.time(), unknown_by_pool
-    )
-    release_effects["release_asked"] = state.recovery_asked()
-    document = recovery_document(plan, observations, release_effects)
+    pool_status, calls = _pool_status(options, state), read_script_calls(state)
+    effects = release_fields(memory, pool_status, calls, time.time(), unknown_by_pool)
+    effects["release_asked"] = state.recovery_asked()
+    document = recovery_document(plan, observations, effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = file_recovery.apply_recovery(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from provisioner.files.config_error import Problem
@@ -125,9 +126,7 @@ class Directories:
         """Return the name of the provider instance: HF_PROVIDER_NAME, or PROVIDER_NAME under LSF."""
         name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
         if not re.fullmatch(TEMPLATE_ID, name):
-            words = (
-                "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {format_value(name)}"
-            )
+            words = format_expected("1 to 64 letters, digits, '_' or '-'", name) if name else "is not set"
             raise DirectoryError(f"HF_PROVIDER_NAME: {words}")
         return name
 
@@ -255,16 +254,9 @@ def _is_too_deep(document: object) -> bool:
     it."""
     level = [document]
     for _ in range(DEEPEST):
-        deeper: list[object] = []
-        for whole in level:
-            if isinstance(whole, dict):
-                deeper += whole.values()
-            elif isinstance(whole, list):
-                deeper += whole
-        if not deeper:
-            return False
-        level = deeper
-    return True
+        parts = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = list(chain.from_iterable(parts))
+    return bool(level)
 
 
 def _finite(written: str) -> float:

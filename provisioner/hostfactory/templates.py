@@ -225,17 +225,14 @@ def tagged(name: str, given: object) -> tuple[str, str]:
     """
     parts = given if isinstance(given, list) else [given]
     value = parts[-1] if parts else None
-    if (
-        len(parts) > 2
-        or not isinstance(value, (str, int, float))
-        or (len(parts) == 2 and not isinstance(parts[0], str))
-    ):
+    is_tagged = len(parts) == 2
+    if len(parts) > 2 or not isinstance(value, (str, int, float)) or (is_tagged and not isinstance(parts[0], str)):
         raise Invalid(f".attributes.{name}", format_expected('a value or ["type", "value"]', given))
     if name in NUMERIC_ATTRIBUTES:
         return "Numeric", _positive(name, value, given)
     if name == "type":
         return "String", _written(value)
-    if len(parts) == 2:
+    if is_tagged:
         return str(parts[0]), _written(value)
     if isinstance(value, bool):
         return "Boolean", _written(value)

@@ -153,13 +153,8 @@ class TemplateSettings(Section):
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """Return the limits of the template for the plan; id, pools and cap come from HF's templates file."""
-        given = {
-            "id": id_,
-            "pools": pools,
-            "max_machines": max_machines,
-            "straggler_after_seconds": self.straggler_seconds,
-        }
-        return self.as_limits(TemplateLimits, **given)
+        given = {"id": id_, "pools": pools, "max_machines": max_machines}
+        return self.as_limits(TemplateLimits, straggler_after_seconds=self.straggler_seconds, **given)
 
 
 SECTIONS: Mapping[str, type[Section]] = {

@@ -110,10 +110,9 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
     """Warn of each attribute that is spelled almost like one of HF's. HF would read it as one of the site's own."""
-    for name in template.attributes.keys() - NUMERIC_ATTRIBUTES - SITE_ATTRIBUTES:
-        if name != "type" and (
-            near := difflib.get_close_matches(name.lower(), NUMERIC_ATTRIBUTES | {"type"}, n=1, cutoff=0.75)
-        ):
+    known = NUMERIC_ATTRIBUTES | {"type"}
+    for name in template.attributes.keys() - known - SITE_ATTRIBUTES:
+        if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75):
             yield f"template {template.id}: attribute {name!r} is unknown to HostFactory; did you mean {near[0]!r}?"
 
 

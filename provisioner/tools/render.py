@@ -147,9 +147,8 @@ class Rendering:
         provider = templates.load(source, {})
         for key, value in load_config(provider.config_path).document.items():
             if key != "HF_TEMPLATES_FILENAME":
-                self._add(
-                    "config", key, _copied_path(value, source) if key in FILE_KEYS else value, provider.config_path
-                )
+                copied = _copied_path(value, source) if key in FILE_KEYS else value
+                self._add("config", key, copied, provider.config_path)
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, even if HF's file gives it
             sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))

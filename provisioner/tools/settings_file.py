@@ -50,26 +50,22 @@ class HostFactorySettings(Section):
     ] = {"symAinst": Requestor(mode="POLL"), "admin": Requestor(mode="REST_MANUAL")}
     """Requestors that may ask this instance, each with its mode or a ``Requestor``; default symAinst: POLL, admin:
     REST_MANUAL."""
-    config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = Field(
-        default_factory=dict
-    )
+    config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = {}
     """Keys of the provider config, as they stand in the file. They take precedence over keys of ``merge``."""
     templates: Annotated[
         list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
-    ] = Field(default_factory=list)
+    ] = Field(default=[])
     """HF's templates, as they stand in the file. They replace templates of ``merge`` with the same templateId."""
-    pools: Annotated[Mapping[str, Any], Expects("pools by name")] = Field(default_factory=dict)
+    pools: Annotated[Mapping[str, Any], Expects("pools by name")] = {}
     """Pools of the rendered provisioner.yaml, as they stand in it. They replace pools of ``merge`` of the same
     name."""
-    provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = Field(default_factory=dict)
+    provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = {}
     """Other settings of the rendered provisioner.yaml, which take precedence over settings of ``merge``. Without
     ``provisioner``, ``pools`` and ``merge`` no provisioner.yaml is rendered, and an existing one stays."""
-    files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(
-        default_factory=list
-    )
+    files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(default=[])
     """Files that the pools name, such as pod specs. They are copied into the instance's directory, to the same relative
     path."""
-    merge: Annotated[list[str], Expects("a list of directories")] = Field(default_factory=list)
+    merge: Annotated[list[str], Expects("a list of directories")] = Field(default=[])
     """Configuration directories of provider instances that this instance replaces, relative to the settings file. Those
     instances stay registered: disable them before this instance runs."""
 
