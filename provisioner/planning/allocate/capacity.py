@@ -191,12 +191,9 @@ class Capacity:
         """Return True if machines wait up to ``spill_after_seconds`` for a closed window to open; False after early
         losses."""
         current = self._draft.window(*key)
-        if current.early_loss is not None:
-            return False
-        return (
-            current.closed_since is None
-            or self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after_seconds
-        )
+        if current.closed_since is None or current.early_loss is not None:
+            return current.early_loss is None
+        return self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after_seconds
 
     def note_held_back(self, pool: str, template: str) -> None:
         """Record that the window of a template in a pool holds a machine back."""

@@ -47,12 +47,8 @@ def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, ov
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
-        fail_missing(
-            draft,
-            record,
-            find_missing_tries(record),
-            Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."),
-        )
+        failure = Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
+        fail_missing(draft, record, find_missing_tries(record), failure)
         return
     for slot in pending_slots(record):
         if slot.pool in draft.snapshots:

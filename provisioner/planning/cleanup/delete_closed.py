@@ -19,14 +19,10 @@ UNKNOWN_GRACE = 120.0
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete the machines of closed slots that still exist, and mark the slots whose machines are stuck."""
     for record in draft.records():
-        left = [
-            slot
-            for slot in record.slots.values()
-            if not (slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside)
-        ]
-        for slot in left:
-            machine = find_machine(slot, draft.snapshots)
-            if machine is None:
+        for slot in record.slots.values():
+            if slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside:
+                continue
+            if (machine := find_machine(slot, draft.snapshots)) is None:
                 continue
             slot = _mark_stuck(draft, record, slot, machine)
             if slot.deletion.reason is not None and slot.pool not in busy:
@@ -49,11 +45,8 @@ def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machin
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
     """Send the delete that is due, if any: the first delete, a repeated delete, or a forced delete."""
     force = draft.now >= _forced_at(draft, slot, machine)
-    again = (
-        LONG_AGO
-        if slot.deletion.sent_at is None
-        else slot.deletion.sent_at + _repeat_seconds(slot, slot.deletion.sent_at)
-    )
+    sent = slot.deletion.sent_at
+    again = LONG_AGO if sent is None else sent + _repeat_seconds(slot, sent)
     if draft.now < again and (slot.deletion.is_forced or not force):
         draft.wake_at(again)
         return
@@ -66,12 +59,8 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 def _gone_by_at(slot: Slot, machine: Machine) -> float:
     """Return the moment by which the machine must be gone: the end of its grace period, or ``UNKNOWN_GRACE`` after
     its first delete if the period is unknown."""
-    ends = _grace_ends_at(machine)
-    return (
-        slot.deletion.first_sent_at + UNKNOWN_GRACE
-        if ends == NEVER and slot.deletion.first_sent_at is not None
-        else ends
-    )
+    ends, first_sent = _grace_ends_at(machine), slot.deletion.first_sent_at
+    return first_sent + UNKNOWN_GRACE if ends == NEVER and first_sent is not None else ends
 
 
 def _repeat_seconds(slot: Slot, sent: float) -> float:

@@ -80,7 +80,8 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     _check_brake(draft, orphan_pools)
     young = check_identity(draft, activity, orphan_pools)
     _check_number(draft, young, MADE_BY_ANOTHER, BrakeReason.IDENTITY_CONFLICT)
-    kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not _is_all_observed(draft)}
+    is_all_observed = draft.limits.pools.keys() <= draft.snapshots.keys()
+    kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not is_all_observed}
     since = kept | {name: draft.now for name in orphan_pools if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
     # telemetry/brake_release_forecast.py shows the orphans in the same order.
@@ -137,9 +138,8 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     # A machine that still exists after a while is deleted again; the second delete counts against the cap too.
     again = now - limits.orphans.grace_seconds + DELETE_AGAIN
     draft.orphans = replace(draft.orphans, since={**draft.orphans.since, name: again})
-    draft.deletes.append(
-        Delete(name, pool, DeleteReason.ORPHANED, draft.snapshots[pool].machines[name].fingerprint.uid)
-    )
+    uid = draft.snapshots[pool].machines[name].fingerprint.uid
+    draft.deletes.append(Delete(name, pool, DeleteReason.ORPHANED, uid))
 
 
 def _count_orphan_delete(draft: Draft) -> bool:
@@ -167,10 +167,6 @@ def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float)
 
 def _is_shown(snapshot: Snapshot, name: str) -> bool:
     return name in snapshot.machines or name in snapshot.foreign or name in snapshot.name_collisions
-
-
-def _is_all_observed(draft: Draft) -> bool:
-    return all(pool in draft.snapshots for pool in draft.limits.pools)
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:

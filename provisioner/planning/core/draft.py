@@ -41,17 +41,13 @@ from provisioner.planning.core.holds import limits_under_holds
 from provisioner.planning.core.slots import find_slot
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
+    # HF returns a lost machine by requestReturnMachines. The slot stays lost; the loop only stops reporting the loss.
+    **dict.fromkeys(Verdict, frozenset()),
     # A slot stays open until its request gets the terminal answer, even if its machine already runs.
     # A machine that vanishes before then has failed and is replaced. Its loss is not reported to HF.
     Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
     # After the terminal answer HF owns the machine, so the slot ends only by a return or a loss.
     Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
-    # HF returns a lost machine by requestReturnMachines. The slot stays lost; the loop only stops reporting the loss.
-    Verdict.LOST: frozenset(),
-    Verdict.RETURNED: frozenset(),
-    Verdict.FAILED: frozenset(),
-    Verdict.WITHDRAWN: frozenset(),
-    Verdict.CANCELLED: frozenset(),
 }
 """Allowed changes of verdicts (law: a terminal answer stays). Any other change is a bug: the draft sets the slot
 aside, and the cycle goes on."""
@@ -203,9 +199,8 @@ class Draft:
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new window if the pool's spec has changed."""
         snapshot = self.snapshots.get(pool)
-        return window_and_backoff.update(
-            self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
-        )
+        spec = snapshot.spec if snapshot else ""
+        return window_and_backoff.update(self.windows.get((pool, template)), self.pool(pool), spec)
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
         """Record the window of a template in a pool."""
@@ -216,9 +211,8 @@ class Draft:
         """Count a failed boot against the window: the machine did not run, although its create was accepted or may
         have been carried out."""
         key = slot.pool, self.requests[slot.request].template
-        changed = window_and_backoff.after_failure(
-            self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True
-        )
+        before, asked_at = self.window(*key), slot.asked_at
+        changed = window_and_backoff.after_failure(before, failure, asked_at, self.now, self.limits, boot=True)
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:

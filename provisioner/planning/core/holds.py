@@ -26,10 +26,8 @@ GIVEN_UP = Loss(3600, "cancelled")
 
 def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
     """Return the limits, with each pool paused to which a hold applies."""
-    pools = {
-        name: replace(pool, is_paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()
-    }
-    return replace(limits, pools=pools)
+    paused = {name: replace(pool, is_paused=True) for name, pool in limits.pools.items() if holds.against(name)}
+    return replace(limits, pools={**limits.pools, **paused})
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:

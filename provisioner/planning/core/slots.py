@@ -66,9 +66,8 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
     if wanted <= 0:
         return []
     failed = defaultdict[int, list[Tries]](list)
-    taken = Counter(
-        {0: record.failed_without_slot - record.count}
-    )  # the first slot of each machine has no earlier tries
+    # The first slot of each machine has no earlier tries.
+    taken = Counter({0: record.failed_without_slot - record.count})
     for slot in record.slots.values():
         if slot.verdict is not Verdict.WITHDRAWN:
             taken[slot.tries.failed] += 1

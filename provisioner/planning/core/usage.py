@@ -134,10 +134,9 @@ def _keep_newest(usage: Usage, days: int) -> Usage:
 
 def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
     """Yield the cell and span of each machine that exists and counts."""
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if not slot.deletion.is_gone and (usage_span := find_span(slot, now)) is not None:
-                yield (record.template, slot.pool, record.rc_account), usage_span
+    for record, slot in memory.slots:
+        if not slot.deletion.is_gone and (usage_span := find_span(slot, now)) is not None:
+            yield (record.template, slot.pool, record.rc_account), usage_span
 
 
 def get_usage(memory: Memory, now: float, ahead: float) -> Usage:

@@ -97,9 +97,8 @@ def after_early_losses(window: Window, losses: Losses, now: float, limits: Limit
         newest = max(1, window.window - losses.machines)
         if 2 * sum(losses.fates[:newest]) <= newest:
             return shrunk
-        shrunk = replace(
-            shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, is_probing=True, early_loss=failure
-        )
+        halved = max(1, shrunk.window // 2)
+        shrunk = replace(shrunk, window=halved, ran=0, failed=0, is_probing=True, early_loss=failure)
     return shrunk if is_older else back_off(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
 
 

@@ -40,24 +40,12 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
     The answer to a return also counts as known if HF never asks for it. This happens if HF killed the script before the
     script printed the return's id, because then HF does not know the id.
     """
-    for record in list(draft.requests.values()):
-        if (
-            record.ended
-            and record.reported_at is None
-            and (record.id in activity.read_ids or _is_listed(record, activity))
-        ):
+    for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
+        if record.id in activity.read_ids or any(slot.name in activity.inventory for slot in record.slots.values()):
             draft.update_record(record.id, reported_at=draft.now)
-    for return_record in list(draft.returns.values()):
-        if (
-            return_record.ended
-            and return_record.reported_at is None
-            and (return_record.id in activity.read_ids or _is_unclaimed(draft, activity, return_record))
-        ):
+    for return_record in [one for one in draft.returns.values() if one.ended and one.reported_at is None]:
+        if return_record.id in activity.read_ids or _is_unclaimed(draft, activity, return_record):
             draft.returns[return_record.id] = replace(return_record, reported_at=draft.now)
-
-
-def _is_listed(record: RequestRecord, activity: HfActivity) -> bool:
-    return any(slot.name in activity.inventory for slot in record.slots.values())
 
 
 def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecord) -> bool:

@@ -27,11 +27,9 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
     if draft.now >= record.deadline_at:
         return "before the request's deadline"
     template = draft.limits.templates.get(record.template)
-    if (
-        template is None
-        or not template.straggler_after_seconds
-        or not _has_enough_running(record, template.straggler_share)
-    ):
+    if template is None or not template.straggler_after_seconds:
+        return ""
+    if not _has_enough_running(record, template.straggler_share):
         return ""
     if any(slot.pool not in draft.snapshots for slot in (*pending_slots(record), *down_slots(record))):
         return ""  # a machine may run unseen in a pool that is not observed

@@ -84,10 +84,8 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
     the template has its machines.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
-        waiting = any(
-            record.ended is None and (count_missing(record) > 0 or pending_slots(record)) for record in records
-        )
-        return 0 if waiting else 1
+        open_ = [record for record in records if record.ended is None]
+        return 0 if any(count_missing(record) > 0 or pending_slots(record) for record in open_) else 1
     running = sum(slot.is_with_hf for record in records for slot in record.slots.values())
     return max(1, int(RETIRING_SHARE * running))
 

@@ -34,11 +34,8 @@ def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, s
     unknown_machines = {name: "" for name in given_back if find_slot(memory.requests, limits.prefix, name) is None}
     names = {pool: dict(unknown_machines) for pool in limits.pools}
     for _, slot in memory.slots:
-        if (
-            not slot.deletion.is_gone
-            and (slot.observed.absent_since is not None or slot.observed.is_strayed)
-            and slot.pool in names
-        ):
+        is_sought = slot.observed.absent_since is not None or slot.observed.is_strayed
+        if is_sought and slot.pool in names and not slot.deletion.is_gone:
             names[slot.pool][slot.name] = slot.observed.fingerprint.uid
     return names
 

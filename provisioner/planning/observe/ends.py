@@ -68,9 +68,8 @@ class EarlyLosses:
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
             news = window_and_backoff.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
-            draft.set_window(
-                *key, window_and_backoff.after_early_losses(draft.window(*key), news, draft.now, draft.limits)
-            )
+            changed = window_and_backoff.after_early_losses(draft.window(*key), news, draft.now, draft.limits)
+            draft.set_window(*key, changed)
         closed = {key: current for key in draft.windows if (current := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
@@ -101,14 +100,9 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
     for record in draft.records():
         for slot in record.slots.values():
             former = closed.get((slot.pool, record.template))
-            if (
-                former is None
-                or slot.ran_at is None
-                or slot.asked_at < former.blocked_at
-                or slot.verdict not in DESIRED
-            ):
+            if former is None or slot.ran_at is None or slot.asked_at < former.blocked_at:
                 continue
-            machine = find_machine(slot, draft.snapshots)
+            machine = find_machine(slot, draft.snapshots) if slot.verdict in DESIRED else None
             if machine is None or machine.phase is not Phase.RUNNING:
                 continue
             proven_at = slot.ran_at + draft.pool(slot.pool).early_loss_seconds

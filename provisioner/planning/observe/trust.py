@@ -155,9 +155,8 @@ def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
     """Return whether the absence of a machine has no known cause, and no list that began late enough has confirmed
     it."""
     snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
-    is_confirmed = (
-        slot.observed.absent_since is not None and snapshot.confirmed_at - slot.observed.absent_since >= wait_seconds
-    )
+    since = slot.observed.absent_since
+    is_confirmed = since is not None and snapshot.confirmed_at - since >= wait_seconds
     return wait_seconds > 0 and not (slot.is_set_aside or is_confirmed or _is_explained(slot, snapshot))
 
 

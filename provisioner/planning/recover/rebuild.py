@@ -115,20 +115,12 @@ def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dic
 
 
 def rebuild_memory(
-    inputs: RecoveryInputs,
-    limits: Limits,
-    now: float,
-    wall: float,
-    reason: BrakeReason = BrakeReason.MEMORY_LOST,
+    inputs: RecoveryInputs, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
 ) -> Memory:
     """Return a rebuilt memory."""
     intent, answers, read = inputs.intent, inputs.answers, inputs.read
     first = SLOT_BLOCK * ((inputs.life - 1) % MOST_LIVES + 1)
-    seen = {
-        name: (pool, one)
-        for pool, observation in inputs.snapshots.items()
-        for name, one in observation.machines.items()
-    }
+    seen = {name: (pool, one) for pool, shown in inputs.snapshots.items() for name, one in shown.machines.items()}
     returned = _get_returned(inputs)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {get_request_id(limits.prefix, name) for name in running | returned}
@@ -199,9 +191,8 @@ def _rebuild_slots(
         if parts is not None:
             # If HF returned the machine before HF read the terminal answer, the next plan changes this answer.
             is_returned = name in slot_inputs.returned and (is_read or not ended)
-            slots[parts[1]] = _set_verdict(
-                _open_slot(entry, slot_inputs), entry, ended is not None, is_returned, slot_inputs
-            )
+            opened = _open_slot(entry, slot_inputs)
+            slots[parts[1]] = _set_verdict(opened, entry, ended is not None, is_returned, slot_inputs)
     return slots
 
 

@@ -82,9 +82,8 @@ def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
 def request_answer(record: RequestRecord) -> Answer:
     """Return the answer to a request. It lists the machines that succeeded, are on their way or failed; it omits
     failed machines that were replaced."""
-    machines = [
-        entry for number in sorted(record.slots) if (entry := _machine_entry(record.slots[number], record)) is not None
-    ]
+    slots = [record.slots[number] for number in sorted(record.slots)]
+    machines = [entry for slot in slots if (entry := _machine_entry(slot, record)) is not None]
     # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
     status = RequestStatus.RUNNING if record.is_cancelling else record.ended or RequestStatus.RUNNING
     message = "cancelling: HostFactory has not asked for a long time." if record.is_cancelling else record.message
@@ -116,26 +115,19 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
     to come back because of a hold, or are too old."""
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if slot.verdict is Verdict.LOST or (
-                slot.deletion.closed_at is not None and slot.name in activity.inventory
-            ):
-                lost[slot.name] = _gone_loss(slot)
-            elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that the machine is gone
-                lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends_at - now)), slot.observed.notice.cause)
-            elif (hold_loss := find_loss(slot)) is not None:
-                lost[slot.name] = hold_loss
-            elif slot.life.retiring_at is not None and slot.verdict is Verdict.SUCCEEDED:
-                lost[slot.name] = AGED
+    for _, slot in memory.slots:
+        if slot.verdict is Verdict.LOST or (slot.deletion.closed_at is not None and slot.name in activity.inventory):
+            lost[slot.name] = Loss(0, slot.observed.cause or LossCause.UNKNOWN)
+        elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
+            least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that the machine is gone
+            lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends_at - now)), slot.observed.notice.cause)
+        elif (hold_loss := find_loss(slot)) is not None:
+            lost[slot.name] = hold_loss
+        elif slot.life.retiring_at is not None and slot.verdict is Verdict.SUCCEEDED:
+            lost[slot.name] = AGED
     for name in lost.keys() & {name for return_record in memory.returns.values() for name in return_record.names}:
         del lost[name]
     return lost
-
-
-def _gone_loss(slot: Slot) -> Loss:
-    return Loss(0, slot.observed.cause or LossCause.UNKNOWN)
 
 
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
@@ -146,12 +138,11 @@ def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
     there: Counter[str] = Counter()
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if not slot.deletion.is_gone:
-                occupied[slot.pool, record.template] += 1
-                there[slot.pool] += 1
-                owned[record.template] += slot.deletion.closed_at is None
+    for record, slot in memory.slots:
+        if not slot.deletion.is_gone:
+            occupied[slot.pool, record.template] += 1
+            there[slot.pool] += 1
+            owned[record.template] += slot.deletion.closed_at is None
     free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
@@ -186,9 +177,8 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
     if slot.verdict is Verdict.OPEN:
         return _entry(slot, "executing", "pending", _format_failure(slot.failure), record.rc_account)
     if slot.verdict is Verdict.FAILED and slot.submitted_at is None:
-        return _entry(
-            slot, "fail", "terminated", _format_failure(slot.failure) or "The machine failed.", record.rc_account
-        )
+        text = _format_failure(slot.failure) or "The machine failed."
+        return _entry(slot, "fail", "terminated", text, record.rc_account)
     return None
 
 
@@ -219,15 +209,12 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
 def _return_entry(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, Any]:
     result = record.results.get(name)
     why = _format_failure(record.hindered.get(name) or (slot.deletion.hindrance if slot and result is None else None))
+    stuck = STUCK if slot else STUCK_UNKNOWN_MACHINE
     texts = {
         None: ("executing", "shutting-down", why),
         ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.is_strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
-        ReturnResult.STUCK: (
-            "fail",
-            "stopping",
-            (STUCK if slot else STUCK_UNKNOWN_MACHINE) + (HINDERED + why if why else ""),
-        ),
+        ReturnResult.STUCK: ("fail", "stopping", stuck + (HINDERED + why if why else "")),
     }
     shown = slot or Slot(name, "", Verdict.OPEN, 0.0)
     return _entry(shown, *texts[result])

@@ -55,11 +55,8 @@ def find_new_refusals(
         if not _is_same(waited_before.get(name), refusal):
             yield refusal
     for one in transitions:
-        if (
-            one.is_closed
-            and (ended := _refusal(one.template, one.slot))
-            and not _is_same(waited_before.get(one.slot.name), ended)
-        ):
+        ended = _refusal(one.template, one.slot) if one.is_closed else None
+        if ended and not _is_same(waited_before.get(one.slot.name), ended):
             yield ended
 
 
