@@ -43,10 +43,9 @@ def find_waiting_orphans(
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
     ripe += [(now + grace, False, name) for name in news - memory.orphans.since.keys()]
-    if limits and limits.orphans.unlisted_after_seconds is not None:
-        ripe += [
-            (since + limits.orphans.unlisted_after_seconds, True, name) for name, since in memory.hosts.unlisted.items()
-        ]
+    after = limits.orphans.unlisted_after_seconds if limits else None
+    if after is not None:
+        ripe += [(since + after, True, name) for name, since in memory.hosts.unlisted.items()]
     ripe.sort()
     times, waits = [*memory.orphans.deletes], []
     for at, unlisted, name in ripe:

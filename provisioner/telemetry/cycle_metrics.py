@@ -53,9 +53,8 @@ class CycleMeter:
         metrics.count_cycle(report.result, report.seconds, wall, is_active=not report.is_elsewhere)
         metrics.deferred.replace(report.deferred)
         metrics.holds.replace(count_holds(report.holds, report.memory))
-        self._observed |= {
-            pool: wall - (report.now - observation.began_at) for pool, observation in report.snapshots.items()
-        }
+        began = {pool: snapshot.began_at for pool, snapshot in report.snapshots.items()}
+        self._observed |= {pool: wall - (report.now - at) for pool, at in began.items()}
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:
@@ -69,9 +68,8 @@ class CycleMeter:
         # Before HF's first request there is no memory.
         metrics.window.replace(_sum_windows(report.memory.windows if report.memory else {}, limits))
         if report.memory is not None:
-            metrics.unlisted.replace(
-                Counter(slot.pool for slot in find_unlisted(report.memory, limits.prefix, report.now))
-            )
+            unlisted = find_unlisted(report.memory, limits.prefix, report.now)
+            metrics.unlisted.replace(Counter(slot.pool for slot in unlisted))
             self._count_memory(report, report.memory, limits, wall)
 
     def _count_end(self, one: Transition) -> None:
@@ -123,13 +121,10 @@ class CycleMeter:
         metrics.use_pairs(desired.keys())
         metrics.desired.replace(desired)
         metrics.set_aside.set(sum(slot.is_set_aside for _, slot in slots))
-        is_down = (
-            slot.pool for _, slot in slots if slot.life.down_since is not None and slot.verdict is Verdict.SUCCEEDED
-        )
-        metrics.down.replace(Counter(is_down))
-        metrics.stuck.replace(
-            Counter(slot.pool for _, slot in slots if slot.deletion.is_stuck and not slot.deletion.is_gone)
-        )
+        down = (slot for _, slot in slots if slot.life.down_since is not None)
+        metrics.down.replace(Counter(slot.pool for slot in down if slot.verdict is Verdict.SUCCEEDED))
+        stuck = (slot for _, slot in slots if slot.deletion.is_stuck)
+        metrics.stuck.replace(Counter(slot.pool for slot in stuck if not slot.deletion.is_gone))
 
 
 def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, Slot, TemplateLimits
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -55,17 +55,15 @@ ByPool = Mapping[str, Counts]
 
 def count_slots(record: RequestRecord) -> ByPool:
     """Count the slots of a request in each pool."""
-    states = Counter(
-        [
-            (
-                slot.pool,
-                ("running" if slot.ran_at is not None else "pending") if slot.verdict in DESIRED else slot.verdict,
-            )
-            for slot in record.slots.values()
-        ]
-    )
+    states = Counter([(slot.pool, _state(slot)) for slot in record.slots.values()])
     pools = dict.fromkeys(pool for pool, _ in states)
     return {pool: Counts(*(states[pool, name] for name in Counts._fields)) for pool in pools}
+
+
+def _state(slot: Slot) -> str:
+    if slot.verdict not in DESIRED:
+        return slot.verdict
+    return "pending" if slot.ran_at is None else "running"
 
 
 def tables(

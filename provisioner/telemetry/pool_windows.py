@@ -44,19 +44,16 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
     """Return the last failure of each template in each pool, from the slots and from the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            key = (slot.pool, record.template)
-            if slot.ran_at is not None and slot.verdict is not Verdict.FAILED:
-                ran[key] = max(ran[key], slot.ran_at)
-            elif slot.failure is not None and slot.submitted_at is not None:
-                at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
-                ended = slot.verdict is Verdict.FAILED and slot.observed.cause not in TAKEN
-                failures[key].append((at, slot.failure, ended))
-    backing_off = set()
+    for record, slot in memory.slots:
+        key = (slot.pool, record.template)
+        if slot.ran_at is not None and slot.verdict is not Verdict.FAILED:
+            ran[key] = max(ran[key], slot.ran_at)
+        elif slot.failure is not None and slot.submitted_at is not None:
+            at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
+            ended = slot.verdict is Verdict.FAILED and slot.observed.cause not in TAKEN
+            failures[key].append((at, slot.failure, ended))
+    backing_off = {key for key, window in memory.windows.items() if window.level}
     for key, window in memory.windows.items():
-        if window.level:
-            backing_off.add(key)
         if window.backs_off_from is not None:
             failures[key].append((window.blocked_at, window.backs_off_from, False))
     return {key: _last_failure(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
@@ -138,12 +135,10 @@ def format_pool_line(pool: Document) -> str:
         probe = f"next probe in {format_duration(seconds_left)}" if seconds_left else "probing"
         since = f"since {format_local_time(pool['since'])} ({format_duration(pool['since_seconds'])})"
         facts.append(f"backing off {since}, {probe}: {format_printable(pool['why'])}")
-    if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(
-            f"last error {format_duration(last['at_seconds'])} ago, {last['error']}: {format_printable(last['text'])}"
-        )
-    elif last:
-        facts.append(f"last error {format_duration(last['at_seconds'])} ago")
+    if last:
+        ago = f"last error {format_duration(last['at_seconds'])} ago"
+        is_shown = pool["backing_off"] and last["text"] == pool["why"]
+        facts.append(ago if is_shown else f"{ago}, {last['error']}: {format_printable(last['text'])}")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'no state is known'}"
 
 

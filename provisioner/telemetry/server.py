@@ -144,9 +144,8 @@ class Server:
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
         if verdict in REFUSALS:
-            return replace(
-                response, body=f"{response.status.phrase}\n".encode(), pause_seconds=REFUSALS[verdict].pause_seconds
-            )
+            body = f"{response.status.phrase}\n".encode()
+            return replace(response, body=body, pause_seconds=REFUSALS[verdict].pause_seconds)
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
+from provisioner.model import DESIRED, Memory, Slot, format_utc
 from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
@@ -287,8 +287,7 @@ def clip(text: object, longest: int = LONGEST) -> str:
 
 
 def _slots(memory: Memory | None) -> Iterator[Slot]:
-    records: Sequence[RequestRecord] = list(memory.requests.values()) if memory else ()
-    return (slot for record in records for slot in record.slots.values())
+    return (slot for _, slot in (memory.slots if memory else ()))
 
 
 def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
@@ -311,12 +310,8 @@ def _state(slot: Slot) -> str:
         return "set aside"
     if slot.deletion.is_stuck and not slot.deletion.is_gone:
         return "stuck"
+    if slot.is_with_hf:
+        return "running"
     if slot.verdict in DESIRED:
-        return (
-            "running"
-            if slot.ran_at is not None
-            else "pending"
-            if slot.submitted_at is not None
-            else "not asked for yet"
-        )
+        return "pending" if slot.submitted_at is not None else "not asked for yet"
     return f"{slot.verdict}, gone" if slot.deletion.is_gone else f"{slot.verdict}, ending"

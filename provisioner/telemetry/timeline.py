@@ -75,6 +75,9 @@ def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
+_SHARED = ("at", "event", "pool", "result", "reason", "verdict", "cause", "text")
+
+
 def readable_lines(lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose fields have the types that the loop writes.
 
@@ -87,9 +90,7 @@ def readable_lines(lines: Iterable[Line]) -> list[Line]:
         if (name := line.get("machine")) is None:
             folded.append(line)
             continue
-        key = tuple(
-            [line.get(field) for field in ("at", "event", "pool", "result", "reason", "verdict", "cause", "text")]
-        )
+        key = tuple([line.get(field) for field in _SHARED])
         try:
             names = named.get(key)
         except TypeError:  # a field is a list instead of a text, so the line is not from our loop

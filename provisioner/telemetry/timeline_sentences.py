@@ -96,10 +96,9 @@ def _read_answer(line: Line) -> dict[str, Any]:
     cause, seconds = line.get("cause", "unknown"), line.get("seconds")
     if cause in ("drained", "cancelled", "aged"):  # it runs until HostFactory returns it
         return {"about": cause, "event": "asked back"}
-    return {
-        "about": f"in {seconds} s ({cause})" if seconds else cause,
-        "event": "ending" if seconds else "reported lost",
-    }
+    if seconds:
+        return {"about": f"in {seconds} s ({cause})", "event": "ending"}
+    return {"about": cause, "event": "reported lost"}
 
 
 def _read_window(line: Line) -> dict[str, Any]:

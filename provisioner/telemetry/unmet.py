@@ -79,12 +79,8 @@ class UnmetDocuments:
 
     def _request_entries(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._pool_status.unmet.get(record.id, ())
-        running = sum(
-            [
-                slot.ran_at is not None and slot.life.down_since is None and slot.verdict in MET
-                for slot in record.slots.values()
-            ]
-        )
+        met = [slot for slot in record.slots.values() if slot.ran_at is not None and slot.verdict in MET]
+        running = sum([slot.life.down_since is None for slot in met])
         missing = record.count - record.failed_without_slot - running - sum(one.machines for one in published)
         unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read_at)] if missing > 0 else []
         return [self._entry(one, record) for one in (*published, *unknown)]
@@ -139,9 +135,8 @@ class UnmetDocuments:
             users = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
             for record in self._memory.requests.values():
                 if record.template in (key[1] or record.template, NO_TEMPLATE):
-                    users[record.id] = sum(
-                        [slot.pool == one.pool and not slot.deletion.is_gone for slot in record.slots.values()]
-                    )
+                    there = [slot.pool for slot in record.slots.values() if not slot.deletion.is_gone]
+                    users[record.id] = there.count(one.pool)
             self._holders[key] = {id_: machines for id_, machines in users.most_common() if machines}
         return self._holders[key]
 
