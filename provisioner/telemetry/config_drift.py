@@ -4,7 +4,7 @@ have read."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateError
@@ -30,6 +30,12 @@ def format_difference(difference: Difference) -> str:
     return f"{message}; {ADVICE[difference.newer]}"
 
 
+def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
+    """Return the differences that an operator can remove. ``refused``: the loop refuses the content of its files, so
+    that the scripts' newer content would not help it."""
+    return [one for one in differences if not (refused and one.newer == "scripts")]
+
+
 class ConfigDrift:
     """Comparison of HF's files after each cycle, in the loop's thread, with its metric."""
 
@@ -38,11 +44,12 @@ class ConfigDrift:
         self._metrics, self._state, self._digests = metrics, state, digests
         self._logged: list[Difference] = []
 
-    def compare(self) -> None:
-        """Record the digests that the loop uses, if they are new, and compare them with those of the scripts."""
+    def compare(self, *, refused: bool) -> None:
+        """Record the digests that the loop uses, if they are new, and compare them with those of the scripts.
+        ``refused``: see ``find_open_differences``."""
         try:
             self._state.note_in_force(self._digests())
-            differences = self._state.config_differences()
+            differences = find_open_differences(self._state.config_differences(), refused=refused)
         except StateError as error:
             log.warning("The files that the scripts have read cannot be compared", extra={"error": str(error)})
             return

@@ -83,7 +83,7 @@ class Metrics(Group):
     config_ok = Metric(Gauge, "hf_provisioner_config_ok", {},
         "0 while a bad new configuration is refused.")
     config_differs = Metric(Table[str], "hf_provisioner_config_differs", {"file": ()},
-        "1 for a file of HostFactory's that its scripts have read with another content than the loop.")
+        "1 for a file of HostFactory's that its scripts have read with another content, unless the loop refuses it.")
     operator_needed = Metric(Table[str], "hf_provisioner_operator_needed", {"alarm": ()},
         "Problems that an operator has to fix, by the words in capitals with which status shows them.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},

@@ -39,8 +39,9 @@ class Reporter:
 
     def __call__(self, report: CycleReport) -> None:
         """Pass the report of one cycle on."""
-        ended, limits = time.monotonic(), self._configuration.limits
-        self._metrics.config_ok.set(not self._configuration.refused)
+        ended, configuration = time.monotonic(), self._configuration
+        limits = configuration.limits
+        self._metrics.config_ok.set(not configuration.refused)
         if limits is not self._limits:
             self._metrics.configure(limits)
             self._limits = limits
@@ -49,7 +50,7 @@ class Reporter:
         self._log.record_cycle(report)
         self._refusals.record_cycle(report)
         self._pool_status_writer.record_cycle(report, limits, time.time())
-        self._config_drift.compare()
+        self._config_drift.compare(refused=bool(configuration.refused))
         self.of_loop.record_cycle(report, ended)
         self.samples.add(report.memory, report.deferred, time.time())
         self.memory = report.memory

@@ -27,7 +27,7 @@ from provisioner.model import (
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
-from provisioner.telemetry.config_drift import format_difference
+from provisioner.telemetry.config_drift import find_open_differences, format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
@@ -72,7 +72,8 @@ class StatusModel:
     configuration_refused: Document | None
     """``since`` and ``text``."""
     configuration_differs: Sequence[Document]
-    """HF's files of which scripts and loop have read different contents: ``file``, ``newer`` side and ``text``."""
+    """HF's files of which scripts and loop have read different contents: ``file``, ``newer`` side and ``text``. A newer
+    content that the loop refuses is ``configuration_refused`` instead."""
     paused: Sequence[str]
     """The pools that the configuration pauses."""
     holds: Document
@@ -178,7 +179,10 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         memory_lost=inputs.memory_file.condition is Condition.MISSING,
         nothing_planned=_failure_entry(pool_status.problem),
         configuration_refused=_failure_entry(pool_status.configuration),
-        configuration_differs=[{**one._asdict(), "text": format_difference(one)} for one in inputs.differing],
+        configuration_differs=[
+            {**one._asdict(), "text": format_difference(one)}
+            for one in find_open_differences(inputs.differing, refused=pool_status.configuration is not None)
+        ],
         paused=list(pool_status.paused),
         holds=inputs.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
@@ -271,9 +275,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         message = f"the loop keeps the one before, and would not start with this one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:
-        # Do not advise to bring the loop a newer content that it has refused.
-        if not (status.configuration_refused and one["newer"] == "scripts"):
-            yield f"CONFIGURATION DIFFERS: {one['text']}"
+        yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from hold_alarms(status.holds)
     for pool in status.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
