@@ -34,7 +34,7 @@ WIDTH = 160
 def printed(seen: StatusModel, output: str) -> str:
     """Return the status in the form of ``--output``. Raises MissingExtra."""
     is_wide = output == "wide"
-    texts = status_lines(seen if is_wide else number_repeated_texts(seen), wide=is_wide)
+    texts = status_lines(seen if is_wide else number_repeated_texts(seen, "pressure"), wide=is_wide)
     lines = [line for text in texts for line in format_printable_lines(text).splitlines()]
     return shared_options.printed(output, seen.document(), lambda _: lines if is_wide else map(wrap, lines))
 

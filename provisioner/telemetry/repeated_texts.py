@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from provisioner.telemetry.status_model import StatusModel
@@ -12,8 +13,11 @@ from provisioner.telemetry.status_model import StatusModel
 LEAST = 40
 """Least characters of a text that is numbered."""
 
-SENTENCES = ("refused", "unseen", "failing", "requests", "pressure")
-"""Fields whose texts are shown in full, in the order of the screen."""
+SENTENCES = ("refused", "unseen", "failing", "down", "stuck", "requests")
+"""Fields whose texts every screen shows in full, in the order of the screen."""
+
+TABLES = ("templates", "pools", "machines")
+"""Fields whose texts are cut to the width of a column."""
 
 
 def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
@@ -31,21 +35,33 @@ def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
     return number_text
 
 
-def number_repeated_texts(status: StatusModel) -> StatusModel:
-    """Return the status with numbered texts, for a reader."""
-    found: list[str] = []
-    for name in SENTENCES:
+def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
+    """Return the status with numbered texts, for a reader. ``more``: other fields whose texts the screen shows in full.
+
+    A table shows only the number of a text that is shown in full.
+    """
+    names, found = (*SENTENCES, *more), list[str]()
+    for name in names:
         _change_texts(getattr(status, name), lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
-    change = make_numbering(found)
-    return replace(status, **{name: _change_texts(getattr(status, name), change) for name in SENTENCES})
+    cells = [row.last_error["text"] for name in TABLES for row in getattr(status, name) if row.last_error]
+    change = make_numbering([*found, *filter(set(found).__contains__, cells)])
+    changed = {name: _change_texts(getattr(status, name), change) for name in names}
+    for name in TABLES:
+        rows = getattr(status, name)
+        changed[name] = [replace(row, last_error=_change_texts(row.last_error, change)) for row in rows]
+    return replace(status, **changed)
 
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed. A last error with the text of its back-off is shown once."""
+    """Return a document with its texts changed. A last error with the text of its back-off is shown once, and so is a
+    text of several machines of a pool."""
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}
         if last and last["text"] == why:
             return changed | {"last_error": {**last, "text": changed["why"]}}
         return changed | {key: _change_texts(value[key], change) for key in ("last_error", "missing") if key in value}
-    return [_change_texts(part, change) for part in value] if isinstance(value, Sequence) else value
+    if not isinstance(value, Sequence):
+        return value
+    of_machines = defaultdict[str, Callable[[str], str]](lambda: cache(change))
+    return [_change_texts(part, of_machines[part["pool"]] if "machine" in part else change) for part in value]

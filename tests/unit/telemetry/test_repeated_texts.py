@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from provisioner.model import ErrorClass, Failure, Window
+from provisioner.model import ErrorClass, Failure, Verdict, Window
 from provisioner.telemetry.pool_windows import format_pool_line
 from provisioner.telemetry.repeated_texts import make_numbering, number_repeated_texts
 from provisioner.telemetry.status_model import status_model
 from tests.support.desk import make_status_inputs
-from tests.unit.core import NOW, OTHER, TEMPLATE, memory, record, slot
+from tests.unit.core import NOW, OTHER, TEMPLATE, limits, memory, record, running, slot
 
 FULL = Failure(ErrorClass.STOCKOUT, "the zone has no room for machines of this type; " * 2)
 
@@ -21,8 +21,30 @@ def test_the_first_request_has_the_text_and_later_ones_and_pools_have_the_number
     waits = [record(slot(0, failure=FULL)), record(slot(0, request=OTHER, failure=FULL), id_=OTHER)]
     window = Window(1, level=1, is_probing=True, blocked_at=NOW - 5, retry_at=NOW + 50, failure=FULL)
     status = status_model(make_status_inputs(memory(*waits, windows={("a", TEMPLATE): window})))
-    numbered = number_repeated_texts(status)
+    numbered = number_repeated_texts(status, "pressure")
     assert [one["missing"][0]["text"] for one in numbered.requests] == [f"[1] {FULL.text}", "[1]"]
     line = format_pool_line(numbered.pressure[0])
     assert (line.count("[1]"), FULL.text in line) == (1, False), line
-    assert numbered.pools == status.pools, "tables have a column for the first words"
+    cells = [row.last_error["text"] for rows in (numbered.pools, numbered.templates) for row in rows if row.last_error]
+    assert cells == ["[1]", "[1]"]
+
+
+def test_a_cell_keeps_a_text_that_the_screen_does_not_show_in_full() -> None:
+    window = Window(1, level=1, is_probing=True, blocked_at=NOW - 5, retry_at=NOW + 50, failure=FULL)
+    status = status_model(make_status_inputs(memory(record(running(0)), windows={("a", TEMPLATE): window})))
+    for more, cell in ((["pressure"], "[1]"), ([], FULL.text)):
+        numbered = number_repeated_texts(status, *more)
+        assert [row.last_error["text"] for row in numbered.templates if row.last_error] == [cell]
+    assert numbered.pressure == status.pressure
+
+
+def test_machines_of_one_pool_and_reason_stay_one_line_and_have_the_text_once() -> None:
+    facts = {"down_since": NOW, "failure": FULL}
+    down = [running(number, Verdict.SUCCEEDED, pool="ab"[number // 3], **facts) for number in range(6)]
+    stuck = [slot(number, pool="a", is_stuck=True, hindrance=FULL) for number in range(6, 8)]
+    alarms = number_repeated_texts(status_model(make_status_inputs(memory(record(*down, *stuck)), limits()))).alarms
+    assert [(alarm.partition(" ")[0], alarm.rpartition(": ")[2]) for alarm in alarms] == [
+        ("DOWN", f"[1] {FULL.text}"),
+        ("DOWN", "[1]"),
+        ("STUCK", "[1]"),
+    ]
