@@ -134,6 +134,7 @@ def _request_line(request: Document) -> str:
     return (
         f"  request {request['id']} ({request['template']}): {request['status']}, "
         f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}"
+        f"{': ' + format_printable(request['text']) if request['text'] else ''}"
     )
 
 

@@ -127,3 +127,12 @@ class Limits:
             return own.price_per_hour
         where = self.pools.get(pool)
         return where.price_per_hour if where else None
+
+    def template_problem(self, template: str) -> str:
+        """Return why no machine of a template can be made, with the next step; empty if machines can be made."""
+        own = self.templates.get(template)
+        if own is None:
+            return f"the loop has no template {template}; bring HostFactory's templates file to it"
+        if not own.pools:
+            return f"template {template} has no pools; name some in HostFactory's templates file"
+        return f"template {template} has a maxNumber of 0; raise it" if own.max_machines == 0 else ""

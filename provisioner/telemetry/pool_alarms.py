@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from provisioner.model import ErrorClass, Memory, format_utc
+from provisioner.model import HOUR, ErrorClass, Limits, Memory, format_utc
 from provisioner.telemetry.cost import budget_alarm
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import PoolStatus
@@ -41,7 +41,7 @@ def failing_documents(
     """Return the pools and templates whose machines fail until an operator fixes the cause.
 
     ``error``, ``text`` and ``since``: the last failure. A pool without room and a lost Spot machine need no operator,
-    so they are left out.
+    so they are left out. If all requests of a template fail at once, the pool is empty.
     """
     refused = {(one.pool, one.template) for one in pool_status.refused}
     lasting = {key: last for key, last in sorted(failures.items()) if not last.is_over and _needs_operator(last)}
@@ -50,6 +50,26 @@ def failing_documents(
         {"pool": key[0], "template": key[1], **last.failure.log_fields, **past_fields(memory, "since", last.since, now)}
         for key, last in lasting.items()
         if key not in refused and (waiting.get(key) or key in backing_off)
+    ] + (_impossible_documents(memory, pool_status.limits, now) if pool_status.limits else [])
+
+
+def _impossible_documents(memory: Memory, limits: Limits, now: float) -> list[dict[str, Any]]:
+    """Return the templates of which no machine can be made, with the first request of the last hour that failed so."""
+    failed: dict[str, float] = {}
+    for record in memory.requests.values():
+        tried = any(slot.submitted_at is not None for slot in record.slots.values())
+        if record.ended_at is not None and record.ended_at > now - HOUR and not tried:
+            failed[record.template] = min(record.ended_at, failed.get(record.template, now))
+    return [
+        {
+            "pool": "",
+            "template": id_,
+            "error": ErrorClass.INVALID,
+            "text": text,
+            **past_fields(memory, "since", at, now),
+        }
+        for id_, at in sorted(failed.items())
+        if (text := limits.template_problem(id_))
     ]
 
 
@@ -70,6 +90,7 @@ def pool_alarms(
         yield f"UNSEEN pool {one['pool']}{since}, no machine is made or deleted there: {one['text']}"
     for one in failing:
         begin = FAILING.get(one["error"], "FAILING in pool {0} until an operator fixes the cause: machines of {1}")
+        begin = begin if one["pool"] else "REQUESTS FAIL: no machine of {1} can be made, and requests end at once"
         yield f"{begin.format(one['pool'], one['template'])} since {format_local_time(one['since'])}: {one['text']}"
     over = {row.name: row for row in rows if row.cap is not None and row.running > row.cap}
     for name, row in over.items():

@@ -105,8 +105,8 @@ class StatusModel:
     budget: Document | None
     """The costs and budgets, as ``cost.spending`` returns them; None if no pool has a price."""
     requests: Sequence[Document]
-    """Requests with ``deadline``, their machines by pool, and the ``missing`` machines with reasons (see
-    ``UnmetDocuments``)."""
+    """Requests with ``deadline``, their machines by pool, the ``missing`` machines with reasons (see
+    ``UnmetDocuments``), and in ``text`` why machines were given up without a try."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
     """Machines that still exist after their grace period. If their place gives a reason, it is in ``text``."""
@@ -246,6 +246,7 @@ def _machine_entry(slot: Slot, failure: Failure | None) -> dict[str, Any]:
 
 
 def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
+    failed = [slot for slot in record.slots.values() if slot.verdict is Verdict.FAILED]
     return {
         "id": record.id,
         "template": record.template,
@@ -254,6 +255,7 @@ def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict
         "deadline": format_utc(memory.wall_of(record.deadline_at)),
         "running": sum(counts.running for counts in pools.values()),
         "slots": dict(Counter([str(slot.verdict) for slot in record.slots.values()])),
+        "text": next((slot.failure.text for slot in failed if slot.submitted_at is None and slot.failure), ""),
         "set_aside": [slot.name for slot in record.slots.values() if slot.is_set_aside],
         "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }

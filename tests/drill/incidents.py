@@ -603,11 +603,9 @@ LACKS = {
     "machines that end with a code": "losses leave no cause",
     "machines that others delete": "losses leave no cause",
     "a wave of Spot reclaims": "losses leave no cause",
-    "a template that the loop lacks": "the reason of an ended request is not shown",
 }
 """Expectations that the first screen of an incident does not meet yet, by incident."""
 UNRUNG = {
     "a loop on another state directory": "such a loop counts as working",
-    "a template that the loop lacks": "the request has ended",
 }
 """The incidents for which no alert fires in time yet."""

@@ -47,7 +47,7 @@ def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, ov
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
-        failure = Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
+        failure = Failure(ErrorClass.INVALID, draft.limits.template_problem(record.template))
         fail_missing(draft, record, find_missing_tries(record), failure)
         return
     for slot in pending_slots(record):

@@ -17,7 +17,18 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run
-from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, PendingReason, Unmet, Verdict
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Memory,
+    PendingReason,
+    RequestStatus,
+    Unmet,
+    Verdict,
+)
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 from provisioner.state.marker_files import UNSEEN
@@ -448,6 +459,17 @@ def test_a_refused_configuration_says_for_whom_the_one_before_is_in_force(desk: 
     desk.leave(PLANNED, TWO_POOLS, configuration=LastingFailure(0.0, wrong))
     text = flat(shown(desk)[1])
     assert f"the loop keeps the one before, and would not start with this one; {scripts}" in text
+
+
+def test_a_request_that_gave_machines_up_without_a_try_says_why(desk: Desk) -> None:
+    full = Failure(ErrorClass.QUOTA, "The template's maxNumber of 9 machines is reached")
+    given_up = slot(1, Verdict.FAILED, submitted_at=None, is_gone=True, failure=full)
+    desk.leave(memory(record(running(), given_up, ended=RequestStatus.COMPLETE_WITH_ERROR)))
+    code, text = shown(desk)
+    words = f"request {REQUEST} (T): complete_with_error, 1 of 2 running; slots: 1 failed, 1 open: {full.text}"
+    assert (code, words in flat(text)) == (0, True), text
+    desk.leave(memory(record(running(), FAILED, ended=RequestStatus.COMPLETE_WITH_ERROR)))
+    assert "slots: 1 failed, 1 open\n" in shown(desk)[1], "the table shows a failed try"
 
 
 def test_wide_shows_each_template_in_each_pool_and_errors_in_full(desk: Desk) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from provisioner.model import ErrorClass, Failure, Limits, LossCause, Memory, Slot, Verdict, Window
+from provisioner.model import (
+    HOUR,
+    ErrorClass,
+    Failure,
+    Limits,
+    LossCause,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    TemplateLimits,
+    Verdict,
+    Window,
+)
 from provisioner.state.marker_files import UNSEEN
 from provisioner.telemetry.pool_status import StandingRefusal
 from provisioner.telemetry.status_model import StatusModel, status_model
 from tests.support.desk import make_status_inputs
-from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot
+from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 
 IMAGE = Failure(ErrorClass.INVALID, "ErrImagePull: not found")
 UNREADY = Failure(ErrorClass.OTHER, "ContainersNotReady: [worker]")
@@ -69,6 +83,43 @@ def test_a_refused_create_is_one_alarm() -> None:
     denied = Failure(ErrorClass.DENIED, "forbidden")
     (alarm,) = seen(backing_off(denied), refused=[StandingRefusal("a", "create", TEMPLATE, NOW, "forbidden")]).alarms
     assert alarm.startswith("REFUSED by pool a: creates of T since ")
+
+
+NOWHERE = replace(ONE_POOL, templates={})
+AT_ONCE = record(unsent(verdict=Verdict.FAILED, failure=IMAGE), ended=RequestStatus.COMPLETE_WITH_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "problem"),
+    [
+        (NOWHERE, "the loop has no template T; bring HostFactory's templates file to it"),
+        (
+            replace(ONE_POOL, templates={TEMPLATE: TemplateLimits(TEMPLATE, ())}),
+            "template T has no pools; name some in HostFactory's templates file",
+        ),
+        (limits(pool("a"), maximum=0), "template T has a maxNumber of 0; raise it"),
+    ],
+)
+def test_requests_that_fail_at_once_are_an_alarm_until_machines_can_be_made(allowed: Limits, problem: str) -> None:
+    remembered = memory(replace(AT_ONCE, id="b", ended_at=NOW - 10), replace(AT_ONCE, ended_at=NOW - 60))
+    status = seen(remembered, allowed)
+    (alarm,) = status.alarms
+    assert alarm.startswith("REQUESTS FAIL: no machine of T can be made, and requests end at once since ")
+    assert alarm.endswith(f": {problem}")
+    assert [(one["pool"], one["template"], one["since_seconds"]) for one in status.failing] == [("", "T", 60.0)]
+    assert seen(remembered).is_fine, "the template was corrected"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(replace(AT_ONCE, ended_at=NOW - HOUR), id="an hour ago"),
+        pytest.param(replace(AT_ONCE, ended=None, ended_at=None), id="not ended"),
+        pytest.param(record(failed(0), ended=RequestStatus.COMPLETE_WITH_ERROR), id="machines were made"),
+    ],
+)
+def test_other_requests_of_such_a_template_are_no_alarm(one: RequestRecord) -> None:
+    assert seen(memory(one), NOWHERE).failing == []
 
 
 @pytest.mark.parametrize(
