@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
 from provisioner.names import get_prefix
-from provisioner.planning.core.slots import find_slot, get_boot_deadline
+from provisioner.planning.core.slots import find_slot, format_wait, get_boot_deadline
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
@@ -18,7 +18,7 @@ from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import format_local_time, format_pool_line, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import loop_document, read_script_calls, silence_message
 from provisioner.telemetry.timeline import Kind, Subject
-from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, unmet_lines
+from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, find_queues, unmet_lines
 
 T = TypeVar("T")
 
@@ -143,8 +143,9 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
         return
     limits = sources.pool_status.pool_limits.get(slot.pool)
     reason = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
-    yield f"It does not run yet{reason}."
-    if limits and slot.submitted_at is not None:
+    wait = format_wait(slot)
+    yield _with_full_stop(f"It is {wait}" if wait else f"It does not run yet{reason}")
+    if limits and slot.submitted_at is not None and not slot.observed.is_queued:
         due_at = sources.local(get_boot_deadline(slot, limits))
         yield f"If it does not run by {due_at}, it fails and another machine replaces it."
 
@@ -185,8 +186,9 @@ def _pool(sources: Sources, name: str) -> Iterator[str]:
         return
     if memory.brake and memory.brake.pool == name:
         yield f"It has latched the brake, since {sources.local(memory.brake.since)}: {memory.brake.detail}"
-    waiting = count_waiting(memory, sources.unmet().by_request())
-    for entry in window_documents(memory, pool_failures(memory), waiting, sources.now):
+    unmet = sources.unmet().by_request()
+    waiting, queues = count_waiting(memory, unmet), find_queues(memory, unmet)
+    for entry in window_documents(memory, pool_failures(memory), waiting, queues, sources.now):
         if entry["pool"] == name:
             yield _with_full_stop(format_pool_line(entry).strip().removeprefix(f"pool {name}, "))
     wanted = [slot.ran_at is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]

@@ -31,6 +31,7 @@ from provisioner.model import (
     Machine,
     Outcome,
     Phase,
+    Queued,
     Snapshot,
 )
 from provisioner.optional_packages import extra
@@ -47,8 +48,11 @@ class FakePool(Pool):
 
     kind: str = "fake"
     """The name under which the kind is registered."""
+    queue_seconds: DurationOrZero = 0.0
+    """Seconds that the place holds each machine in a queue before it boots; default 0."""
     boot_seconds: DurationOrZero = 0.0
-    """Most seconds from a create until the machine runs; default 0. Each machine takes a random part of them."""
+    """Most seconds from a create, or from the end of the queue, until the machine runs; default 0. Each machine takes a
+    random part of them."""
     stop_seconds: DurationOrZero = 0.0
     """Seconds from a delete until the machine is gone; default 0."""
     refused: Share = 0.0
@@ -83,7 +87,9 @@ class Entry:
     mark: Mark | None
     """The mark; None if another program made the machine."""
     launched: int
-    """The start in epoch seconds."""
+    """The create in epoch seconds."""
+    released: float
+    """The time until which the machine is held in the queue."""
     runs: float
     ends: float
     """The time at which the machine ends by itself. Its leftovers stay in the place."""
@@ -96,14 +102,17 @@ class Entry:
 
     def machine(self, now: float) -> Machine:
         """Return the machine as an observation at ``now`` shows it."""
-        cause = None
+        cause = queued = None
         if self.gone < math.inf:
             phase, cause = Phase.STOPPING, LossCause.DELETED
         elif self.ends <= now:
             phase, cause = Phase.GONE, LossCause.EXITED
         else:
             phase = Phase.RUNNING if self.runs <= now else Phase.PENDING
-        return Machine(self.name, phase, Fingerprint(uid=self.uid, ip=self.ip), self.ip, "", self.launched, cause=cause)
+            if now < self.released:
+                queued = Queued(self.launched, "Priority", int(time.time() + self.released - now))
+        fingerprint = Fingerprint(uid=self.uid, ip=self.ip)
+        return Machine(self.name, phase, fingerprint, self.ip, launched=self.launched, cause=cause, queued=queued)
 
 
 class FakePlace:
@@ -161,11 +170,12 @@ class FakePlace:
 
     def _add(self, name: str, mark: Mark | None, chance: random.Random) -> Entry:
         number, pool = next(self._numbers), self._pool
-        runs = self._clock() + pool.boot_seconds * chance.random()
+        released = self._clock() + pool.queue_seconds
+        runs = released + pool.boot_seconds * chance.random()
         ends = runs + pool.crash_seconds * chance.random() if chance.random() < pool.crashed else math.inf
         ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
         with self._lock:
-            entry = self._entries[name] = Entry(name, f"uid-{number}", ip, mark, int(time.time()), runs, ends)
+            entry = self._entries[name] = Entry(name, f"uid-{number}", ip, mark, int(time.time()), released, runs, ends)
         self._wake()
         return entry
 

@@ -29,8 +29,9 @@ class PoolLimits:
     not count. 0: no limit."""
     early_loss_seconds: float = 300.0
     """Seconds after it began to run in which a machine that ends by itself counts as a failed boot. 0: never."""
-    gated_deadline_seconds: float = 3600.0
     spill_after_seconds: float = 180.0
+    queue_spill_seconds: float | None = None
+    """``spill_after_seconds`` for a machine in a queue of its place. None: the machine stays in the queue."""
     lag_seconds: float = 0.0
     """Least seconds between the begins of two snapshots that together prove that a machine is gone."""
     mass_loss_seconds: float = 60.0

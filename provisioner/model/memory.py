@@ -37,21 +37,25 @@ class Observed(NamedTuple):
     public_ip: str = ""
     launched: int = 0
     notice: Notice | None = None
-    is_gated: bool = False
-    """True if the machine was held back on purpose when it was last seen."""
+    is_queued: bool = False
+    """True if its place held the machine in a queue when it was last seen."""
     is_strayed: bool = False
     """True if the machine had lost its identity when it was last seen. Only its name and uid identify it then."""
     expires_at: float | None = None
     """Epoch seconds by the place's clock at which the place will end the machine."""
     cause: LossCause | None = None
     """Cause of the end of the machine, announced or observed."""
+    queued_since: int = 0
+    """Epoch seconds by the place's clock at which the wait in the queue began. 0: unknown."""
+    queue_reason: str = ""
+    """The place's reason for the wait in the queue."""
 
 
 class Life(NamedTuple):
     """Rare moments of a machine's life, in loop time."""
 
-    ungated_at: float | None = None
-    """Moment at which the machine was first seen ungated. Its boot time counts from this moment."""
+    released_at: float | None = None
+    """Moment at which the queue was first seen to have released the machine. Its boot time counts from this moment."""
     down_since: float | None = None
     """Moment since which a machine that ran is down. The slot's ``failure`` contains the reason."""
     retiring_at: float | None = None
@@ -135,8 +139,8 @@ class Slot(NamedTuple):
 
     @property
     def boots_from(self) -> float:
-        """Return when the machine's boot began: at its create, or at its ungating if it was gated."""
-        return self.asked_at if self.life.ungated_at is None else self.life.ungated_at
+        """Return when the machine's boot began: at its create, or at its release from a queue."""
+        return self.asked_at if self.life.released_at is None else self.life.released_at
 
     def with_observed(self, **facts: Any) -> Slot:
         """Return the slot with other facts of its machine."""

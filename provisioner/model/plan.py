@@ -159,6 +159,8 @@ class Unmet:
     """The reasons of the other pools for taking no machine."""
     full: Mapping[str, int] = field(default_factory=dict)
     """The caps of the other pools that are used up, by pool."""
+    expected_start: int = 0
+    """Earliest start of a queued machine by its place's estimate and clock, in epoch seconds. 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

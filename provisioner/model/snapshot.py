@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from provisioner.model.enums import Failure, LossCause, Phase
+from provisioner.names import format_printable
 
 
 class Fingerprint(NamedTuple):
@@ -42,6 +43,22 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """The wait of a machine that its place holds in a queue on purpose. Moments are epoch seconds by the place's clock,
+    which are shown and never compared. 0: unknown."""
+
+    since: int = 0
+    reason: str = ""
+    """The place's words, on one line."""
+    expected_start: int = 0
+    """The place's estimate. It may change with each observation, so memory does not contain it."""
+
+    def __post_init__(self) -> None:
+        """Make the reason printable, because it comes from a place and goes to terminals, pages and HostFactory."""
+        object.__setattr__(self, "reason", format_printable(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A machine of this provisioner as its pool shows it."""
 
@@ -57,10 +74,10 @@ class Machine:
     cause: LossCause | None = None
     """Cause of the end of a machine that is GONE or STOPPING, if known."""
     notice: Notice | None = None
-    is_gated: bool = False
-    """True if the machine is held back on purpose, for example by a queue. Its place does not look for a node yet."""
-    has_no_room: bool = False
-    """True if the place has said that it has no room. The machine waits until other machines end."""
+    queued: Queued | None = None
+    """The wait of a PENDING machine in a queue. A normal wait is no failure: ``failure`` is None."""
+    spills_at_once: bool = False
+    """True if the place has said that it has no room, so that the template's next pool shall make the machine."""
     is_strayed: bool = False
     """True if a machine has lost its identity: its pod has lost our labels, or its group has abandoned it."""
     is_nameless: bool = False

@@ -15,6 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from provisioner.model import PoolLimits
 from provisioner.schema.validation import Expects, Section
 
+SPILL_SECONDS = 180.0
+"""Default of ``spill_after_seconds`` for machines that no queue holds."""
+
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """A label value that Kubernetes accepts. Ids and names become label values of pods."""
 
@@ -106,8 +109,9 @@ class Pool(Section):
     """Seconds that a machine reported to HF may not be ready (its container crashes, or its readiness probe fails)
     until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
     and more than one, are not ready at once, all are kept, because the cause probably lies elsewhere."""
-    spill_after_seconds: Duration = 180.0
-    """Seconds that a machine may wait here until the template's next pool makes the machine; default 180."""
+    spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
+    """Seconds that a machine may wait here until the template's next pool makes the machine; default 180, but for a
+    machine in a queue of the place (Kueue, for example) none: it keeps its position until its request ends."""
     lag_seconds: DurationOrZero = 0.0
     """Least seconds between the starts of two observations that prove that a machine is gone; default 0. Set a higher
     value if the place's lists lag."""
@@ -148,7 +152,13 @@ class Pool(Section):
         """Return the limits for the plan. An observation is stale after a minute, or after six times its interval if
         this is longer."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
-        return self.as_limits(PoolLimits, initial_window=window, stale_after_seconds=stale_after)
+        return self.as_limits(
+            PoolLimits,
+            initial_window=window,
+            stale_after_seconds=stale_after,
+            spill_after_seconds=self.spill_after_seconds or SPILL_SECONDS,
+            queue_spill_seconds=self.spill_after_seconds,
+        )
 
 
 class Compute(Section):

@@ -108,12 +108,18 @@ class CycleMeter:
             return
         self._memory = memory
         self._count_slots(list(memory.slots))
+        self._count_queues([slot for _, slot in memory.slots if slot.observed.is_queued], wall - report.now)
         metrics.oldest_unmet.replace(_oldest_requests(memory, wall - report.now))
         metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
         ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
         metrics.requests.replace(ended)
         metrics.bytes.replace(self._state.sizes())
+
+    def _count_queues(self, slots: Sequence[Slot], ahead: float) -> None:
+        newest_first = sorted((one for one in slots if one.verdict is Verdict.OPEN), key=lambda one: -one.asked_at)
+        self._metrics.queued.replace(Counter(slot.pool for slot in newest_first))
+        self._metrics.queued_since.replace({slot.pool: slot.asked_at + ahead for slot in newest_first})
 
     def _count_slots(self, slots: Sequence[tuple[RequestRecord, Slot]]) -> None:
         metrics = self._metrics

@@ -114,6 +114,11 @@ class Metrics(Group):
     down = Metric(Table[str], "hf_provisioner_machines_down", POOL,
         "Machines that were reported to HostFactory and do not run now.")
 
+    queued = Metric(Table[str], "hf_provisioner_machines_queued", {"pool": ()},
+        "Machines that their place holds in a queue.")
+    queued_since = Metric(Table[str], "hf_provisioner_oldest_queued_timestamp_seconds", {"pool": ()},
+        "Time at which the queued machine with the longest wait was requested.")
+
     # Ends of slots
     set_aside = Metric(Gauge, "hf_provisioner_slots_set_aside", {},
         "Slots that a forbidden transition was asked of.")

@@ -67,15 +67,21 @@ def _last_failure(failed: list[_Failed], ran: float, *, is_over: bool) -> PoolFa
 
 
 def window_documents(
-    memory: Memory, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
+    memory: Memory,
+    failures: Mapping[Key, PoolFailure],
+    waiting: Mapping[Key, int],
+    queues: Mapping[Key, Document],
+    now: float,
 ) -> list[dict[str, Any]]:
-    """Return a document for each pool and template. ``waiting``: the number of machines that wait there.
+    """Return a document for each pool and template. ``waiting``: the number of machines that wait there. ``queues``: as
+    ``find_queues`` returns them.
 
     ``window``, ``backing_off`` and ``why``; ``since``: when the back-off began; ``next_probe``; ``last_error``: its
-    ``error``, ``text`` and time ``at``, or None; ``missing``: the number of machines that wait there.
+    ``error``, ``text`` and time ``at``, or None; ``missing``: the number of machines that wait there; ``queue``: the
+    queued machines among them, or None.
     """
     return [
-        _window_document(memory, key, failures.get(key), waiting.get(key, 0), now)
+        _window_document(memory, key, failures.get(key), waiting.get(key, 0), now) | {"queue": queues.get(key)}
         for key in sorted(memory.windows.keys() | failures.keys() | waiting.keys())
         if key[0]
     ]
@@ -129,6 +135,10 @@ def format_pool_line(pool: Document) -> str:
     facts = [f"window {pool['window']}"] if pool["window"] is not None else []
     if pool["missing"]:
         facts.append(f"{pool['missing']} missing")
+    if queue := pool["queue"]:
+        start = format_expected_start(queue)
+        wait = f"the longest for {format_duration(queue['since_seconds'])}: {format_printable(queue['text'])}"
+        facts.append(f"{queue['machines']} queued, {wait}{start and f' ({start})'}")
     last = pool["last_error"]
     if pool["backing_off"]:
         seconds_left = pool["next_probe_seconds"]
@@ -140,6 +150,11 @@ def format_pool_line(pool: Document) -> str:
         is_shown = pool["backing_off"] and last["text"] == pool["why"]
         facts.append(ago if is_shown else f"{ago}, {last['error']}: {format_printable(last['text'])}")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'no state is known'}"
+
+
+def format_expected_start(one: Document) -> str:
+    """Return when the first queued machine starts by its place's estimate; empty if the place gives none."""
+    return f"expected to start at {format_local_time(one['expected_start'])}" if one["expected_start"] else ""
 
 
 def format_local_time(utc_time: str) -> str:

@@ -42,7 +42,7 @@ from provisioner.telemetry.pool_windows import (
     window_documents,
 )
 from provisioner.telemetry.status_inputs import StatusInputs, hf_document, hf_message, loop_document, silence_message
-from provisioner.telemetry.unmet import UnmetDocuments, count_waiting
+from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, find_queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
             for _, slot in memory.slots
             if slot.life.down_since is not None and slot.verdict is Verdict.SUCCEEDED
         ],
-        "pressure": window_documents(memory, failures, waiting, now),
+        "pressure": window_documents(memory, failures, waiting, find_queues(memory, unmet), now),
         "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
         "unlisted": sorted(name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER),
     }

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from provisioner.model import DESIRED, ErrorClass, Memory, PendingReason, RequestRecord, Unmet, Verdict, Window
+from provisioner.model import (
+    DESIRED,
+    ErrorClass,
+    Memory,
+    PendingReason,
+    RequestRecord,
+    Unmet,
+    Verdict,
+    Window,
+    format_utc,
+)
 from provisioner.names import NO_TEMPLATE, format_printable
 from provisioner.planning.report.unmet import TOTAL
 from provisioner.telemetry.pool_status import PoolStatus
@@ -18,6 +29,7 @@ from provisioner.telemetry.pool_windows import (
     coming_fields,
     format_count,
     format_duration,
+    format_expected_start,
     format_local_time,
     past_fields,
 )
@@ -25,7 +37,7 @@ from provisioner.telemetry.pool_windows import (
 HOLDERS_SHOWN = 3
 """Most requests that a terminal line names as users of a cap. ``-o json`` names all of them."""
 
-QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING})
+QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING, PendingReason.QUEUED})
 """Reasons that need no attention, because each machine passes through them."""
 
 ADJECTIVES = frozenset({PendingReason.PAUSED, PendingReason.STOPPED, PendingReason.UNSEEN})
@@ -72,6 +84,7 @@ class UnmetDocuments:
         * ``usual_seconds``: the median time in which other machines of the pool began to run; None if no machine did.
         * ``holders``: machines that use up the cap, by request; an empty name stands for machines without a request.
         * ``braked``: the brake keeps machines without a request, and these use up the cap.
+        * ``expected_start``: UTC by the clock of the place, which estimates it for a queued machine; or None.
         * ``quiet``: the reason needs no attention.
         """
         requests = [record for record in self._memory.requests.values() if record.ended is None]
@@ -98,6 +111,7 @@ class UnmetDocuments:
             "elsewhere": dict(one.elsewhere),
             "full": dict(one.full),
             "usual_seconds": round(median(boots), 1) if boots else None,
+            "expected_start": format_utc(one.expected_start) if one.expected_start else None,
             "holders": dict(holders),
             "braked": self._memory.brake is not None and bool(holders.get("")),
             "quiet": one.reason in QUIET and error is None,
@@ -154,6 +168,25 @@ def count_waiting(
     return waiting
 
 
+def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapping[Key, Document]:
+    """Return the queued machines by pool and template: number, longest wait with its reason, and earliest start."""
+    queued = defaultdict[Key, list[Document]](list)
+    for id_, entries in unmet.items():
+        for one in entries:
+            if one["reason"] == PendingReason.QUEUED:
+                queued[one["pool"], memory.requests[id_].template].append(one)
+    return {
+        key: {
+            "machines": sum(one["machines"] for one in entries),
+            **{
+                name: max(entries, key=itemgetter("since_seconds"))[name] for name in ("since", "since_seconds", "text")
+            },
+            "expected_start": min(filter(None, (one["expected_start"] for one in entries)), default=None),
+        }
+        for key, entries in queued.items()
+    }
+
+
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +214,7 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
         others = "" if usual is None else f" (others took {format_duration(usual)})"
         since = f" for {format_duration(one['since_seconds'])}{others}"
     yield f"{why}{since}{': ' + text if text else ''}"
+    yield format_expected_start(one)
     yield _format_holders(one)
     yield f"behind {one['behind']}" if one["behind"] else ""
     yield _format_spill(one)
@@ -202,7 +236,7 @@ REASON_WORDS = {
     PendingReason.BUDGET: "held back by the budget",
     PendingReason.UNSENT: "not sent yet",
     PendingReason.UNANSWERED: "create not answered yet",
-    PendingReason.GATED: "held back by a gate",
+    PendingReason.QUEUED: "queued",
     PendingReason.TROUBLED: "asked for and not running",
     PendingReason.SET_ASIDE: "set aside for an operator to check",
     PendingReason.GIVEN_UP: "given up",

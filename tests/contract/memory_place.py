@@ -31,6 +31,13 @@ class MemoryPlace(Place):
         assert isinstance(backend, FakeBackend)
         return backend
 
+    def hold(self) -> bool:
+        self._place.hold()
+        return True
+
+    def release(self) -> None:
+        self._place.boot()
+
     def close(self) -> None:
         """Do nothing, because a place in memory has no connections."""
         self.backend.close()

@@ -149,6 +149,14 @@ class Place(ABC):
     def recreate(self, name: str) -> None:
         """Replace a machine by another with the same name and identity."""
 
+    def hold(self) -> bool:
+        """Hold machines that are created from now on in the place's queue. Return False if the place has no queue."""
+        return False
+
+    def release(self) -> None:
+        """Release all machines from the queue."""
+        raise NotImplementedError("the place has no queue")
+
     @abstractmethod
     def fail_creates(self, error: ErrorClass) -> None:
         """Refuse all creates from now on for this reason."""

@@ -168,6 +168,33 @@ def test_no_response_is_a_timeout(place: Place) -> None:
     assert errors(place.create(1)) == [ErrorClass.TIMEOUT]
 
 
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_queued_machine_shows_its_wait_and_no_failure_until_the_queue_releases_it(place: Place) -> None:
+    if not place.hold():
+        pytest.skip("the place has no queue")
+    assert errors(place.create(1)) == [None]
+    machine = place.until_seen(ONE, Phase.PENDING)
+    assert machine.queued is not None
+    assert machine.queued.reason
+    assert machine.queued.since > 1_600_000_000
+    assert machine.queued.expected_start == 0 or machine.queued.expected_start > machine.queued.since
+    assert (machine.failure, machine.cause, machine.spills_at_once) == (None, None, False)
+    assert errors(place.create(1)) == [None], "it exists"
+    place.release()
+    assert place.until_seen(ONE).queued is None
+
+
+def test_a_queued_machine_is_deleted_as_any_other(place: Place) -> None:
+    if not place.hold():
+        pytest.skip("the place has no queue")
+    place.create(1)
+    uid = place.until_seen(ONE, Phase.PENDING).fingerprint.uid
+    assert place.delete(ONE, uid).failure is None
+    place.until_gone(ONE)
+
+
 # --- deletes ----------------------------------------------------------------------------------------------------------
 
 

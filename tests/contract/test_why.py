@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_the_reason_why_a_pod_does_not_run_is_in_the_servers_words(
     assert machine.failure is not None
     assert (machine.phase, machine.failure.error) == (phase, error)
     assert all(word in machine.failure.text for word in words), machine.failure.text
-    assert not machine.is_gated
+    assert machine.queued is None
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
@@ -150,15 +151,15 @@ def test_the_reason_why_a_pod_does_not_run_is_in_the_servers_words(
 def test_a_gated_pod_waits_with_its_reason_until_its_gates_are_removed(cloud: Cloud) -> None:
     cloud.write(schedulingGates=[{"name": GATE}])
     cloud.place.create(1)
-    machine = cloud.until(lambda machine: machine.is_gated, "the gate")
-    assert machine.phase is Phase.PENDING
-    assert machine.failure is not None
-    assert machine.failure.error is ErrorClass.OTHER, "no node is missing, the gates block the pod"
-    assert machine.failure.text.startswith("SchedulingGated: Scheduling is blocked due to non-empty scheduling gates")
-    assert machine.failure.text.endswith(GATE)
+    machine = cloud.until(lambda machine: machine.queued is not None, "the gate")
+    assert (machine.phase, machine.failure) == (Phase.PENDING, None), "no node is missing, the gates block the pod"
+    assert machine.queued is not None
+    assert machine.queued.reason.startswith("SchedulingGated: Scheduling is blocked due to non-empty scheduling gates")
+    assert machine.queued.reason.endswith(GATE)
+    assert abs(time.time() - machine.queued.since) < 60
     cloud.pods.lift(ONE)
     machine = cloud.place.until_seen(ONE)
-    assert (machine.is_gated, machine.failure) == (False, None)
+    assert (machine.queued, machine.failure) == (None, None)
 
 
 # --- messages of the autoscaler ---------------------------------------------------------------------------------------

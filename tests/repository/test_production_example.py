@@ -39,7 +39,7 @@ def test_an_editor_finds_nothing_to_mark() -> None:
 def test_times_are_those_of_a_real_cloud(settings: Settings) -> None:
     for pool in settings.pools.values():
         assert pool.boot_deadline_seconds >= 600
-        assert pool.boot_deadline_seconds > pool.spill_after_seconds >= 180
+        assert pool.boot_deadline_seconds > pool.limits().spill_after_seconds >= 180
         assert pool.mass_loss_seconds == 60
         assert pool.lag_seconds >= (30 if pool.kind == "mig" else 0)
 

@@ -326,7 +326,7 @@ class Judge:
             ):
                 continue
             self._in_sight.add(observation.pool)
-            self._no_room |= {name for name, machine in observation.machines.items() if machine.has_no_room}
+            self._no_room |= {name for name, machine in observation.machines.items() if machine.spills_at_once}
             running = {name for name, machine in observation.machines.items() if machine.phase is Phase.RUNNING}
             running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}

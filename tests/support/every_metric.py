@@ -14,6 +14,8 @@ def work(metrics: Metrics, pool: str, template: str) -> None:
     metrics.observed.replace({(pool, template, phase): 1 for phase in Phase})
     metrics.oldest_unmet.replace({template: 1e9})
     metrics.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
+    metrics.queued.replace({pool: 2})
+    metrics.queued_since.replace({pool: 1e9})
     metrics.holds.replace({(HoldKind.PAUSE, pool): 1})
     metrics.operator_needed.replace({"REFUSED": 1})
     metrics.config_differs.replace({"templates": 1})

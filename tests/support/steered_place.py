@@ -49,8 +49,15 @@ class SteeredPlace(FakePlace):
         """Let every waiting machine run now."""
         with self._lock:
             now = self._clock()
-            self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
+            self._entries = {
+                name: replace(one, released=min(one.released, now), runs=min(one.runs, now))
+                for name, one in self._entries.items()
+            }
         self._wake()
+
+    def hold(self) -> None:
+        """Hold machines that are created from now on in a queue, until they boot."""
+        self._pool = self._pool.model_copy(update={"queue_seconds": 3600.0})
 
     def crash(self, name: str) -> None:
         """End a machine by itself now."""

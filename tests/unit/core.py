@@ -224,7 +224,7 @@ def unmet_of(
         for _, slot in remembered.slots
         if slot.failure and slot.failure.error.has_no_room and slot.observed.was_seen
     ]
-    machines = {one.name: Machine(one.name, Phase.PENDING, has_no_room=True) for one in full if one.ran_at is None}
+    machines = {one.name: Machine(one.name, Phase.PENDING, spills_at_once=True) for one in full if one.ran_at is None}
     observations = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
     draft = draft_of(remembered, *observations, limits=limits, holds=holds)
     draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from provisioner.backends.gke.failures_from_status import NOT_PREPARED, failure, gates, hindrance
 from provisioner.backends.gke.pod_status import RECENT, Pod, cause_of, epoch, expiry, phase_of, seconds_left
 from provisioner.backends.responses import text
-from provisioner.model import Create, ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
+from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase, Queued
 
 ID_LABEL = "hf-provisioner/id"
 POOL_LABEL = "hf-provisioner/pool"
@@ -117,19 +117,28 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
     phase, ip = phase_of(pod), text(status.get("podIP") or "")
     left = seconds_left(pod, phase)
     cause = None if left is None and phase is not Phase.GONE else cause_of(pod, is_spot)
+    queued, why = _read_wait(pod, phase)
     machine = Machine(
         name=text(metadata["name"]),
         phase=phase,
         fingerprint=Fingerprint(text(metadata.get("uid") or ""), _shared(text(created or "")), ip=ip),
         ip=ip,
         launched=epoch(status.get("startTime") or created),
-        failure=None if phase is Phase.RUNNING else failure(pod),
+        failure=why,
         cause=cause if phase in (Phase.STOPPING, Phase.GONE) else None,
-        is_gated=phase is Phase.PENDING and bool(gates(pod)),
+        queued=queued,
         expires_at=expiry(pod),
         hindrance=hindrance(metadata) if phase is Phase.STOPPING else None,
     )
     return machine, Ending(cause, left) if cause is not None and left is not None else None
+
+
+def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
+    """Return the wait of a pod behind scheduling gates, or else why a pod does not run."""
+    why = None if phase is Phase.RUNNING else failure(pod)
+    if phase is Phase.PENDING and gates(pod):
+        return Queued(epoch(pod["metadata"].get("creationTimestamp")), why.text if why else ""), None
+    return None, why
 
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:

@@ -241,11 +241,11 @@ def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failur
     prepare it."""
     why = reasons.get(wait)
     if wait.placed:
-        return replace(machine, failure=why, has_no_room=why is not None and why.error.has_no_room)
+        return replace(machine, failure=why, spills_at_once=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
         return machine
     combined = Failure(why.error, words(f"{why.text}; {machine.failure.text}"))  # the autoscaler's class, then its text
-    return replace(machine, failure=combined, has_no_room=why.text.startswith(FAILED))
+    return replace(machine, failure=combined, spills_at_once=why.text.startswith(FAILED))
 
 
 def _number(version: object) -> int:

@@ -8,7 +8,6 @@ from pydantic import StringConstraints
 
 from provisioner.schema.setting_types import (
     LABEL_VALUE,
-    Duration,
     Endpoint,
     File,
     OptionalDuration,
@@ -40,9 +39,6 @@ class GkePool(Pool):
     environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
-    gated_deadline_seconds: Duration = 3600.0
-    """Seconds from its create for which scheduling gates (those of Kueue, for example) may block a pod; default 3600,
-    as long as a request waits. ``boot_deadline_seconds`` counts from the removal of the gates."""
     endpoint: Endpoint = None
     """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials are used, except
     that an address with http:// (the embedded cloud) gets none. ``PROVISIONER_EMBEDDED_CLOUD`` of the environment

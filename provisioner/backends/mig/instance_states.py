@@ -73,7 +73,7 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
         failure=failure,
         cause=cause,
         notice=_notice(phase, cause, instance.grace, before, began),
-        has_no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
+        spills_at_once=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
         is_strayed=member.action == "ABANDONING",
         state=_state(member, phase),
         expires_at=instance.expires or member.expires,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.scenario import Calls, VirtualPool
-from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Phase
+from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Phase, Queued
 
 FULL = Failure(ErrorClass.STOCKOUT, "The place has no room for this machine.")
 QUOTA = Failure(ErrorClass.QUOTA, "The quota of machines is exceeded.")
@@ -39,6 +39,8 @@ class Member:
     phase: Phase = Phase.PENDING
     is_waiting: bool = False
     """True while the machine waits for room in the place."""
+    queued: Queued | None = None
+    """The wait for room, if the place has a queue."""
     ran: float | None = None
     stopping: bool = False
     failure: Failure | None = None
@@ -46,6 +48,12 @@ class Member:
     is_ours: bool = True
     """True if the machine has our identity."""
     launched: int = 0
+
+    def set_waiting(self, is_waiting: bool, *, queues: bool) -> None:
+        """Let the machine wait for room, in a queue or with a failure, or end its wait."""
+        self.is_waiting = is_waiting
+        self.queued = Queued(self.launched, "Resources") if is_waiting and queues else None
+        self.failure = FULL if is_waiting and not queues else None
 
     @property
     def is_running(self) -> bool:
@@ -65,7 +73,8 @@ class Member:
             launched=self.launched,
             failure=self.failure,
             cause=self.cause,
-            has_no_room=self.is_waiting,
+            queued=self.queued if phase is Phase.PENDING else None,
+            spills_at_once=self.is_waiting and self.queued is None,
         )
 
 
@@ -215,8 +224,7 @@ class Place:
 
     def _find_room(self, member: Member) -> None:
         capacity = self.pool.capacity
-        member.is_waiting = capacity is not None and self._roomy >= capacity
-        member.failure = FULL if member.is_waiting else None
+        member.set_waiting(capacity is not None and self._roomy >= capacity, queues=self.pool.queues)
         if not member.is_waiting:
             self._roomy += 1
             self._boot(member)

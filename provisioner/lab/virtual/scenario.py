@@ -87,6 +87,8 @@ class VirtualPool(Pool):
     """Part of the running machines that the place takes away in an hour; default 0."""
     capacity: Room = None
     """Machines that the place has room for; default any. Further machines wait there and report the missing room."""
+    queues: Switch = False
+    """Machines wait for room in a queue, as in a batch system, and report no missing room; default false."""
     quota: Room = None
     """Machines that calls may create; default any. A call for one more machine is refused."""
     stop_seconds: DurationOrZero = 30.0

@@ -27,7 +27,14 @@ from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.holds import find_hold_failure
-from provisioner.planning.core.slots import count_free_numbers, find_missing_tries, lacks_room, pending_slots
+from provisioner.planning.core.slots import (
+    count_free_numbers,
+    find_missing_tries,
+    get_spill_time,
+    lacks_room,
+    pending_slots,
+    with_wait,
+)
 
 MOST_LINES = 1000
 """Most slots that are opened at a time to report machines that cannot be made. HF may request a hundred thousand
@@ -97,20 +104,21 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
     """Return the next pool that takes the machine, else None.
 
     A machine for which its place has no room moves at once. Any other machine moves ``spill_after_seconds`` after its
-    create or, if it was gated, after its ungating.
+    create or its release from a queue. A machine in a queue moves only if the setting is set.
     """
     if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
-    spill_at = slot.boots_from + draft.pool(slot.pool).spill_after_seconds
+    spill_at = get_spill_time(slot, draft.pool(slot.pool))
     draft.wake_at(spill_at)
     return _next_pool(slot, template, capacity) if draft.now >= spill_at else None
 
 
 def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
-    failure = slot.failure or SLOW
-    draft.count_failed_boot(slot, failure)
+    failure = slot.failure or with_wait(slot, SLOW)
+    if not slot.observed.is_queued:
+        draft.count_failed_boot(slot, failure)
     capacity.count_closed(slot, template.id)
     draft.close(slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
 

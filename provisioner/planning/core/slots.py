@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from provisioner.model import (
     DESIRED,
+    NEVER,
     UNTRIED,
     ErrorClass,
+    Failure,
     Machine,
     PoolLimits,
     RequestRecord,
@@ -16,6 +19,7 @@ from provisioner.model import (
     Snapshot,
     Tries,
     Verdict,
+    format_utc,
 )
 from provisioner.names import SLOT_NUMBERS, split_name
 
@@ -41,7 +45,7 @@ def find_machine(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | Non
 def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
     """Return whether the slot's machine waits because its place has no room for it."""
     machine = find_machine(slot, snapshots) if slot.failure is not None else None
-    return machine is not None and machine.has_no_room
+    return machine is not None and machine.spills_at_once
 
 
 def count_missing(record: RequestRecord) -> int:
@@ -107,10 +111,27 @@ def down_slots(record: RequestRecord) -> list[Slot]:
 
 
 def get_boot_deadline(slot: Slot, limits: PoolLimits) -> float:
-    """Return the moment by which a slot's machine has to run. The time of a gated machine begins when it is ungated."""
-    if slot.observed.is_gated:
-        return slot.asked_at + limits.gated_deadline_seconds
-    return slot.boots_from + limits.boot_deadline_seconds
+    """Return the moment by which a slot's machine has to run; ``NEVER`` while a queue holds the machine."""
+    return NEVER if slot.observed.is_queued else slot.boots_from + limits.boot_deadline_seconds
+
+
+def get_spill_time(slot: Slot, limits: PoolLimits) -> float:
+    """Return the moment from which another pool may take a slot's machine; ``NEVER`` if it stays in a queue."""
+    seconds = limits.queue_spill_seconds if slot.observed.is_queued else limits.spill_after_seconds
+    return NEVER if seconds is None else slot.boots_from + seconds
+
+
+def format_wait(slot: Slot) -> str:
+    """Return the normal wait of a machine in a queue of its place; empty for any other machine."""
+    known = slot.observed
+    since = f" since {format_utc(known.queued_since)}" if known.queued_since else ""
+    return f"queued in {slot.pool}{since}: {known.queue_reason}" if known.is_queued and slot.failure is None else ""
+
+
+def with_wait(slot: Slot, failure: Failure) -> Failure:
+    """Return the failure of a machine that is given up, with its wait if its place holds it in a queue."""
+    wait = format_wait(slot)
+    return replace(failure, text=f"{failure.text} It was {wait}") if wait else failure
 
 
 def is_cancel_message(message: str) -> bool:

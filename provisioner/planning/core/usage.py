@@ -1,6 +1,6 @@
 """Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
 
-A machine counts if an observation has shown it. Its time begins with its create; if it waited for room or at a gate,
+A machine counts if an observation has shown it. Its time begins with its create; if it waited for room or in a queue,
 the time begins at the end of this wait. Its time ends with the first observation that lacks it.
 
 The plan that finds the machine gone adds its time to the totals. Memory records both in one write, so each machine
@@ -61,10 +61,10 @@ def find_span(slot: Slot, now: float) -> Span | None:
 
 
 def _is_waiting(slot: Slot) -> bool:
-    """Return whether the slot's machine does not exist yet because its place has no room for it or a gate holds it."""
+    """Return whether the slot's machine does not exist yet because it waits for room or in a queue of its place."""
     if slot.ran_at is not None:
         return False
-    return slot.observed.is_gated or (slot.failure is not None and slot.failure.error.has_no_room)
+    return slot.observed.is_queued or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
 def split_by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,14 @@ from dataclasses import replace
 from provisioner.model import DeleteReason, ErrorClass, Failure, RequestRecord, RequestStatus, Slot, Verdict
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import count_missing, down_slots, find_machine, get_boot_deadline, pending_slots
+from provisioner.planning.core.slots import (
+    count_missing,
+    down_slots,
+    find_machine,
+    get_boot_deadline,
+    pending_slots,
+    with_wait,
+)
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -46,12 +53,12 @@ def _has_enough_running(record: RequestRecord, share: float) -> bool:
 
 
 def _last_change_at(record: RequestRecord) -> float:
-    """Return the last moment at which a machine of the request was requested, began to run, was ungated or was given
+    """Return the last moment at which a machine of the request was requested, began to run, left a queue or was given
     up."""
     return max(
         when
         for slot in record.slots.values()
-        for when in (slot.opened_at, slot.ran_at, slot.deletion.closed_at, slot.life.ungated_at)
+        for when in (slot.opened_at, slot.ran_at, slot.deletion.closed_at, slot.life.released_at)
         if when is not None
     )
 
@@ -77,9 +84,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
             draft.wake_at(ends)
     for slot in pending_slots(record):
         if over_message:
-            late = Failure(ErrorClass.TIMEOUT, f"The machine did not run {over_message}.")
-            failure = slot.failure or find_pool_failure(draft, slot.pool, record.template) or late
-            _time_out(draft, record, slot, failure, capacity)
+            _time_out(draft, record, slot, _late_failure(draft, record, slot, over_message), capacity)
         elif slot.submitted_at is not None and slot.pool in draft.snapshots:
             denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # waiting would not help
             due = now if denied else get_boot_deadline(slot, draft.pool(slot.pool))
@@ -89,6 +94,14 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
                 draft.count_failed_boot(slot, failure)
             else:
                 draft.wake_at(due)
+
+
+def _late_failure(draft: Draft, record: RequestRecord, slot: Slot, over_message: str) -> Failure:
+    """Return why a machine does not run although its request's time is over."""
+    late = Failure(ErrorClass.TIMEOUT, f"The machine did not run {over_message}.")
+    if slot.observed.is_queued:  # a failure of the pool concerns machines that its place did not accept
+        return slot.failure or with_wait(slot, late)
+    return slot.failure or find_pool_failure(draft, slot.pool, record.template) or late
 
 
 def _boot_failure(draft: Draft, slot: Slot) -> Failure:

@@ -115,11 +115,16 @@ def _is_still_pending(slot: Slot, machine: Machine) -> bool:
         and known.was_seen
         and known.is_accepted
         and slot.submitted_at is not None
-        and known.is_gated is machine.is_gated
+        and _get_queue(known) == (machine.queued and (machine.queued.since, machine.queued.reason))
         and machine.cause is None
         and (slot.failure is machine.failure or slot.failure == machine.failure)
         and (known.ip, known.public_ip, known.launched) == (machine.ip, machine.public_ip, machine.launched)
     )
+
+
+def _get_queue(known: Observed) -> tuple[int, str] | None:
+    """Return the begin and the reason of the wait in a queue as last seen; None if the machine was not queued."""
+    return (known.queued_since, known.queue_reason) if known.is_queued else None
 
 
 def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
@@ -193,10 +198,12 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         public_ip=shown.public_ip,
         launched=shown.launched,
         notice=_get_notice(None if is_put_off else known.notice, machine.notice),
-        is_gated=machine.is_gated,
+        is_queued=machine.queued is not None,
         is_strayed=machine.is_strayed,
         expires_at=machine.expires_at,
         cause=machine.cause or known.cause,
+        queued_since=machine.queued.since if machine.queued else 0,
+        queue_reason=machine.queued.reason if machine.queued else "",
     )
     changed = slot._replace(
         submitted_at=slot.asked_at,
@@ -214,13 +221,13 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
 
 
 def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> Life:
-    """Return the life of a slot after an observation: when it was ungated, since when it is down, and whether it
+    """Return the life of a slot after an observation: when its queue released it, since when it is down, and whether it
     still retires. A machine whose place has postponed its end does not retire."""
     life = slot.life
     if is_put_off:
         life = life._replace(retiring_at=None)
-    if slot.observed.is_gated and not machine.is_gated:
-        life = life._replace(ungated_at=now)
+    if slot.observed.is_queued and machine.queued is None:
+        life = life._replace(released_at=now)
     is_down = slot.ran_at is not None and machine.phase is PENDING and not machine.is_nameless
     if is_down is (life.down_since is None):
         life = life._replace(down_since=now if is_down else None)

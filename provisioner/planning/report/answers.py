@@ -30,7 +30,7 @@ from provisioner.model import (
 from provisioner.planning.allocate.capacity import tightest_cap
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.holds import make_loss_finder
-from provisioner.planning.core.slots import find_slot
+from provisioner.planning.core.slots import find_slot, format_wait
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Verdicts of slots that are reported as succeeded for ever (law: a terminal answer stays)."""
@@ -175,7 +175,9 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
     if is_reported_running(slot):
         return _entry(slot, "succeed", "running", "", record.rc_account)
     if slot.verdict is Verdict.OPEN:
-        return _entry(slot, "executing", "pending", _format_failure(slot.failure), record.rc_account)
+        return _entry(
+            slot, "executing", "pending", _format_failure(slot.failure) or format_wait(slot), record.rc_account
+        )
     if slot.verdict is Verdict.FAILED and slot.submitted_at is None:
         text = _format_failure(slot.failure) or "The machine failed."
         return _entry(slot, "fail", "terminated", text, record.rc_account)

@@ -9,11 +9,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from provisioner.model import DESIRED, Deferral, ErrorClass, Failure, PendingReason, RequestRecord, Slot, Unmet, Verdict
+from provisioner.model import (
+    DESIRED,
+    NEVER,
+    Deferral,
+    ErrorClass,
+    Failure,
+    PendingReason,
+    RequestRecord,
+    Slot,
+    Unmet,
+    Verdict,
+)
 from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import get_boot_deadline
+from provisioner.planning.core.slots import find_machine, get_boot_deadline, get_spill_time
 from provisioner.planning.core.window_and_backoff import get_pending_limit, is_blocked
 
 TOTAL = "max_machines_total, over all templates"
@@ -27,7 +38,7 @@ SPILLS = frozenset(
         PendingReason.UNSENT,
         PendingReason.UNANSWERED,
         PendingReason.STARTING,
-        PendingReason.GATED,
+        PendingReason.QUEUED,
         PendingReason.TROUBLED,
     }
 )
@@ -59,7 +70,8 @@ def _find_unmet_slots(draft: Draft, capacity: Capacity, record: RequestRecord) -
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
     for slot in [slot for slot in record.slots.values() if slot.ran_at is None or slot.life.down_since is not None]:
         if reason := _find_reason(draft, slot):
-            failure = None if reason is PendingReason.UNSEEN else _find_trouble(slot) or slot.tries.failure
+            is_plain = reason in (PendingReason.UNSEEN, PendingReason.QUEUED)
+            failure = None if is_plain else _find_trouble(slot) or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
         explanation = _explain(draft, record.template, reason, slots)
@@ -81,8 +93,8 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
         return PendingReason.UNSEEN
     if slot.submitted_at is None:
         return PendingReason.UNSENT
-    if slot.observed.is_gated:
-        return PendingReason.GATED
+    if slot.observed.is_queued and slot.failure is None:
+        return PendingReason.QUEUED
     if _find_trouble(slot) is not None:
         return PendingReason.TROUBLED
     return PendingReason.STARTING if slot.observed.was_seen or slot.observed.is_accepted else PendingReason.UNANSWERED
@@ -99,6 +111,8 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
+    if reason is PendingReason.QUEUED:
+        return _explain_queue(draft, slots)
     trouble, next_try, pool = _find_trouble(slots[0]), None, slots[0].pool
     failure = trouble or slots[0].tries.failure
     if reason not in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
@@ -106,31 +120,42 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
         if reason is PendingReason.UNSENT:
             next_try = max(draft.now, window.retry_at)
         else:
-            next_try = min([get_boot_deadline(slot, draft.pool(pool)) for slot in slots])
+            deadline = min([get_boot_deadline(slot, draft.pool(pool)) for slot in slots])
+            next_try = None if deadline == NEVER else deadline
         if window.backs_off_from is not None and trouble is None:
             failure, since = window.backs_off_from, window.blocked_at
     error_facts = {"error": failure.error, "text": failure.text} if failure else {}
     return {**error_facts, "since": since, "next_try_at": next_try}
 
 
+def _explain_queue(draft: Draft, slots: list[Slot]) -> dict[str, Any]:
+    """Return the reason of the longest wait in a queue, and the earliest expected start."""
+    oldest = min(slots, key=lambda slot: slot.asked_at)
+    machines = [find_machine(slot, draft.snapshots) for slot in slots]
+    starts = [one.queued.expected_start for one in machines if one and one.queued and one.queued.expected_start]
+    return {"since": oldest.asked_at, "text": oldest.observed.queue_reason, "expected_start": min(starts, default=0)}
+
+
 def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slot]) -> dict[str, Any]:
     """Return the pool to which the machines move, the moment at which they move, and the pools that are full."""
     has_room = slots[0].failure is None or not slots[0].failure.error.has_no_room
-    waits_from = min([slot.boots_from for slot in slots]) if has_room else None
-    return _find_next_pool(draft, capacity, template, slots[0].pool, waits_from)
+    limits = draft.pool(slots[0].pool)
+    spills_at = min([get_spill_time(slot, limits) for slot in slots]) if has_room else None
+    return _find_next_pool(draft, capacity, template, slots[0].pool, spills_at)
 
 
 def _find_next_pool(
-    draft: Draft, capacity: Capacity, template: str, pool: str, waits_from: float | None
+    draft: Draft, capacity: Capacity, template: str, pool: str, spills_at: float | None
 ) -> dict[str, Any]:
     """Return the first pool after ``pool`` that takes machines, the moment at which it is used, and why pools before
-    it take none."""
+    it take none. A machine that keeps its position in a queue has no next pool."""
+    if spills_at == NEVER:
+        return {}
     lacks: dict[str, PendingReason] = {}
     facts: dict[str, Any] = {}
     for name in _pools_after(draft, template, pool):
         room = capacity.room(name, template)
         if room.machines or room.is_waited_for:
-            spills_at = None if waits_from is None else waits_from + draft.pool(pool).spill_after_seconds
             facts = {"spills_to": name, "spills_at": spills_at}
             break
         lacks[name] = room.reason
@@ -194,4 +219,4 @@ def _behind_window(
     if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since
-    return facts | _find_next_pool(draft, capacity, template, pool, closed)
+    return facts | _find_next_pool(draft, capacity, template, pool, closed + draft.pool(pool).spill_after_seconds)

@@ -268,6 +268,18 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         name(0),
         ["", "It does not run yet: stockout, “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”", "If it does not run by "],
     ),
+    "a machine in a queue: why it waits": (
+        memory(record(slot(is_queued=True, queue_reason="Priority"))),
+        {},
+        name(0),
+        ["", "It is queued in a: Priority."],
+    ),
+    "a machine in a queue that is no normal one": (
+        memory(record(slot(is_queued=True, queue_reason="Priority", failure=NO_ROOM))),
+        {},
+        name(0),
+        ["", "It does not run yet: stockout, “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”"],
+    ),
     "a machine that does not run any more": (
         memory(record(running(0, Verdict.SUCCEEDED, down_since=NOW, failure=NO_ROOM))),
         {},

@@ -222,8 +222,8 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
         pytest.param({"submitted_at": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
         pytest.param({"submitted_at": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False,
                      id="its own pool is blind: it stays"),
-        pytest.param({"ungated_at": NOW - SPILL + 1}, {}, {}, False, id="just freed: this pool has its time"),
-        pytest.param({"ungated_at": NOW - SPILL}, {}, {}, True, id="freed for spill_after: the next pool takes it"),
+        pytest.param({"released_at": NOW - SPILL + 1}, {}, {}, False, id="just freed: this pool has its time"),
+        pytest.param({"released_at": NOW - SPILL}, {}, {}, True, id="freed for spill_after: the next pool takes it"),
     ],
 )  # fmt: skip
 def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
@@ -245,7 +245,7 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
         assert after == late
 
 
-WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, has_no_room=True)
+WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, spills_at_once=True)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, has_no_room=True)
 )
 def test_a_machine_that_waits_for_room(no_room: bool, count: int, expected: dict[str, int]) -> None:
     waiting = record(slot(submitted_at=NOW - 1, was_seen=True, failure=STOCKOUT), count=count)
-    waits = snapshot(replace(WAITS, has_no_room=no_room))
+    waits = snapshot(replace(WAITS, spills_at_once=no_room))
     assert created(asked_of(waiting, seen=(waits, BOTH[1]))) == expected
 
 

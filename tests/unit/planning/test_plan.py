@@ -26,6 +26,7 @@ from provisioner.model import (
     PendingReason,
     Phase,
     Plan,
+    Queued,
     Request,
     RequestRecord,
     RequestStatus,
@@ -66,7 +67,6 @@ from tests.unit.core import (
     unsent,
 )
 
-GATED = Failure(ErrorClass.OTHER, "SchedulingGated")
 LATE = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 ONE = limits(pool("a", boot_deadline_seconds=600.0))
 EMPTY = (snapshot(), snapshot(pool="b"))
@@ -153,40 +153,85 @@ def test_a_machine_that_appears_under_the_name_of_a_closed_slot_gets_a_delete_of
     assert after(made).slots[0].deletion.reason is DeleteReason.RETURNED
 
 
-HELD_BACK = machine(0, Phase.PENDING, is_gated=True, failure=GATED)
+HELD_BACK = machine(0, Phase.PENDING, queued=Queued(1_700_000_000, "Priority", 1_700_009_000))
 FREED = machine(0, Phase.PENDING)
-GATES = limits(pool("a", boot_deadline_seconds=600.0, gated_deadline_seconds=1000.0, spill_after_seconds=1e9))
+QUEUE = limits(pool("a", boot_deadline_seconds=600.0, spill_after_seconds=1e9))
+WAIT = {"is_queued": True, "queued_since": 1_700_000_000, "queue_reason": "Priority"}
 
 
 @pytest.mark.parametrize(
     ("one", "seen", "timed_out", "due"),
     [
         pytest.param(
-            slot(submitted_at=NOW - 999), HELD_BACK, False, NOW + 1, id="held back beyond its boot deadline: it may"
+            slot(submitted_at=NOW - 1500), HELD_BACK, False, BEFORE + 3600, id="queued beyond its boot deadline: it may"
+        ),
+        pytest.param(slot(submitted_at=NOW - 999, **WAIT), FREED, False, NOW + 600, id="just freed: it boots now"),
+        pytest.param(
+            slot(submitted_at=NOW - 1500, released_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
         ),
         pytest.param(
-            slot(submitted_at=NOW - 1000), HELD_BACK, True, None, id="at the deadline of its gates: it failed"
+            slot(submitted_at=NOW - 1500, released_at=NOW - 600), FREED, True, None, id="freed, and did not run"
         ),
         pytest.param(
-            slot(submitted_at=NOW - 999, is_gated=True), FREED, False, NOW + 600, id="just freed: it boots now"
+            slot(submitted_at=NOW - 1500, released_at=NOW - 700), HELD_BACK, False, BEFORE + 3600, id="queued again"
         ),
-        pytest.param(
-            slot(submitted_at=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
-        ),
-        pytest.param(
-            slot(submitted_at=NOW - 1500, ungated_at=NOW - 600), FREED, True, None, id="freed, and did not run"
-        ),
-        pytest.param(slot(submitted_at=NOW - 600), FREED, True, None, id="never held back: counts from its create"),
+        pytest.param(slot(submitted_at=NOW - 600), FREED, True, None, id="never queued: counts from its create"),
     ],
 )
-def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
-    made = plan(memory(record(alter(one, was_seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
+def test_the_boot_deadline_begins_when_the_queue_releases_a_machine(
+    one: Slot, seen: Machine, timed_out: bool, due: float | None
+) -> None:
+    made = plan(memory(record(alter(one, was_seen=True))), snapshot(seen), limits=QUEUE)
     ended = after(made).slots[0]
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:
-        assert (ended.deletion.reason, ended.failure) == (DeleteReason.TIMED_OUT, seen.failure or LATE)
+        assert (ended.deletion.reason, ended.failure) == (DeleteReason.TIMED_OUT, LATE)
     else:
-        assert made.due_at == due
+        assert (made.due_at, made.deletes) == (due, ())
+
+
+def test_a_machine_that_stays_in_a_queue_fails_with_its_request_and_without_a_capacity_code() -> None:
+    waiting = slot(submitted_at=BEFORE, was_seen=True, **WAIT)
+    remembered = memory(record(waiting, deadline_at=NOW), windows={("a", TEMPLATE): Window(2, failure=STOCKOUT)})
+    made = plan(remembered, snapshot(HELD_BACK), limits=QUEUE)
+    failure = after(made).slots[0].failure
+    assert failure is not None
+    assert (failure.error, failure.error.lsf_code) == (ErrorClass.TIMEOUT, "")
+    assert failure.text.endswith("deadline. It was queued in a since 2023-11-14T22:13:20Z: Priority")
+    assert [delete.reason for delete in made.deletes] == [DeleteReason.TIMED_OUT]
+    assert not made.windows, "the wait says nothing about the pool"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spills"),
+    [(None, False), (100.0, True), (1e6, False)],
+    ids=["it keeps its position", "unless another pool shall take it", "after so long"],
+)
+def test_a_queue_is_left_only_if_that_is_configured(seconds: float | None, spills: bool) -> None:
+    waiting = slot(submitted_at=NOW - 500, was_seen=True, **WAIT)
+    two = limits(pool("a", spill_after_seconds=100.0, queue_spill_seconds=seconds), pool("b"))
+    made = plan(memory(record(waiting)), snapshot(HELD_BACK), snapshot(pool="b"), limits=two)
+    assert [create.pool for create in made.creates] == ["b"] * spills
+    assert [delete.reason for delete in made.deletes] == [DeleteReason.WITHDRAWN] * spills
+    assert not made.windows, "a wait is neither success nor failure of the pool"
+
+
+def test_a_queue_is_filled_up_to_the_window() -> None:
+    waiting = [slot(number, submitted_at=NOW - 5000, was_seen=True, **WAIT) for number in range(2)]
+    held = [replace(HELD_BACK, name=name(number)) for number in range(2)]
+    remembered = memory(record(*waiting, count=9), windows={("a", TEMPLATE): Window(5)})
+    made = plan(remembered, snapshot(*held), limits=limits(pool("a")))
+    assert len(made.creates) == 3
+    assert (made.memory.windows["a", TEMPLATE].level, made.deletes) == (0, ())
+
+
+def test_a_new_estimate_of_the_start_is_no_news_for_memory() -> None:
+    remembered = plan(memory(record(slot(submitted_at=BEFORE))), snapshot(HELD_BACK), limits=QUEUE).memory
+    assert after(plan(remembered, snapshot(HELD_BACK), limits=QUEUE)).slots[0].observed.queue_reason == "Priority"
+    later = replace(HELD_BACK, queued=Queued(1_700_000_000, "Priority", 1_700_099_000))
+    assert plan(remembered, snapshot(later), limits=QUEUE).memory is remembered
+    other = replace(HELD_BACK, queued=Queued(1_700_000_000, "Resources"))
+    assert plan(remembered, snapshot(other), limits=QUEUE).memory is not remembered
 
 
 NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")

@@ -36,7 +36,7 @@ ASKED = slot(0)
 def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
     """Return snapshots in which the machines of these slots wait."""
     return {
-        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, has_no_room=no_room) for one in slots})
+        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, spills_at_once=no_room) for one in slots})
         for pool in ("a", "b")
     }
 

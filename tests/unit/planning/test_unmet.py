@@ -168,9 +168,16 @@ REASONS = [
     pytest.param(wanted(slot(1, tried=BROKEN, tries=1), count=1), ALONE, {},
                  says("starting", 1, error="other", text=BROKEN.text, **BOOTS),
                  id="a machine that starts in place of one that failed"),
-    pytest.param(wanted(slot(was_seen=True, is_gated=True), count=1), ALONE, {}, says("gated", 1,
-                 next_try_at=BEFORE + 3600),
-                 id="a gate"),
+    pytest.param(wanted(slot(was_seen=True, is_queued=True, queue_reason="Priority", tried=BROKEN, tries=1),
+                        slot(1, was_seen=True, is_queued=True, queue_reason="Resources", submitted_at=BEFORE - 5),
+                        window=backing_off(), count=2),
+                 SPILLS, {}, says("queued", 2, since=BEFORE - 5, text="Resources"),
+                 id="a queue: one entry, with the longest wait, and the machines keep their positions"),
+    pytest.param(wanted(slot(was_seen=True, is_queued=True, failure=BROKEN), count=1), ALONE, {},
+                 says("troubled", 1, error="other", text=BROKEN.text), id="a queue that is no normal wait"),
+    pytest.param(wanted(slot(was_seen=True, is_queued=True), count=1),
+                 limits(replace(SLOW, queue_spill_seconds=400.0), pool("b")), {},
+                 says("queued", 1, spills_to="b", spills_at=BEFORE + 400), id="a queue that is left after a while"),
     pytest.param(ROOMLESS, SPILLS, {}, says("troubled", 1, elsewhere={"b": "paused"}, **BOOTS, **OUT),
                  id="no room, and the next pool is paused"),
     pytest.param(ROOMLESS, limits(), {"holds": STOP}, says("troubled", 1, elsewhere={"b": "stopped"}, **BOOTS, **OUT),
@@ -312,7 +319,9 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
     verdict = draw(
         some.sampled_from([Verdict.OPEN, Verdict.OPEN, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED])
     )
-    flags = {name: draw(some.booleans()) for name in ("was_seen", "is_gated", "is_accepted", "is_set_aside", "is_gone")}
+    flags = {
+        name: draw(some.booleans()) for name in ("was_seen", "is_queued", "is_accepted", "is_set_aside", "is_gone")
+    }
     failure = {"failure": draw(some.none() | ERRORS), "tried": draw(some.none() | ERRORS)}
     return slot(number, verdict, id_, submitted_at=draw(some.none() | TIMES), **(where | flags | failure))
 

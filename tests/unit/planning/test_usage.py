@@ -200,7 +200,7 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
     [
         pytest.param(slot(0), False, id="one that was not seen"),
         pytest.param(slot(0, was_seen=True), True, id="one that boots"),
-        pytest.param(slot(0, was_seen=True, is_gated=True), False, id="one behind a gate"),
+        pytest.param(slot(0, was_seen=True, is_queued=True), False, id="one behind a gate"),
         pytest.param(slot(0, was_seen=True, failure=BROKEN), True, id="one that does not come up"),
         pytest.param(running(0, failure=STOCKOUT), True, id="one that ran"),
         pytest.param(slot(0, was_seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),

@@ -104,6 +104,7 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
         down_seconds=80,
         price_per_hour=0.5,
         spill_after_seconds=20,
+        queue_spill_seconds=20,
         lag_seconds=2,
         mass_loss_seconds=30,
         stale_after_seconds=90,
@@ -113,13 +114,9 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
 
 
 LIMITS_OF_POOLS = {
-    "gates have a deadline of their own": (
-        "gke-main",
-        {"gated_deadline_seconds": 7200},
-        "gated_deadline_seconds",
-        7200,
-    ),
-    "without gates it is an hour": ("mig-a", {}, "gated_deadline_seconds", 3600),
+    "another pool takes a machine after three minutes": ("mig-a", {}, "spill_after_seconds", 180),
+    "but none out of a queue": ("gke-main", {}, "queue_spill_seconds", None),
+    "unless the setting is set": ("gke-main", {"spill_after_seconds": 60}, "queue_spill_seconds", 60),
     "a window never begins above max_pending": ("mig-a", {"max_pending": 10}, "initial_window", 10),
     "a pod cache does not lag": ("gke-main", {}, "lag_seconds", 0),
     "an observation at a MIG lags half a minute": ("mig-a", {}, "lag_seconds", 30),

@@ -255,7 +255,7 @@ def test_a_memory_of_before_with_its_requests_and_slots(golden: StateDir) -> Non
     assert {slot.tries for slot in slots.values()} == {UNTRIED}
     assert slots[NOTICED].observed.notice == Notice(LossCause.PREEMPTED, 1_000_450.0)
     running = memory.requests[RUNNING]
-    assert [running.slots[number].observed.is_gated for number in (0, 2, 3)] == [True, False, False]
+    assert [running.slots[number].observed.is_queued for number in (0, 2, 3)] == [True, False, False]
     assert running.slots[1].failure == Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
     assert memory.returns[BACK].results == {GIVEN: ReturnResult.GONE}
 

@@ -189,6 +189,10 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [report(UNLISTED)], {"machines_unlisted pool=a": 1, "machines_unlisted pool=b": 0}
     ),
     "each on its day": ([report(UNLISTED), report(UNLISTED, now=NOW + 1)], {"machines_unlisted pool=a": 2}),
+    "queued machines show with the longest wait": (
+        [report(memory(record(slot(1, is_queued=True), slot(2, is_queued=True, submitted_at=BEFORE + 9), slot(3))))],
+        {"machines_queued pool=a": 2, "oldest_queued_timestamp_seconds pool=a": WALL - NOW + BEFORE},
+    ),
     "slots set aside wait in a gauge": (
         [report(memory(record(slot(1), slot(2, is_set_aside=True))))], {"slots_set_aside": 1}
     ),

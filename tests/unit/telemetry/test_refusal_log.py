@@ -36,7 +36,7 @@ ASKED = slot(0)
 
 def seen(*slots: Slot) -> Mapping[str, Snapshot]:
     """Return snapshots in which the machines of these slots wait."""
-    waiting = {one.name: Machine(one.name, Phase.PENDING, has_no_room=True) for one in slots}
+    waiting = {one.name: Machine(one.name, Phase.PENDING, spills_at_once=True) for one in slots}
     return {pool: Snapshot(pool, NOW, waiting) for pool in ("a", "b")}
 
 

@@ -121,12 +121,11 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {"pools": {"a": ["cannot be seen: no route\nto host"]}},
         rf"2 in a: the pool is unseen, unavailable since {TIME} \(\d+ s\): no route to host",
     ),
-    "a gate": (
-        memory(record(slot(was_seen=True, is_gated=True))),
+    "a queue": (
+        memory(record(slot(was_seen=True, is_queued=True, queue_reason="Priority"))),
         SPILLS,
         {},
-        rf"1 in a: held back by a gate since {TIME} \(\d+ s\); spills over to b in 6\d min; "
-        r"asked for again in 58 min at the latest",
+        rf"1 in a: queued since {TIME} \(\d+ s\): Priority",
     ),
     "a place without room, and the pools after it": (
         memory(record(slot(was_seen=True, failure=BROKEN)), windows={("d", TEMPLATE): FULL}),
@@ -232,6 +231,7 @@ def test_json_has_the_same_facts() -> None:
             "elsewhere": {"b": "paused"},
             "full": {},
             "usual_seconds": None,
+            "expected_start": None,
             "quiet": False,
         }
     ]
@@ -385,3 +385,17 @@ def test_a_machine_in_an_unseen_pool_is_unseen_since_the_pool_is() -> None:
     inputs = make_status_inputs(memory(record(slot())), pools={"a": [f"{UNSEEN}no"]}, unseen_since={"a": NOW - 7})
     (entry,) = status_model(inputs).requests[0]["missing"]
     assert entry["since_seconds"] == 7
+
+
+def test_the_line_of_a_pool_has_its_queue_in_one() -> None:
+    waits = [
+        Unmet("a", PendingReason.QUEUED, 2, text="Resources", since=NOW - 9, expected_start=1_700_000_900),
+        Unmet("a", PendingReason.QUEUED, 3, text="Priority", since=NOW - 600, expected_start=1_700_000_000),
+    ]
+    two = memory(record(count=2), record(id_=OTHER, count=3))
+    seen = status_model(make_status_inputs(two, unmet={REQUEST: waits[:1], OTHER: waits[1:]}))
+    (line,) = map(format_pool_line, seen.pressure)
+    starts = format_local_time(format_utc(1_700_000_000))
+    wait = f"5 queued, the longest for 10 min: Priority (expected to start at {starts})"
+    assert line == f"  pool a, {TEMPLATE}: 5 missing, {wait}"
+    assert [one["quiet"] for request in seen.requests for one in request["missing"]] == [True, True]

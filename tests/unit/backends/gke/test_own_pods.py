@@ -13,7 +13,7 @@ from provisioner.backends.gke.own_pods import Ending, Identity, Wait, get_wait, 
 from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pod_status import DEFAULT_GRACE_SECONDS, Pod
 from provisioner.backends.responses import translated_errors
-from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
+from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase, Queued
 
 NAME = "hf-abcdefghij-000007"
 IDENTITY = Identity("demo", "gke-main")
@@ -342,14 +342,13 @@ def test_a_pod_that_is_starting_or_running_has_no_failure(status: dict[str, Any]
 def test_a_gated_pod_is_held_back_and_says_by_what() -> None:
     gates = [{"name": "queue.example.com/wait"}, {"name": "other"}]
     machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}, {"schedulingGates": gates}))[0]
-    assert machine.is_gated
     text = "SchedulingGated: waits for a gate: queue.example.com/wait, other"
-    assert machine.failure == Failure(ErrorClass.OTHER, text)
+    assert (machine.queued, machine.failure) == (Queued(1_735_689_600, text), None), "a normal wait is no failure"
 
 
 def test_a_pod_whose_gates_were_just_removed_is_starting() -> None:
     machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}))[0]
-    assert (machine.is_gated, machine.failure) == (False, None)
+    assert (machine.queued, machine.failure) == (None, None)
 
 
 @pytest.mark.parametrize(

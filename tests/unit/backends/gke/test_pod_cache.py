@@ -323,7 +323,7 @@ def test_the_reason_why_a_node_does_not_prepare_a_pod_is_shown_once_known(
     words = Failure(error, "in the node's words")
     assert cache.explain({Wait("u1", placed=True): words})
     shown = cache.machines(1.0)[name(1)]
-    assert (shown.failure, shown.has_no_room) == (words, no_room)
+    assert (shown.failure, shown.spills_at_once) == (words, no_room)
     cache.apply("MODIFIED", pod(1, 10, "Running"))
     assert cache.machines(2.0)[name(1)].failure is None
 
@@ -340,9 +340,9 @@ def test_a_pod_lacks_room_once_the_autoscaler_has_failed_to_get_a_node(
     cache: PodCache, reason: str, no_room: bool
 ) -> None:
     cache.replace(readings(unplaced(1, 5)), "9")
-    assert not cache.machines(0.0)[name(1)].has_no_room, "that no node is free now says nothing yet"
+    assert not cache.machines(0.0)[name(1)].spills_at_once, "that no node is free now says nothing yet"
     cache.explain({NO_NODE: Failure(ErrorClass.STOCKOUT, f"{reason}: words")})
-    assert cache.machines(1.0)[name(1)].has_no_room is no_room
+    assert cache.machines(1.0)[name(1)].spills_at_once is no_room
 
 
 def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cache: PodCache) -> None:

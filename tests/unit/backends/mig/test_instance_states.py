@@ -214,7 +214,7 @@ def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_deta
 )
 def test_a_machine_lacks_room_while_its_zone_or_quota_is_used_up(code: str | None, no_room: bool) -> None:
     attempt = {"errors": {"errors": [{"code": code, "message": "No."}]}} if code else {}
-    assert seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None).has_no_room is no_room
+    assert seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None).spills_at_once is no_room
 
 
 def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
