@@ -95,13 +95,11 @@ class Flow:
         """End a round. If half of the responses were slow, halve the limit. Otherwise raise it by a quarter, unless
         the server has recently refused a call."""
         self._unloaded = {kind: seconds * LATENCY_GROWTH for kind, seconds in self._unloaded.items()}
-        for kind, seconds in self._round_responses:
+        responses = self._round_responses
+        for kind, seconds in responses:
             self._unloaded[kind] = min(seconds, self._unloaded.get(kind, math.inf))
-        slow = sum(
-            seconds > max(QUICK_SECONDS, SLOW_MULTIPLE * self._unloaded[kind])
-            for kind, seconds in self._round_responses
-        )
-        if 2 * slow >= len(self._round_responses):
+        slow = sum(seconds > max(QUICK_SECONDS, SLOW_MULTIPLE * self._unloaded[kind]) for kind, seconds in responses)
+        if 2 * slow >= len(responses):
             self._begin_round(self.limit // 2, now)
         else:
             self._begin_round(self.limit + (0 if now < self._growth_allowed_at else max(1, self.limit // 4)), now)

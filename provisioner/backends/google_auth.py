@@ -188,11 +188,8 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     def refresh(self, request: object) -> None:
         """Get another token. Raise GoogleAuthError, or BackendError if the file no longer contains credentials."""
         now = signature(self._files)
-        fresh = (
-            google_credentials(self._key_file, self._scopes)
-            if self._is_read_always or now != self._read_signature
-            else self.source
-        )
+        is_read = self._is_read_always or now != self._read_signature
+        fresh = google_credentials(self._key_file, self._scopes) if is_read else self.source
         try:
             fresh.refresh(request)
         except GoogleAuthError as error:

@@ -161,9 +161,8 @@ def _ended(close: Transition) -> Ended | None:
     """Return the end of a machine. Return None if HF returned the machine, an operator cancelled it, or it never
     existed."""
     slot = close.slot
-    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (
-        slot.observed.was_seen or slot.observed.is_accepted
-    ):
+    has_existed = slot.observed.was_seen or slot.observed.is_accepted
+    if not has_existed or not (close.is_lost or slot.verdict is Verdict.FAILED):
         return None
     return Ended(
         slot.name,

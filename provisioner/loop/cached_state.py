@@ -5,6 +5,7 @@ This module decides with which memory the loop continues. The cycle records this
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -233,10 +234,8 @@ class Startup:
         served = {get_request_id(limits.prefix, name) for name in names}
         if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
             return False
-        scripts_now = self._scripts_clock(intent)
-        return all(
-            scripts_now - request.created_wall < limits.request_deadline_seconds for request in intent.requests.values()
-        )
+        oldest = min((request.created_wall for request in intent.requests.values()), default=math.inf)
+        return self._scripts_clock(intent) - oldest < limits.request_deadline_seconds
 
     def _scripts_clock(self, intent: Intent) -> float:
         """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds (law: time is an

@@ -83,9 +83,9 @@ class CurrentHolds:
 def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
     """Yield the changes between two states of the holds. The removal of a cancel that is done is not a change."""
     former = () if before is None else before.current
-    yield from (
-        HoldChange("in force" if before is None else "set", hold) for hold in after.current if hold not in former
-    )
+    for hold in after.current:
+        if hold not in former:
+            yield HoldChange("in force" if before is None else "set", hold)
     released = {(hold.kind, hold.target): hold for hold in after.released}
     for hold in former:
         if hold not in after.current and hold.kind is not HoldKind.CANCEL:

@@ -274,11 +274,8 @@ def _reported_lines(reported: Reported) -> Iterator[Line]:
         fields = _answer_fields(record)
         former = _answer_fields(before) if before else dict.fromkeys(fields, 0) | {"answer": RequestStatus.RUNNING}
         if fields != former:  # HF assumes of a new request that it runs and has no machine.
-            yield {
-                "event": "reported",
-                "request" if isinstance(record, RequestRecord) else "return": record.id,
-                **fields,
-            }
+            kind = "request" if isinstance(record, RequestRecord) else "return"
+            yield {"event": "reported", kind: record.id, **fields}
     groups = defaultdict[tuple[str, int], list[str]](list)
     for name, loss in reported.lost.items():
         groups[loss.cause, loss.grace].append(name)

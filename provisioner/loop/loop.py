@@ -253,10 +253,8 @@ class Loop:
         try:
             done = reconciler.settle()
             if done.results and self._last is not None:
-                last = replace(
-                    self._last, plan=None, lock_wait_seconds=None, memory=reconciler.memory, results=done.results
-                )
-                last = replace(last, transitions=done.transitions)
+                last = replace(self._last, plan=None, lock_wait_seconds=None, memory=reconciler.memory)
+                last = replace(last, results=done.results, transitions=done.transitions)
                 self._report(last)
                 record_ends(last.closes, self._backends)
             check()

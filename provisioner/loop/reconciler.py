@@ -150,9 +150,8 @@ class Reconciler:
         intent = self._load(observations, now)
         if self.memory is None or intent is None:
             return None
-        world = PlanInputs(
-            intent, observations, self._hf_activity.read(now, intent), wall=self._clock.wall(), holds=holds
-        )
+        activity = self._hf_activity.read(now, intent)
+        world = PlanInputs(intent, observations, activity, wall=self._clock.wall(), holds=holds)
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:

@@ -80,9 +80,8 @@ class ExecPlugin:
         except OSError as error:
             raise self._plugin_error(f"cannot be run: {error.strerror}") from error
         if code != 0:
-            raise self._plugin_error(
-                f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it printed no error'}"
-            )
+            reason = stderr.decode(errors="replace").strip() or "it printed no error"
+            raise self._plugin_error(f"ended with {code}: {reason}")
         return self._parse_output(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:

@@ -90,9 +90,8 @@ class PodEvents:
             with translated_errors():
                 explained = explanations(self._list(reasons), waiting)
         except BackendError as error:
-            log.warning(
-                "Events of waiting pods could not be read", extra={"path": self._path, **error.failure.log_fields}
-            )
+            details = {"path": self._path, **error.failure.log_fields}
+            log.warning("Events of waiting pods could not be read", extra=details)
             self._readings.put_off(error.retry_after or 0.0)
             return
         self._caches.explain(explained)

@@ -84,10 +84,8 @@ class Gke(Kind[GkePool]):
         restarted = [RESTARTED.format(policy) for policy in dict.fromkeys(policies) if policy not in (None, "Never")]
         life = pod["spec"].get("activeDeadlineSeconds") or NEVER
         short = [TOO_SHORT.format(life, pool.least_life_seconds)] if life <= pool.least_life_seconds else []
-        return [
-            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {text}"
-            for text in (*replaced, *unknown, *restarted, *short)
-        ]
+        setting = f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}'"
+        return [f"{setting}: {text}" for text in (*replaced, *unknown, *restarted, *short)]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
         """Return the size of a pod: the sum of the requests of its containers."""

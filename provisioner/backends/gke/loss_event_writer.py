@@ -122,11 +122,9 @@ class LossEvents:
         for pool, end in waiting.each:
             yield self._body(pool, end, reason_and_phrase(end)[0], format_message(pool, end))
         for pool, counts in waiting.others.items():
-            most = counts.most_common()
+            most, total = counts.most_common(), counts.total()
             listed = ", ".join(f"{count} {reason}" for reason, count in most)
-            text = (
-                f"{counts.total()} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
-            )
+            text = f"{total} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
             yield self._body(pool, waiting.attached_to[pool], most[0][0], text)
 
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:

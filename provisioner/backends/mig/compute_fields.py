@@ -125,10 +125,8 @@ def _expiry(item: Json) -> float | None:
     settings."""
     scheduling = item.get("scheduling") or {}
     scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
-    longest, started = (
-        (scheduling.get("maxRunDuration") or {}).get("seconds"),
-        epoch(item.get("lastStartTimestamp", "")),
-    )
+    longest = (scheduling.get("maxRunDuration") or {}).get("seconds")
+    started = epoch(item.get("lastStartTimestamp", ""))
     return scheduled_end or (started + seconds(longest) if longest is not None and started else None)
 
 

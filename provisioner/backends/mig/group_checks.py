@@ -99,9 +99,8 @@ def format_foreign_message(names: Sequence[str]) -> str:
 
 def missing_group_finding(pool: MigPool) -> Finding:
     """Return the finding for a missing group: it was deleted, or its configured name is wrong."""
-    line = _gcloud_command(
-        pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing"
-    )
+    flags = ("--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
+    line = _gcloud_command(pool, "create", *flags)
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
     group = f"there is no group {pool.group} in {where} of project {pool.project}"
     return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
