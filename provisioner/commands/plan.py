@@ -83,27 +83,23 @@ def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) ->
     return {
         "pools": pools,
         "creates": [
-            {
-                "machine": c.name,
-                "pool": c.pool,
-                "template": c.template,
-                "reason": "repeated" if c.is_repeated else "wanted",
-            }
+            _about(c.name, c.pool, c.template) | {"reason": "repeated" if c.is_repeated else "wanted"}
             for c in plan.creates
         ],
-        "deletes": [
-            {"machine": d.name, "pool": d.pool, "template": templates.get(d.name, ""), "reason": d.reason}
-            for d in plan.deletes
-        ],
+        "deletes": [_about(d.name, d.pool, templates.get(d.name, "")) | {"reason": d.reason} for d in plan.deletes],
         "closes": [_close(close) for close in plan.closes],
         "deferred": [_deferred(plan, *key, count) for key, count in plan.deferred.items()],
     }
 
 
+def _about(machine: str, pool: str, template: str) -> dict[str, str]:
+    return {"machine": machine, "pool": pool, "template": template}
+
+
 def _close(close: Transition) -> dict[str, Any]:
     slot = close.slot
     error, text = (slot.failure.error, slot.failure.text) if slot.failure else ("", "")
-    about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
+    about = _about(slot.name, slot.pool, close.template)
     return {**about, "verdict": slot.verdict, "reason": slot.observed.cause or error, "text": text}
 
 

@@ -152,12 +152,8 @@ class _Wait:
 
 def _outcome_line(outcome: Outcome) -> Line:
     action = outcome.action
-    line: Line = {
-        "event": type(action).__name__.lower(),
-        "machine": action.name,
-        "pool": action.pool,
-        "result": outcome.failure.error if outcome.failure else "ok",
-    }
+    line: Line = {"event": type(action).__name__.lower(), "machine": action.name, "pool": action.pool}
+    line["result"] = outcome.failure.error if outcome.failure else "ok"
     if isinstance(action, Delete):
         line["reason"] = action.reason
         if action.is_forced:
@@ -169,13 +165,8 @@ def _outcome_line(outcome: Outcome) -> Line:
 
 def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
     slot = close.slot
-    line: Line = {
-        "event": "close",
-        "machine": slot.name,
-        "pool": slot.pool,
-        "template": close.template,
-        "verdict": slot.verdict,
-    }
+    line: Line = {"event": "close", "machine": slot.name, "pool": slot.pool}
+    line |= {"template": close.template, "verdict": slot.verdict}
     if slot.observed.cause is not None:
         line["cause"] = slot.observed.cause
     if slot.failure is not None:

@@ -195,11 +195,5 @@ class HfActivity:
     def news(self) -> tuple[object, ...]:
         """Return a key that changes if HF's calls contain news. A list that is repeated within ``NEWS_SECONDS`` does
         not change the key."""
-        return (
-            self.read_ids,
-            self.inventory,
-            self.since,
-            self.started_at,
-            len(self.polled_at),
-            self.last_call_at // NEWS_SECONDS,
-        )
+        counted = len(self.polled_at), self.last_call_at // NEWS_SECONDS
+        return self.read_ids, self.inventory, self.since, self.started_at, *counted

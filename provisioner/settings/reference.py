@@ -98,12 +98,8 @@ def schema(kinds: Sequence[Kind[Any]]) -> Json:
     root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
     root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
     root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
-    return {
-        "$schema": DIALECT,
-        "title": "provisioner.yaml",
-        **root,
-        "$defs": {model.__name__: _object(model) for model in models},
-    }
+    definitions = {model.__name__: _object(model) for model in models}
+    return {"$schema": DIALECT, "title": "provisioner.yaml", **root, "$defs": definitions}
 
 
 def _object(model: type[Section]) -> Json:

@@ -103,9 +103,8 @@ def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwrita
         return StateUnwritable(not_ours_message(path, str(error.strerror)))
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {denied_message(path)}")
-    return StateUnwritable(
-        f"{path}: cannot be {done}: {error.strerror or error}. {advice_message(error)}, then try again."
-    )
+    reason = error.strerror or error
+    return StateUnwritable(f"{path}: cannot be {done}: {reason}. {advice_message(error)}, then try again.")
 
 
 @contextmanager

@@ -102,9 +102,7 @@ class _FileValue(Generic[Value]):
 class Access:
     """The judge of each connection and request. Any thread may use it."""
 
-    def __init__(
-        self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda reason: None
-    ) -> None:
+    def __init__(self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda _: None) -> None:
         """Read the files. Raise AccessError if a file is unusable now. A file that becomes unusable later is logged.
 
         ``rejected`` is called with "token" for a wrong token, and with "rate" if the client of a wrong token has sent

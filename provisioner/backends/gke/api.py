@@ -216,10 +216,9 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:
     if POLICY_WORDS.search(message):
         return ErrorClass.DENIED
-    if status == 403 and (
-        quota := next((quota_class for words, quota_class in _QUOTA_WORDS.items() if words in message), None)
-    ):
-        return quota
+    quotas = [quota_class for words, quota_class in _QUOTA_WORDS.items() if words in message]
+    if status == 403 and quotas:
+        return quotas[0]
     if status == 409 and reason == "Conflict":
         return ErrorClass.UNAVAILABLE  # Two writers collided, often at a quota's counter. The same call may succeed.
     return class_of_status(status, _OWN_STATUSES)

@@ -33,6 +33,7 @@ from provisioner.model import (
     RequestRecord,
     RequestStatus,
     ReturnRecord,
+    ReturnRequest,
     ReturnResult,
     Slot,
     Snapshot,
@@ -144,7 +145,7 @@ def rebuild_memory(
     return replace(
         make_first_memory(intent, limits, now, wall),
         requests=requests,
-        returns={id_: _rebuild_return(id_, intent, answers, limits, now) for id_ in intent.returns},
+        returns={id_: _rebuild_return(asked, answers, limits, now) for id_, asked in intent.returns.items()},
         places=Places(),
         brake=Brake(reason, now, f"memory.json was {word} and was rebuilt from {len(seen)} machines."),
     )
@@ -283,12 +284,9 @@ def _get_result(entry: Mapping[str, Any]) -> ReturnResult:
     return ReturnResult.NOT_OURS if entry["message"] == NOT_OURS else ReturnResult.STUCK
 
 
-def _rebuild_return(
-    id_: str, intent: Intent, answers: Mapping[str, Answer], limits: Limits, now: float
-) -> ReturnRecord:
-    names = intent.returns[id_].names
-    record = ReturnRecord(id=id_, names=names, read_at=now, deadline_at=now + limits.return_deadline_seconds)
-    answer = json.loads(answers[id_].text) if id_ in answers else None
+def _rebuild_return(asked: ReturnRequest, answers: Mapping[str, Answer], limits: Limits, now: float) -> ReturnRecord:
+    record = ReturnRecord(asked.id, asked.names, read_at=now, deadline_at=now + limits.return_deadline_seconds)
+    answer = json.loads(answers[asked.id].text) if asked.id in answers else None
     if answer is None or answer["status"] == RequestStatus.RUNNING:
         return record
     return replace(
