@@ -27,7 +27,8 @@ class PoolFailure(NamedTuple):
     since: float
     """Moment of the first failure of this class in the pool since a machine last ran there."""
     is_over: bool = False
-    """True if a machine has begun to run in the pool since then, and the pool does not back off."""
+    """True if a machine has begun to run in the pool since then, no machine waits for room, and the pool does not back
+    off."""
     failed_in_a_row: int = 0
     """Number of machines that failed with this class since the last machine that ran. Machines that were taken away
     do not count."""
@@ -44,6 +45,7 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
     """Return the last failure of each template in each pool, from the slots and from the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
+    lasting = {key for key, window in memory.windows.items() if window.level}
     for record, slot in memory.slots:
         key = (slot.pool, record.template)
         if slot.ran_at is not None and slot.verdict is not Verdict.FAILED:
@@ -52,11 +54,12 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
             at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
             ended = slot.verdict is Verdict.FAILED and slot.observed.cause not in TAKEN
             failures[key].append((at, slot.failure, ended))
-    backing_off = {key for key, window in memory.windows.items() if window.level}
+            if slot.verdict is Verdict.OPEN and slot.failure.error.has_no_room:
+                lasting.add(key)
     for key, window in memory.windows.items():
         if window.backs_off_from is not None:
             failures[key].append((window.blocked_at, window.backs_off_from, False))
-    return {key: _last_failure(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
+    return {key: _last_failure(failed, ran[key], is_over=key not in lasting) for key, failed in failures.items()}
 
 
 def _last_failure(failed: list[_Failed], ran: float, *, is_over: bool) -> PoolFailure:

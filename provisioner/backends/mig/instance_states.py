@@ -146,7 +146,8 @@ def _failure(
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
     """Return a failure for a state that this version does not know, or for REPAIRING, which may last for any time."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
-        return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")
+        no_address = Failure(ErrorClass.OTHER, "The instance runs, and has no address.")
+        return Failure(ErrorClass.INVALID, IPV6_ONLY) if instance.ipv6 else no_address
     if member.action == "VERIFYING":
         return Failure(ErrorClass.OTHER, "The instance runs; its group waits for its health check (VERIFYING).")
     strange = _statuses(member, instance) - WAITING_STATUSES

@@ -52,12 +52,19 @@ ALARMS: dict[str, tuple[Memory, str]] = {
     "machines that failed at boot": (backing_off(IMAGE, is_boot_failure=True), "FAILING in pool a "),
     "pods that never get ready": (UNREADY_THREE, "NEVER READY in pool a "),
     "a quota": (backing_off(QUOTA), "QUOTA of pool a is used up, "),
+    "a quota with room for one of two": (
+        memory(record(slot(failure=QUOTA), running(1, ran_at=NOW - 10), count=2)),
+        "QUOTA of pool a is used up, ",
+    ),
 }
 HEALS: dict[str, Memory] = {
     "a stock-out": backing_off(STOCKOUT),
     "a throttled call": backing_off(Failure(ErrorClass.THROTTLED, "slow down")),
     "a server that does not answer": backing_off(Failure(ErrorClass.UNAVAILABLE, "503")),
     "two machines that failed": memory(record(failed(0), failed(1), count=5)),
+    "an image that one of two machines found": memory(
+        record(slot(failure=IMAGE), running(1, ran_at=NOW - 10), count=2)
+    ),
     "a machine that ran since": memory(record(*map(failed, range(3)), running(3, ran_at=NOW - 10), count=5)),
     "lost Spot machines": memory(record(*(failed(number, cause=LossCause.PREEMPTED) for number in range(3)), count=5)),
     "failures of a request that has what it wants": memory(record(*map(failed, range(3)), running(3), count=1)),

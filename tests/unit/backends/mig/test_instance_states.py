@@ -376,6 +376,8 @@ def test_an_ipv6_address_is_used_where_that_is_all_there_is_and_the_pool_allows_
     assert usual.ip == network.get("networkIP", "")
     assert message in (usual.failure.text if usual.failure else "")
     assert (usual.failure is None) is (usual.phase is Phase.RUNNING)
+    if usual.failure:
+        assert usual.failure.error.needs_operator is bool(ip), "only settings give an instance with IPv6 alone IPv4"
 
 
 def test_an_instance_that_waits_for_its_health_check_says_so() -> None:
