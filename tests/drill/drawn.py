@@ -5,32 +5,37 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from provisioner.lab.cloud.world import Fault
+from tests.conformance.stage import loop_time
 from tests.drill import incidents
-from tests.drill.incidents import EVERY_GROUP, GKE, INCIDENTS, LACKS, MIG, POD_SPEC, SPEC, hold, struck
+from tests.drill.incidents import EVERY_GROUP, FAST, GKE, INCIDENTS, LACKS, MIG, POD_SPEC, SPEC, hold, struck
 from tests.drill.play import Incident
 from tests.drill.site import Site
 
 Draw = Callable[[random.Random], Incident]
-KINDS_OF_HOLD = ("pause", "stop-all") if "a pool that an operator drains" in LACKS else ("pause", "drain", "stop-all")
 SIDES = (("Pod", GKE, "grid"), ("Vm", MIG, "vms"))
 """Templates of one pool, with the pool and its place."""
+PROCESSES = (incidents.ended, incidents.gone, incidents.hangs, incidents.stopped_script, incidents.silent_hostfactory)
+"""Injections about processes and their locks."""
 
 
 def capacity(chance: random.Random) -> Incident:
-    """Return a stock-out or a quota in either backend."""
+    """Return a place without room or with a used-up quota, after some machines were made or before the first."""
     ask, pool, place = chance.choice(SIDES)
-    mode = chance.choice(("stockout", "quota"))
-    words = r"QUOTA[^\n]*(?i:quota)" if mode == "quota" else r"stockout[^\n]*"
-    return Incident(
-        f"{mode} in {pool}",
-        struck(Fault(mode, place), ask=ask, machines=chance.randint(1, 9)),
-        f"{words}",
-        "(?i)quota" if mode == "quota" else "",
-        exit_code=int(mode == "quota"),
-        settings=incidents.FAST,
-    )
+    full = [("stockout", {}), ("quota", {})]
+    if pool == GKE:
+        full.append(("stockout", {"words": "GCE quota exceeded"}))
+    else:
+        full += [("ip_exhausted", {}), ("stockout", {"code": "INSUFFICIENT_CAPACITY"})]
+    mode, params = chance.choice(full)
+    is_quota = mode != "stockout" or "words" in params
+    after = chance.randint(0, 2) if pool == MIG else 0
+    inject = struck(Fault(mode, place, after=after, params=params), ask=ask, machines=chance.randint(3, 9))
+    says = rf"QUOTA[^\n]*{pool}[\s\S]*(?i:quota|exhausted)" if is_quota else r"stockout[^\n]*"
+    step = "(?i)raise" if is_quota else ""
+    return Incident(f"{mode} {params or ''} in {pool}", inject, says, step, exit_code=int(is_quota), settings=FAST)
 
 
 def refusal(chance: random.Random) -> Incident:
@@ -53,13 +58,18 @@ def refusal(chance: random.Random) -> Incident:
     )
 
 
-def broken_pod(chance: random.Random) -> Incident:
-    """Return pods that never run."""
-    words = {"image_pull": "image", "bad_config": "secret", "no_node_fits": "insufficient"}
-    mode = chance.choice([*words])
-    says = rf"[A-Z]{{4,}}[\s\S]*(?i:{words[mode]})"
-    inject = struck(Fault(mode, "grid"), machines=chance.randint(1, 9))
-    return Incident(f"pods with {mode}", inject, says, f"(?i){words[mode]}", settings=incidents.FAST)
+def broken_machine(chance: random.Random) -> Incident:
+    """Return machines that never run."""
+    words = {"image_pull": "image", "bad_config": "secret", "no_node_fits": "insufficient", "invalid": "spec"}
+    of_group = {"no_address": "ipv6", "attempt_error": "not found", "invalid": "resource", "precondition": "policy"}
+    ask, pool, place = chance.choice(SIDES)
+    faults = words if pool == GKE else of_group
+    mode = chance.choice([*faults])
+    params = {"code": "RESOURCE_NOT_FOUND", "message": "The image was not found"} if mode == "attempt_error" else {}
+    target = ".*" if mode == "no_address" else place
+    inject = struck(Fault(mode, target, params=params), ask=ask, machines=chance.randint(1, 9))
+    says = rf"(FAILING in|REFUSED by) pool {pool}[\s\S]*(?i:{faults[mode]})"
+    return Incident(f"{mode} in {pool}", inject, says, f"(?i){faults[mode]}", settings=FAST)
 
 
 def unseen(chance: random.Random) -> Incident:
@@ -72,7 +82,7 @@ def unseen(chance: random.Random) -> Incident:
 
 def held(chance: random.Random) -> Incident:
     """Return an operator's hold."""
-    pool, kind = chance.choice((GKE, MIG)), chance.choice(KINDS_OF_HOLD)
+    pool, kind = chance.choice((GKE, MIG)), chance.choice(("pause", "drain", "stop-all"))
     if kind == "stop-all":
         return Incident("stop-all", hold(kind, "--reason", "night"), "STOPPED", "provisioner start-all")
     words = {"pause": "PAUSED", "drain": "DRAINING"}[kind]
@@ -112,12 +122,56 @@ def spending(chance: random.Random) -> Incident:
                     settings={"budget": {"per_hour": begin + 0.5}}, pools={GKE: {"price_per_hour": 1.0}})  # fmt: skip
 
 
+def late(chance: random.Random) -> Incident:
+    """Return machines that boot too slowly, or that stay after their delete."""
+    ask, pool, place = chance.choice(SIDES)
+    if chance.random() < 0.5:
+        mode, machines = "slow_start" if pool == GKE else "stuck_provisioning", chance.randint(3, 6)
+        inject = passed(Fault(mode, params={"seconds": 9000}), lambda site: site.request(ask, machines), 1500.0)
+        return Incident(f"{mode} in {pool}", inject, rf"NEVER READY in pool {pool}", "boot deadline", settings=FAST)
+    fault = Fault("stuck", place) if pool == GKE else Fault("stuck_stopping")
+    inject = passed(fault, partial(return_all, place=place), 900.0)
+    return Incident(f"{fault.mode} in {pool}", inject, rf"STUCK[^\n]*{pool}", "(?i)node|finalizer|group")
+
+
+def passed(fault: Fault, act: Callable[[Site], object], seconds: float) -> Callable[[Site], None]:
+    """Return an injection: the fault, an action of HostFactory, and then so many seconds of the loop's time."""
+
+    def inject(site: Site) -> None:
+        site.strike(fault)
+        ahead = site.during(loop_time())
+        act(site)
+        site.cycles(20)
+        ahead.go_on(seconds)
+
+    return inject
+
+
+def return_all(site: Site, place: str) -> None:
+    """Return all machines of a place."""
+    machines = site.simulator.state()["machines"]
+    site.return_machines(*(one["name"] for one in machines if one["pool"] == place))
+
+
+def process(chance: random.Random) -> Incident:
+    """Return a loop that does not run, a lock that is held, or a HostFactory that is silent."""
+    hours = chance.randint(1, 30)
+    one = chance.choice([one for one in INCIDENTS if one.inject in PROCESSES])
+    if one.inject is incidents.silent_hostfactory:
+        return replace(one, name=f"HostFactory is silent for {hours} h", inject=partial(one.inject, hours=hours))
+    return replace(one, begin=chance.randint(0, 6))
+
+
 def listed(chance: random.Random) -> Incident:
     """Return an incident of the table, with another number of machines before."""
-    return replace(chance.choice(INCIDENTS), begin=chance.randint(8, 12))
+    one = chance.choice([one for one in INCIDENTS if "budget" not in one.settings])
+    return replace(one, begin=chance.randint(8, 12))
 
 
-KINDS: Sequence[Draw] = (capacity, refusal, broken_pod, unseen, held, mistake, spending, listed, listed)
+KINDS: Sequence[Draw] = (
+    *(capacity, refusal, broken_machine, unseen, held, mistake, spending, late, process),
+    *(listed, listed, listed),
+)
 
 
 def draw(seed: int, count: int) -> list[Incident]:

@@ -89,8 +89,8 @@ def stopped_script(site: Site) -> None:
     site.process(code.format(path=site.state.intent.lock_path))
 
 
-def silent_hostfactory(site: Site) -> None:
-    """Let HostFactory have called last two hours ago."""
+def silent_hostfactory(site: Site, hours: float = 2) -> None:
+    """Let HostFactory have called last so long ago."""
     site.call("getReturnRequests", {"machines": []})
     age([one for one in site.work.rglob("*") if one.is_file() and one.name != "heartbeat"], 2 * HOUR)
 
