@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run
+from provisioner.commands.status_text import wrap
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -73,6 +74,12 @@ def document(desk: Desk) -> dict[str, Any]:
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def age(paths: Iterable[Path], seconds: float) -> None:
+    then = time.time() - seconds
+    for path in paths:
+        os.utime(path, (then, then))
 
 
 def silent(state: StateDir) -> str:
@@ -135,6 +142,15 @@ def test_hostfactory_is_silent_if_it_neither_polls_nor_lists_for_long(desk: Desk
     desk.state.seen.touch(REQUEST)
     result, text = shown(desk)
     assert (result, "HostFactory last called getRequestStatus at " in text) == (0, True), text
+    assert f"; its last list of hosts came at {clock_time(then)}" in flat(text), text
+
+
+def test_hostfactory_is_not_silent_before_its_first_list_of_hosts(desk: Desk) -> None:
+    """It may poll no request for hours, and it lists its hosts only once it has some."""
+    desk.state.seen.touch(REQUEST)
+    age(Path(desk.state.path, "seen").iterdir(), 400.0)
+    code, text = shown(desk)
+    assert (code, "it has not listed its hosts yet" in text) == (0, True), text
 
 
 @pytest.mark.parametrize("ago", [1.0, 75.0])
@@ -149,6 +165,7 @@ def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Des
             text.replace(" s.", "s."),
         )
         assert (code, bool(held), "LOCK" in text) == ((1, True, True) if ago > 5 else (0, False, False)), text
+    age([Path(path)], ago)
     assert shown(desk)[0] == 0, "free again"
 
 
@@ -181,6 +198,15 @@ def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkey
     code, text = shown(desk)
     assert (code, "NOT RUNNING" in text) == (0, False)
     assert re.search(r"loop last ran at \d\d:\d\d:\d\d on ", text)
+
+
+def test_a_directory_that_cannot_be_written_is_a_problem(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(StateDir, "find_write_error", lambda _: full)
+    code, text = shown(desk)
+    assert (code, "STATE DIRECTORY CANNOT BE WRITTEN: No space left on device. Make room" in flat(text)) == (1, True), (
+        text
+    )
 
 
 # --- the files of the loop --------------------------------------------------------------------------------------------
@@ -447,7 +473,9 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
     assert max(map(len, text.splitlines())) <= 160
     wrapped = next(line for line in text.splitlines() if line.strip().startswith("x"))
     assert wrapped.startswith(" " * 8), "the rest of a line is further to the right"
-    assert shown(desk, "-o", "wide")[1].count("no room") > 2
+    wide = shown(desk, "-o", "wide")[1]
+    assert (wide.count("no room") > 2, "[1]" in wide) == (True, False)
+    assert wrap("  gcloud " + "word " * 50) == "  gcloud " + "word " * 50, "a command to copy stays whole"
     assert json.loads(shown(desk, "-o", "json")[1])["pools"][0]["last_error"]["text"] == HOSTILE.text
 
 

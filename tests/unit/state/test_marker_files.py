@@ -10,7 +10,16 @@ import pytest
 
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
-from provisioner.state.marker_files import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
+from provisioner.state.marker_files import (
+    KEPT,
+    ConfigMarks,
+    Difference,
+    Heartbeat,
+    LifeSigns,
+    ReadContent,
+    Side,
+    differences,
+)
 from provisioner.state.status_file import PoolStatusFile
 from provisioner.telemetry.config_drift import format_difference
 
@@ -54,6 +63,39 @@ def test_the_loops_silence_is_the_gap_between_two_files_times(tmp_path: Path) ->
     os.utime(heartbeat.path, ns=(0, 0))
     heartbeat.touch()
     assert os.stat(heartbeat.path).st_mtime_ns >= last
+
+
+HOLDER = {"pid": 7, "host": "vm"}
+
+
+@pytest.mark.parametrize(
+    ("signs", "advice"),
+    [
+        (
+            LifeSigns(HOLDER, 9.0, 118.0, "holds"),
+            "process 7 on vm holds loop.lock and has done nothing for 118 s: end it;",
+        ),
+        (
+            LifeSigns(HOLDER, 9.0, 118.0, "waits"),
+            "process 7 on vm holds loop.lock and has done nothing for 118 s: end it;",
+        ),
+        (LifeSigns(HOLDER, fate="holds"), "process 7 on vm holds loop.lock and has ended no cycle yet: read its log;"),
+        (
+            LifeSigns(HOLDER, 9.0, 70.0, "holds", stopped="continue it"),
+            "has done nothing for 70 s: continue it; another",
+        ),
+        (
+            LifeSigns(HOLDER, 9.0, 70.0, "released"),
+            "process 7 on vm no longer holds loop.lock and did not sign off: start",
+        ),
+        (LifeSigns(HOLDER, 9.0, 70.0, "gone"), "process 7 on vm is gone without an end: start `provisioner run`"),
+        (LifeSigns(HOLDER, 9.0, 70.0, "ended"), "it ended in order: start `provisioner run`"),
+        (LifeSigns(), "start `provisioner run`; no machine is made or deleted until then"),
+    ],
+)
+def test_the_step_of_an_operator_follows_from_the_fate_of_the_last_loop(signs: LifeSigns, advice: str) -> None:
+    assert advice in signs.advice
+    assert ("start" in signs.advice) is (signs.fate not in ("holds", "waits")), "another would only stand by"
 
 
 A, B, C = (Digests("00000000", digit * 8) for digit in "abc")
