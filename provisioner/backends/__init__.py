@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from provisioner.model import Create, Delete, ErrorClass, Failure, LossCause, Outcome, Snapshot
+from provisioner.model import FAULT, Create, Delete, ErrorClass, Failure, LossCause, Outcome, Snapshot
 
 
 class BackendError(Exception):
@@ -43,6 +43,11 @@ class Finding:
     pool: str
     severity: Severity
     text: str
+
+    @property
+    def problem(self) -> str:
+        """Return the problem of a snapshot that this finding is."""
+        return self.text if self.severity is Severity.WARNING else FAULT + self.text
 
 
 CAUSE_SECONDS = 300.0

@@ -59,7 +59,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
         yield f"  return  {one['id']}: {one['status']}, {one['settled']} of {one['machines']} settled"
     yield from cancel_lines(seen.holds)
     yield from map(format_pool_line, seen.pressure)
-    yield from (f"  pool {pool}: {note}" for pool, pool_status in seen.problems.items() for note in pool_status)
+    yield from (f"  pool {pool}: {note}" for pool, note in seen.notes)
     if seen.unlisted:
         machines = f"{format_count(len(seen.unlisted), 'machine')}, e.g. {seen.unlisted[0]}"
         yield f"  {machines}: in no list of HostFactory for a day"

@@ -90,6 +90,10 @@ class Machine:
     """The place's reason why a machine that is being deleted still exists."""
 
 
+FAULT = "PLACE: "
+"""Begin of a problem of a place that an operator has to fix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A complete view of one pool. If an observation fails, it raises an error, and there is no snapshot (law: a
@@ -112,7 +116,8 @@ class Snapshot:
     causes: Mapping[str, LossCause] = field(default_factory=dict)
     """Causes of ends of machines, by name. They include machines that existed only between two observations."""
     problems: tuple[str, ...] = ()
-    """Notes for operators about the pool's place: changes by others, and settings that will fail."""
+    """Notes for operators about the pool's place: changes by others, and settings that will fail, which begin with
+    ``FAULT``."""
     name_collisions: frozenset[str] = frozenset()
     """Names in ``asked`` that exist at the place but are not machines of the pool. They may be ours, so they do not
     count as gone."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import (
+    FAULT,
     Failure,
     Limits,
     Memory,
@@ -97,7 +98,7 @@ class StatusModel:
     forgotten: Sequence[Document]
     """Requests that will be cancelled as forgotten, each with the number of ``machines`` that the cancel deletes."""
     problems: Mapping[str, Sequence[str]]
-    """Sentences about places, by pool."""
+    """Sentences about places, by pool. A fault that an operator has to fix begins with ``FAULT``."""
     templates: Sequence[Row]
     pools: Sequence[Row]
     machines: Sequence[Row]
@@ -140,6 +141,11 @@ class StatusModel:
     def is_fine(self) -> bool:
         """Return True if this status does not need an operator."""
         return not (self.alarms or self.brake)
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """Return the pool and the sentence of each problem of a place that needs no operator."""
+        return [(pool, note) for pool, notes in self.problems.items() for note in notes if not note.startswith(FAULT)]
 
     @property
     def unmet_machines(self) -> int:
@@ -284,6 +290,8 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
+    for pool, notes in status.problems.items():
+        yield from (f"PLACE of pool {pool}: {note.removeprefix(FAULT)}" for note in notes if note.startswith(FAULT))
     rows = chain(status.machines, status.pools, status.templates)
     yield from pool_alarms(status.unseen, status.failing, rows, status.budget)
     yield from _machine_alarms(status)

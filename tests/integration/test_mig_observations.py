@@ -501,7 +501,7 @@ def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixt
         bench.observe()
         bench.backend._observer.expect_change()  # the members are listed again
         bench.observe()
-        assert [getattr(record, "problem", "")[:25] for record in caplog.records] == ["its updatePolicy is PROAC"]
+        assert [getattr(record, "problem", "")[:26] for record in caplog.records] == ["PLACE: its updatePolicy is"]
         assert failures(bench.create(1)) == [ErrorClass.INVALID]
 
 

@@ -238,7 +238,7 @@ class Problems:
         """Store the problems of the group, and log those that are new. ``foreign``: members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
-            texts = [finding.text for finding in group_findings(self._pool, group)]
+            texts = [finding.problem for finding in group_findings(self._pool, group)]
         if foreign:
             texts.append(format_foreign_message(foreign))
         if self._deleted_by_others:

@@ -73,7 +73,7 @@ def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -
 def test_a_setting_of_the_group_is_reported_and_gone_at_once_although_no_machine_changes(watch: Watch) -> None:
     right = watch.cloud.mig.spec
     watch.cloud.mig.spec = replace(right, update_type="PROACTIVE")
-    assert watch.observe().problems[0].startswith("its updatePolicy is PROACTIVE")
+    assert watch.observe().problems[0].startswith("PLACE: its updatePolicy is PROACTIVE")
     watch.cloud.mig.spec = right
     assert watch.observe().problems == ()
 
