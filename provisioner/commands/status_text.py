@@ -11,6 +11,7 @@ from provisioner.model import CONFLICTS, BrakeReason
 from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
+from provisioner.telemetry.losses import loss_lines
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_windows import format_count, format_duration, format_local_time, format_pool_line
 from provisioner.telemetry.repeated_texts import number_repeated_texts
@@ -50,7 +51,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
     """Yield the status as lines for a terminal."""
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
-    yield from (f"  {line}" for line in spending_lines(seen.budget))
+    yield from (f"  {line}" for line in (*spending_lines(seen.budget), *loss_lines(seen.losses)))
     unseen = {one["pool"] for one in seen.unseen}
     for request in seen.requests:
         yield _request_line(request)

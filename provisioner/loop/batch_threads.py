@@ -162,14 +162,14 @@ def _ended(close: Transition) -> Ended | None:
     existed."""
     slot = close.slot
     has_existed = slot.observed.was_seen or slot.observed.is_accepted
-    if not has_existed or not (close.is_lost or slot.verdict is Verdict.FAILED):
+    if not has_existed or not (slot.is_lost or slot.verdict is Verdict.FAILED):
         return None
     return Ended(
         slot.name,
         slot.request,
         close.template,
         uid=slot.observed.fingerprint.uid,
-        lost=close.is_lost,
+        lost=slot.is_lost,
         cause=slot.observed.cause,
         failure=slot.failure,
     )

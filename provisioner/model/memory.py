@@ -127,6 +127,12 @@ class Slot(NamedTuple):
         return self.submitted_at is not None and not self.deletion.is_gone
 
     @property
+    def is_lost(self) -> bool:
+        """Return whether the machine was lost. It also counts as lost if HF returned it in time after its end was
+        announced."""
+        return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.observed.cause is not None)
+
+    @property
     def is_with_hf(self) -> bool:
         """Return whether HF has the machine, or the machine was reported to HF as running."""
         return self.ran_at is not None and self.verdict in DESIRED

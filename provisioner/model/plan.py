@@ -14,7 +14,6 @@ from provisioner.model.enums import (
     ErrorClass,
     Failure,
     PendingReason,
-    Verdict,
 )
 from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, Window
 
@@ -78,13 +77,6 @@ class Transition(NamedTuple):
     def is_closed(self) -> bool:
         """Return whether the slot ended."""
         return self.slot.verdict not in DESIRED and (self.before is None or self.before.verdict in DESIRED)
-
-    @property
-    def is_lost(self) -> bool:
-        """Return whether the machine was lost. It also counts as lost if HF returned it in time after its end was
-        announced."""
-        verdict = self.slot.verdict
-        return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.observed.cause is not None)
 
     @property
     def is_gone(self) -> bool:

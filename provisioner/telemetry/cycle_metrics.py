@@ -75,7 +75,7 @@ class CycleMeter:
     def _count_end(self, one: Transition) -> None:
         """Count a slot that has ended."""
         metrics, slot = self._metrics, one.slot
-        if one.is_lost:
+        if slot.is_lost:
             metrics.lost.labels(slot.pool, one.template, slot.observed.cause or LossCause.UNKNOWN).inc()
         elif slot.verdict is Verdict.FAILED and slot.failure is not None:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, Slot, TemplateLimits
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, Slot, TemplateLimits, Verdict
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -27,7 +27,7 @@ class Row:
     failed: int
     """Slots that failed, for requests that are still in the files."""
     lost: int
-    """Machines that ran and vanished, for the same requests."""
+    """Machines that ran and vanished, or that HF returned after their end was announced, for the same requests."""
     window: int | None
     """Number of machines that may be pending now; None if the limits were not published."""
     cap: int | None
@@ -62,7 +62,7 @@ def count_slots(record: RequestRecord) -> ByPool:
 
 def _state(slot: Slot) -> str:
     if slot.verdict not in DESIRED:
-        return slot.verdict
+        return Verdict.LOST if slot.is_lost else slot.verdict
     return "pending" if slot.ran_at is None else "running"
 
 

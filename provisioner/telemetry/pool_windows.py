@@ -30,8 +30,8 @@ class PoolFailure(NamedTuple):
     """True if a machine has begun to run in the pool since then, no machine waits for room, and the pool does not back
     off."""
     failed_in_a_row: int = 0
-    """Number of machines that failed with this class since the last machine that ran. Machines that were taken away
-    do not count."""
+    """Number of machines that failed with this class since the last machine that ran. Machines that had run or that
+    were taken away do not count."""
 
 
 TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
@@ -52,7 +52,7 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
             ran[key] = max(ran[key], slot.ran_at)
         elif slot.failure is not None and slot.submitted_at is not None:
             at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
-            ended = slot.verdict is Verdict.FAILED and slot.observed.cause not in TAKEN
+            ended = (slot.verdict, slot.ran_at) == (Verdict.FAILED, None) and slot.observed.cause not in TAKEN
             failures[key].append((at, slot.failure, ended))
             if slot.verdict is Verdict.OPEN and slot.failure.error.has_no_room:
                 lasting.add(key)

@@ -35,7 +35,7 @@ def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
     """Return the entries of these pools, templates and request. An entry without a pool belongs to all pools; the
     same holds for templates and requests."""
-    names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "pressure")
+    names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "losses", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [
             one

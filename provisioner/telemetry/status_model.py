@@ -31,6 +31,7 @@ from provisioner.telemetry.brake_release_forecast import get_loop_time, release_
 from provisioner.telemetry.config_drift import find_open_differences, format_difference
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.holds import hold_alarms
+from provisioner.telemetry.losses import loss_documents, loss_lines
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
 from provisioner.telemetry.pool_alarms import failing_documents, pool_alarms, unseen_documents
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
@@ -113,6 +114,8 @@ class StatusModel:
     """Machines that still exist after their grace period. If their place gives a reason, it is in ``text``."""
     down: Sequence[Document]
     """Machines that were reported to HF and do not run now, with the time ``since`` and the reason in ``text``."""
+    losses: Sequence[Document]
+    """Machines that ended although the loop did not delete them, as ``loss_documents`` returns them."""
     pressure: Sequence[Document]
     """Window, back-off and last error of each pool and template, as ``window_documents`` returns them."""
     unlisted: Sequence[str]
@@ -241,6 +244,7 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
             for _, slot in memory.slots
             if slot.life.down_since is not None and slot.verdict is Verdict.SUCCEEDED
         ],
+        "losses": loss_documents(memory, now),
         "pressure": window_documents(memory, failures, waiting, find_queues(memory, unmet), now),
         "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
         "unlisted": sorted(name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER),
@@ -314,7 +318,8 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield sentences about machines that do not run, that still exist but should be gone, or that are set aside."""
+    """Yield sentences about machines that ended, do not run, still exist but should be gone, or are set aside."""
+    yield from loss_lines(status.losses, quiet=False)
     for one, count in _count_by_reason(status.down):
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"
         yield f"DOWN {format_count(count, 'machine')} that HostFactory has in pool {one['pool']}, {which}"

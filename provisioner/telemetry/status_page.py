@@ -25,6 +25,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time
 from provisioner.telemetry.http_connections import Response
+from provisioner.telemetry.losses import loss_lines
 from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.pool_windows import format_duration, format_local_time, format_pool_line
 from provisioner.telemetry.repeated_texts import make_numbering, number_repeated_texts
@@ -275,8 +276,8 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"unmet_lines": unmet_lines, "pool_line": format_pool_line, "hf_message": hf_message}
-    environment.globals |= {**lines, "state_of": _state, "style": style}
+    lines = {"unmet_lines": unmet_lines, "loss_lines": loss_lines, "pool_line": format_pool_line}
+    environment.globals |= {**lines, "hf_message": hf_message, "state_of": _state, "style": style}
     return environment
 
 

@@ -11,7 +11,7 @@ import requests
 
 from provisioner.commands.cli import run
 from provisioner.model import BrakeReason
-from provisioner.telemetry import cost, holds, pool_alarms, status_inputs, status_model
+from provisioner.telemetry import cost, holds, losses, pool_alarms, status_inputs, status_model
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.waiting import until
 
@@ -61,7 +61,7 @@ def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "pr
     return until(says, 30, every=0.1, what=f"{command} says {words} with {code}")
 
 
-MODULES = (status_inputs, holds, status_model, pool_alarms, cost)
+MODULES = (status_inputs, holds, losses, status_model, pool_alarms, cost)
 """The modules with the words in capitals."""
 
 

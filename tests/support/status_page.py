@@ -18,6 +18,7 @@ from provisioner.model import (
     Failure,
     Hosts,
     Limits,
+    LossCause,
     Memory,
     Moment,
     Orphans,
@@ -65,6 +66,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         slot(2, Verdict.FAILED, pool=word, failure=failure),
         running(3, pool=word, is_set_aside=True),
         running(4, Verdict.RETURNED, pool=word, is_stuck=True),
+        running(5, Verdict.LOST, pool=word, failure=failure, cause=LossCause.NODE, closed_at=NOW, is_gone=True),
     )
     requests = [
         RequestRecord(

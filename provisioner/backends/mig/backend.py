@@ -62,7 +62,7 @@ class MigBackend(GroupInspection):
         super().__init__(pool, projects.get_project(pool))
         self.pool = pool.name
         self.pace = pool.observe_seconds
-        self._observer = GroupObserver(pool, self._project)
+        self._observer = GroupObserver(pool, self._project, self.check_autoscaler)
         self._admissions = UndecidedCreates(pool.lag_seconds)
         self._ending = threading.Event()
         self._next_observation_at = 0.0

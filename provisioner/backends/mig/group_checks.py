@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from provisioner.backends import Finding, Severity
 from provisioner.backends.mig.compute_fields import Entries, Json, Member
 from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed
 from provisioner.backends.mig.settings import MigPool
-from provisioner.model import Failure, Phase
+from provisioner.model import HOUR, Failure, LossCause, Phase
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,13 @@ ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENG
 
 NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
 """Permissions that the loop needs on the group: to read it, and to create and delete instances."""
+
+NO_SETTING = (
+    "no autoscaler works on it, and its repair and update policy delete no running machine, so an operator or another"
+    " program does: gcloud logging read 'protoPayload.methodName:(instances.delete OR deleteInstances OR resize)'"
+    " --freshness=1d"
+)
+"""Result of the look at a group after deletes by others that its settings do not explain."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -207,32 +215,43 @@ def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
 class Problems:
     """Changes by others to one group, which are kept between observations, and the problems that were last logged."""
 
-    def __init__(self, pool: MigPool) -> None:
-        self._pool = pool
-        self._deleted_by_others: set[str] = set()
-        """Running members that others have deleted."""
+    def __init__(self, pool: MigPool, check_autoscaler: Callable[[Json, float], list[Finding]]) -> None:
+        self._pool, self._check_autoscaler = pool, check_autoscaler
+        self._deleted_by_others: dict[str, float] = {}
+        """Running members that others have deleted, each with the monotonic time until which that is reported."""
+        self._deleted_because = ""
+        """The cause of the newest of these deletes, as far as the group shows it."""
         self._strayed_names: set[str] = set()
         """Former members that still run."""
         self.texts: tuple[str, ...] = ()
         """The sentences of the last observation."""
 
-    def note_changes(
-        self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
-    ) -> None:
-        """Note changes by others since the observation ``before``. ``asked``: the members that we asked the group to
-        delete."""
+    def note_strays(self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries) -> None:
+        """Note members that others have taken out of the group since the observation ``before``."""
         for name, seen in before.items():
-            member, was = members.get(name), seen.member.action
-            if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
+            was = seen.member.action
+            if name not in members and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
                 self._strayed_names.add(name)
-            elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
-                self._deleted_by_others.add(name)
         self._strayed_names = {
             name
             for name in self._strayed_names - members.keys()
             if any(instances.get(name, {}).get("status") == "RUNNING" for instances in entries.values())
         }
-        self._deleted_by_others = (self._deleted_by_others & members.keys()).difference(asked)
+
+    def note_deletes(
+        self, before: Mapping[str, Observed], after: Mapping[str, Observed], group: Json, deadline: float
+    ) -> None:
+        """Note members that others deleted between two observations, and what may delete them.
+
+        ``after``: without the members that we asked the group to delete. ``group``: its settings at that time.
+        """
+        ran = {name for name, seen in before.items() if seen.machine.phase is Phase.RUNNING}
+        if deleted := [name for name in ran & after.keys() if after[name].machine.cause is LossCause.DELETED]:
+            self._deleted_by_others |= dict.fromkeys(deleted, time.monotonic() + HOUR)
+            is_wrong = any(one.severity is Severity.ERROR for one in group_findings(self._pool, group))
+            settings = "see its other problems" if is_wrong else f"{NO_SETTING} --project={self._pool.project}"
+            found = [finding.text for finding in self._check_autoscaler(group, deadline)]
+            self._deleted_because = "; ".join(found) or settings
 
     def report(self, group: Json | None, foreign: Sequence[str]) -> None:
         """Store the problems of the group, and log those that are new. ``foreign``: members that are not ours."""
@@ -241,9 +260,11 @@ class Problems:
             texts = [finding.problem for finding in group_findings(self._pool, group)]
         if foreign:
             texts.append(format_foreign_message(foreign))
-        if self._deleted_by_others:
-            words = f"e.g. {min(self._deleted_by_others)}: someone else shrinks the group"
-            texts.append(f"{len(self._deleted_by_others)} members that ran are being deleted, not by us, {words}")
+        now = time.monotonic()
+        self._deleted_by_others = {name: until for name, until in self._deleted_by_others.items() if until > now}
+        if names := self._deleted_by_others:
+            deleted = "1 machine of the group was" if len(names) == 1 else f"{len(names)} machines of the group were"
+            texts.append(f"{deleted} deleted by others, e.g. {min(names)}: {self._deleted_because}")
         if self._strayed_names:
             words = f"e.g. {min(self._strayed_names)}: the provisioner cannot delete them"
             texts.append(f"{len(self._strayed_names)} members were taken out of the group and run on, {words}")

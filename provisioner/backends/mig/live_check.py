@@ -57,7 +57,7 @@ class GroupInspection:
         foreign = self._project.foreign(members)
         return [
             *group_findings(self._settings, group),
-            *self._check_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self.check_autoscaler(group, deadline),
             *self._check_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._settings, self._project.prefix, members),
             *([Finding(self._settings.name, Severity.WARNING, format_foreign_message(foreign))] if foreign else []),
@@ -100,6 +100,10 @@ class GroupInspection:
             else:
                 return int(response["guestCpus"]), int(response["memoryMb"])
         raise unknown
+
+    def check_autoscaler(self, group: Json, deadline: float) -> list[Finding]:
+        """Return the findings about the group's autoscaler as it is now."""
+        return self._check_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline)
 
     def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float

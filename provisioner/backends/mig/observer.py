@@ -7,11 +7,11 @@ listed only if the shared lists do not prove that the group is unchanged.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, Finding
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.compute_fields import (
     Entries,
@@ -42,7 +42,8 @@ another joined, the group would look unchanged."""
 class GroupObserver:
     """The observer of one group. It keeps the previous observation, and makes one observation at a time."""
 
-    def __init__(self, pool: MigPool, project: Project) -> None:
+    def __init__(self, pool: MigPool, project: Project, check: Callable[[Json, float], list[Finding]]) -> None:
+        """``check``: returns the findings about the group's autoscaler."""
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
         """If present, a machine runs only when its name resolves."""
@@ -56,7 +57,7 @@ class GroupObserver:
         self._restless_until = float("-inf")
         self._asked_to_delete: set[str] = set()
         """Members that we asked the group to delete. Their end is expected."""
-        self._problems = Problems(pool)
+        self._problems = Problems(pool, check)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
         """The members in the last list, whatever their names."""
@@ -124,9 +125,11 @@ class GroupObserver:
             for name, member in members.items()
             if self._project.is_ours(name)
         }
-        self._problems.note_changes(self._seen, members, entries, self._asked_to_delete)
+        before, self._seen = self._seen, self._preemptions.explain(self._seen, seen, self._asked_to_delete, self._zones)
+        unasked = {name: one for name, one in self._seen.items() if name not in self._asked_to_delete}
+        self._problems.note_strays(before, members, entries)
+        self._problems.note_deletes(before, unasked, group or {}, deadline)
         self._problems.report(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(self._seen, seen, self._asked_to_delete, self._zones)
         self._asked_to_delete &= members.keys()
         self.members, self._leaving = members, leaving_names(self._leaving, members, standing)
         self._listed_at = float("-inf")

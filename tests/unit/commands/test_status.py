@@ -24,9 +24,11 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Limits,
+    LossCause,
     Memory,
     PendingReason,
     RequestStatus,
+    Slot,
     Unmet,
     Verdict,
 )
@@ -233,6 +235,12 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
     ),
     "what is wrong with a pool": (0, {"pools": {"a": ["others shrink it"]}}, "  pool a: others shrink it"),
 }  # fmt: skip
+
+
+def lost(number: int, cause: LossCause) -> Slot:
+    return running(number, Verdict.LOST, cause=cause, closed_at=NOW, is_gone=True)
+
+
 HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 REMEMBERED: dict[str, tuple[int, Memory, str]] = {
     "a stuck machine": (1, memory(record(slot(is_stuck=True))), f"STUCK {name(0)} in pool a"),
@@ -252,6 +260,12 @@ REMEMBERED: dict[str, tuple[int, Memory, str]] = {
         1,
         memory(record(slot(is_set_aside=True))),
         "SET ASIDE 1 machine of request aaaaaaaaaa",
+    ),
+    "a lost machine": (0, memory(record(lost(0, LossCause.NODE))), "  1 lost in a since "),
+    "machines that exit again and again": (
+        1,
+        memory(record(*(lost(number, LossCause.EXITED) for number in range(3)))),
+        "  LOSSES: 3 lost in a since ",
     ),
     "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
     "no list has named it for a day": (

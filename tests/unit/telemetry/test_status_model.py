@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, RequestStatus, Verdict, Window
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, LossCause, RequestStatus, Verdict, Window
 from provisioner.state.marker_files import Difference, Side
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
@@ -117,9 +117,10 @@ def everything() -> StatusModel:
             second: replace(first.templates[TEMPLATE], id=second, pools=("b",)),
         },
     )
+    lost = [running(1, Verdict.LOST, pool=name, cause=LossCause.NODE, closed_at=NOW, is_gone=True) for name in "ab"]
     remembered = memory(
-        record(running(0, is_stuck=True), count=2),
-        record(running(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
+        record(running(0, is_stuck=True), lost[0], count=3),
+        record(running(0, request=OTHER, pool="b"), lost[1], id_=OTHER, template=second, count=2),
         giving_back("hf-bbbbbbbbbb-000000"),
         windows={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
     )
@@ -148,6 +149,7 @@ def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None
     assert (part.paused, list(part.problems), part.returns) == (["a"], ["a"], [])
     assert next(alarm for alarm in part.alarms if "OVER CAP" in alarm).startswith("OVER CAP a: 1 machine running,")
     assert ([one["pool"] for one in whole.stuck], [one["pool"] for one in part.stuck]) == (["a"], ["a"])
+    assert ([one["pool"] for one in whole.losses], [one["pool"] for one in part.losses]) == (["a", "b"], ["a"])
     assert "NOTHING IS PLANNED" in part.alarms[0]
 
 

@@ -104,6 +104,7 @@ def test_the_first_page_has_the_content_of_status(shown: StatusPage) -> None:
         "NOTHING IS PLANNED",
         "PAUSED pool gke-main",
         "REFUSED",
+        "1 lost in gke-main since ",
     ):
         assert words in text
     assert "1 set aside" in text

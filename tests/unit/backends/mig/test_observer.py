@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends.mig import observer
+from provisioner.backends.mig import group_checks, observer
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.compute_fields import Member
 from provisioner.backends.mig.observer import leaving_names
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
-from provisioner.model import Phase, Snapshot
+from provisioner.model import Delete, DeleteReason, LossCause, Phase, Snapshot
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
@@ -128,16 +130,53 @@ def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_st
     watch.cloud.faults(Fault("list_lag", ".*instances.list", params={"seconds": 90.0}))
     observation = watch.observe()
     assert list(observation.machines) == [TWO]
-    assert observation.problems == ()
+    assert "taken out of the group" not in str(observation.problems)
 
 
-def test_a_shrunk_group_is_reported_until_its_members_are_gone(watch: Watch) -> None:
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, "no autoscaler works on it, and its repair and update policy delete no running machine, so an operator"),
+        ({"autoscaler_mode": "OFF"}, "no autoscaler works on it"),
+        ({"autoscaler_mode": "ON"}, "an autoscaler works on it (mode ON) and would delete machines in use: gcloud"),
+        ({"update_type": "PROACTIVE", "replacement_method": "RECREATE"}, "see its other problems"),
+    ],
+)
+def test_after_deletes_by_others_the_group_is_read_again_and_the_result_is_reported_for_an_hour(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], found: str
+) -> None:
+    mig = watch.cloud.mig
+    mig.spec = replace(mig.spec, **changes)  # type: ignore[arg-type]
+    mig.resize(1)
+    watch.pass_time(1.1)
+    message = watch.observe().problems[-1]
+    assert message.startswith(f"1 machine of the group was deleted by others, e.g. {ONE}: {found}")
+    watch.settle()
+    assert message in watch.observe().problems
+    mig.resize(0)
+    watch.pass_time(1.1)
+    assert watch.observe().problems[-1].startswith(f"2 machines of the group were deleted by others, e.g. {ONE}: ")
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(group_checks, "time", SimpleNamespace(monotonic=lambda: later))
+    watch.settle()
+    assert "deleted by others" not in str(watch.observe().problems)
+
+
+def test_an_autoscaler_that_cannot_be_read_hides_no_machine(watch: Watch) -> None:
+    watch.cloud.mig.spec = replace(watch.cloud.mig.spec, autoscaler_mode="ON")
     watch.cloud.mig.resize(1)
     watch.pass_time(1.1)
-    (message,) = watch.observe().problems
-    assert message.startswith("1 members that ran are being deleted, not by us")
-    watch.settle()
-    assert watch.observe().problems == ()
+    watch.cloud.faults(Fault("denied", ".*autoscalers.get"))
+    observation = watch.observe()
+    assert [one.phase for one in observation.machines.values()] == [Phase.STOPPING, Phase.RUNNING]
+    assert "/autoscalers/g cannot be read, so it was not checked" in observation.problems[-1]
+
+
+def test_our_own_deletes_are_no_deletes_by_others(watch: Watch) -> None:
+    watch.backend.delete([Delete(ONE, "m", DeleteReason.RETURNED)], lambda: True)
+    watch.pass_time(1.1)
+    observation = watch.observe()
+    assert (observation.machines[ONE].cause, observation.problems) == (LossCause.DELETED, ())
 
 
 def test_a_machine_is_observed_until_it_runs_although_the_shared_lists_are_settled(watch: Watch) -> None:

@@ -1,0 +1,67 @@
+"""Machines that ended although the loop did not delete them, by pool and cause. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from provisioner.model import DAY, DESIRED, HOUR, LONG_AGO, LossCause, Memory, format_utc
+from provisioner.names import format_printable
+from provisioner.telemetry.pool_windows import Document, format_local_time
+
+MANY, SHARE = 2, 0.1
+"""Losses within an hour that need an operator are more than so many, and more than this share of the machines that
+run in the pool."""
+
+CODE = re.compile(r"OOMKilled|exit code \d+")
+"""The part of a reason that distinguishes exits."""
+
+STEPS = {
+    LossCause.EXITED: "their program ends by itself: read its output (kubectl logs, Cloud Logging)",
+    LossCause.DELETED: "see the problems of the pool, and search the audit log for who deletes them",
+}
+"""Next step of an operator, by the causes that do not pass by themselves."""
+
+
+def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
+    """Return the losses of a day by pool, cause and exit code, if the newest is at most an hour old.
+
+    ``since``, ``last``: the end of the first and of the newest of the ``machines``. ``text``: the place's reason for
+    the newest. ``quiet``: no operator is needed.
+    """
+    losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
+    running = Counter[str]()
+    for _, slot in memory.slots:
+        running[slot.pool] += slot.is_with_hf
+        cause, closed = slot.observed.cause, slot.deletion.closed_at or LONG_AGO
+        if slot.ran_at is not None and slot.verdict not in DESIRED and cause is not None and closed > now - DAY:
+            text = slot.failure.text if slot.failure else ""
+            code = CODE.search(text)
+            losses[slot.pool, cause, code[0] if code else ""].append((closed, text))
+    return [
+        {
+            "pool": pool,
+            "cause": cause,
+            "machines": len(ends),
+            "since": format_utc(memory.wall_of(min(ends)[0])),
+            "last": format_utc(memory.wall_of(max(ends)[0])),
+            "text": max(ends)[1],
+            "quiet": cause not in STEPS
+            or sum(closed > now - HOUR for closed, _ in ends) <= max(MANY, SHARE * running[pool]),
+        }
+        for (pool, cause, _), ends in sorted(losses.items())
+        if max(ends)[0] > now - HOUR
+    ]
+
+
+def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
+    """Yield a sentence for each of the losses that need no operator, or, with the next step, that need one."""
+    for one in (one for one in losses if one["quiet"] is quiet):
+        since, last = format_local_time(one["since"]), format_local_time(one["last"])
+        times = since if since == last else f"{since}, the last at {last}"
+        why = ": ".join(filter(None, (one["cause"], format_printable(one["text"]))))
+        why = "deleted by others" if one["cause"] == LossCause.DELETED else why
+        line = f"{one['machines']} lost in {one['pool']} since {times}: {why}"
+        yield line if quiet else f"LOSSES: {line}; {STEPS[one['cause']]}"
