@@ -262,6 +262,9 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:
         level, text = "ERROR", format_printable(str(error))
+    if level != "WARNING":  # a wrong call says nothing about the site
+        with contextlib.suppress(DirectoryError, StateError):  # a hint for operators must not change the answer
+            StateDir(directories.state).note_refusal(command, "" if level == "INFO" else text)
     if level != "INFO":
         facts["problem"] = text
     if not _write_answer(text):

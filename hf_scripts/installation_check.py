@@ -1,7 +1,7 @@
 """``check_install.sh``: check that the scripts can work here, and report what to fix.
 
 The check calls the scripts only with documents that they refuse or that name no request and no host. So its only
-records are lines in the log.
+records are lines in the log, and the refusals of scripts that cannot work here.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _state_paths(state: StateDir) -> Iterator[str]:
         path = os.path.join(state.path, name)
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
     yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path)
-    for directory in (state.seen.path, state.config.path):
+    for directory in (state.seen.path, state.config.path, state.refused.path):
         yield directory
         if _is_usable(directory):
             yield from (os.path.join(directory, name) for name in sorted(os.listdir(directory)))
@@ -275,7 +275,7 @@ def _loop(state: StateDir) -> Iterator[CheckResult]:
         return
     advice = signs.advice.replace("\n", ". ")
     if signs.intent_lock:
-        yield fix(f"{state.intent.path}.lock: {signs.intent_lock}")
+        yield fix(f"{state.path}: {signs.intent_lock}")
     if signs.silent_seconds is None:
         yield fix(f"{state.path}: no loop has run here yet: {advice}")
     elif not signs.is_running:

@@ -30,6 +30,7 @@ from provisioner.telemetry.authentication import Access
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
+from provisioner.telemetry.status_inputs import last_calls
 from provisioner.telemetry.status_page import StatusPage
 from provisioner.telemetry.timed_backend import TimedBackend
 
@@ -81,7 +82,9 @@ class Service:
             hints=self._events(),
         )
         page = StatusPage(state, lambda: reporter.memory, reporter.samples)
-        metrics.operator_needed.follow(page.count_alarms)
+        metrics.operator_needed.follow(lambda: page.observe()[1].alarm_counts)
+        metrics.refused_calls.follow(lambda: {one.script: one.total for one in state.refused_calls()})
+        metrics.last_call.follow(lambda: last_calls(state))
         self.server = Server(
             listen or settings.listen,
             self.registry,

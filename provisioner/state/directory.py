@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory_file import MemoryStore
     from provisioner.state.poll_markers import Inventory, ReportedAnswers, Seen, ShownMaxNumbers
+    from provisioner.state.refused_calls import Refusals, RefusedCalls
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
+REFUSED_DIRECTORY = "refused"
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
 STATE_FILES = frozenset(
@@ -80,6 +82,7 @@ class StateFiles:
     terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
     inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
     announced: ShownMaxNumbers = _part("poll_markers", "ShownMaxNumbers", ANNOUNCED_FILE)
+    refused: RefusedCalls = _part("refused_calls", "RefusedCalls", REFUSED_DIRECTORY)
     heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
@@ -111,6 +114,11 @@ class StateFiles:
         except OSError as error:
             return error
         return None
+
+    def note_refusal(self, script: str, reason: str) -> None:
+        """Record that a script refuses its call, or, if the reason is empty, that it answers. Raises StateError."""
+        if reason or os.path.exists(os.path.join(self.path, REFUSED_DIRECTORY, script)):
+            self.refused.note(script, reason)
 
     def now(self) -> float:
         """Return the time by the file system's clock, in epoch seconds. This writes a file and removes it again.
@@ -197,6 +205,10 @@ class StateDir(StateFiles):
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         """Return the hosts in HF's latest list. Raises as ``Inventory.read``."""
         return self.inventory.read()
+
+    def refused_calls(self) -> list[Refusals]:
+        """Return the calls that scripts have refused for a reason of the site. Raises as ``RefusedCalls.read``."""
+        return self.refused.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Remove the poll markers and answers of these ids. Raises as ``ReportedAnswers.forget``."""

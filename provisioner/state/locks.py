@@ -209,7 +209,8 @@ class DataLock:
         The time began when the object was made.
         """
         try:
-            self._turn.acquire(self._left_seconds(), stop)  # fails if the turn's holder is stopped
+            if self._turn.acquire(self._left_seconds(), stop):  # fails if the turn's holder is stopped
+                self._turn.sign(identity() | {"since": format_utc(time.time())})
             is_taken = self._file.acquire(self._left_seconds(), stop)
         finally:
             self._turn.release()
@@ -276,14 +277,17 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return who has held the lock of a file for long, and the next step; empty if no process has, or it is unknown.
+    """Return who has held the lock of a file, or its turn, for long, and the next step; empty if no process has, or it
+    is unknown.
 
     ``clock`` returns the time by the file system's clock.
     """
-    with suppress(OSError):
-        seconds = clock() - os.lstat(path).st_mtime  # a holder signs at once
-        if seconds >= HELD_SECONDS and is_locked(path):
-            return f"held for {seconds:.0f} s. {_format_holder(path)}"
+    for file in (path, f"{path}.turn"):
+        with suppress(OSError):
+            # A holder signs at once. A process that takes and releases the turn at once does not sign: ask twice.
+            held = is_locked(file) and clock() - os.lstat(file).st_mtime
+            if held >= HELD_SECONDS and is_locked(file):
+                return f"{os.path.basename(file)} is held for {held:.0f} s. {_format_holder(file)}"
     return ""
 
 

@@ -107,7 +107,13 @@ class LifeSigns(NamedTuple):
     stopped: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
     intent_lock: str = ""
-    """The process that has held the lock of intent for long, and the next step; empty if no process has."""
+    """The process that has held the lock of intent, or its turn, for long, and the next step; empty if no process
+    has."""
+
+    @property
+    def now(self) -> float | None:
+        """The present time by the file system's clock; None if unknown."""
+        return None if self.silent_seconds is None else (self.last_beat_at or 0.0) + self.silent_seconds
 
     @property
     def idle_seconds(self) -> float | None:

@@ -15,6 +15,7 @@ from provisioner.model import Holds, Intent, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
+from provisioner.state.refused_calls import Refusals
 
 
 class ScriptState(Protocol):
@@ -247,6 +248,9 @@ class State(Protocol):
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first
         list."""
+
+    def refused_calls(self) -> list[Refusals]:
+        """Return the calls that scripts have refused for a reason of the site, by script."""
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Remove polls and terminal answers of requests that have left the state."""

@@ -7,13 +7,14 @@ own observations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner.model import DESIRED, NEVER, Limits, Memory, RequestRecord, format_utc
 from provisioner.planning.cleanup.orphans import delete_allowed_at
 from provisioner.planning.finish.cancellation import is_forgotten
+from provisioner.state.refused_calls import Refusals
 from provisioner.telemetry.pool_status import PoolStatus
 
 
@@ -66,6 +67,8 @@ class ScriptCalls:
     """The time of HF's last call of any script."""
     listed: float = 0.0
     """The time of HF's last list of its hosts; 0 before the first list."""
+    refused: Sequence[Refusals] = ()
+    """The calls that the scripts have refused for a reason of the site."""
 
 
 def find_forgotten_requests(

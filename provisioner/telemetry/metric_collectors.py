@@ -4,6 +4,7 @@ of rows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -12,6 +13,8 @@ from typing import Any, Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from provisioner.state.errors import StateError
 
 # Without this call, every counter and histogram would export a second, useless series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -53,13 +56,14 @@ class Table(Collector, Generic[Key]):
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
     def follow(self, source: Callable[[], Mapping[Key, float]]) -> None:
-        """Replace all values by those of ``source`` at each scrape."""
+        """Replace all values by those of ``source`` at each scrape. If it raises StateError, the values stay."""
         self._source = source
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the family with all present series."""
         if self._source is not None:
-            self.replace(self._source())
+            with suppress(StateError):
+                self.replace(self._source())
         family = self._empty_family()
         for key, value in {**self._expected, **self._values}.items():
             family.add_metric([str(part) for part in key], value)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import Intent, Memory, format_utc
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
@@ -132,17 +133,31 @@ def read_script_calls(state: State) -> ScriptCalls:
         state.terminal_answers.ids(),
         max(0, listed, *marks.values()) / 1e9,
         listed / 1e9,
+        state.refused_calls(),
     )
+
+
+def last_calls(state: State) -> Mapping[str, float]:
+    """Return by script the times of HF's last poll and last list, in epoch seconds by this host's clock."""
+    calls, now = read_script_calls(state), state.life_signs().now
+    ahead = 0.0 if now is None else time.time() - now
+    times = {"getRequestStatus": max(calls.polled.values(), default=0.0), "getReturnRequests": calls.listed}
+    return {script: at + ahead for script, at in times.items() if at}
 
 
 def hf_document(calls: ScriptCalls, signs: LifeSigns) -> Document:
     """Return the field ``hostfactory`` of a ``StatusModel``."""
-    now = None if signs.silent_seconds is None else (signs.last_beat_at or 0.0) + signs.silent_seconds
+    now = signs.now
     return {
         "last_call": format_utc(calls.last) if calls.last else None,
         "script": "getReturnRequests" if calls.last == calls.listed else "getRequestStatus",
         "silent_seconds": None if now is None or not calls.last else max(0.0, now - calls.last),
         "last_list": format_utc(calls.listed) if calls.listed else None,
+        "refused": [
+            {**one._asdict(), "since": format_utc(one.since), "last": format_utc(one.last)}
+            for one in calls.refused
+            if one.recent and (now is None or now - one.last <= HF_AWAY_SECONDS)
+        ],
     }
 
 

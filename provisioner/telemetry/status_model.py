@@ -65,7 +65,8 @@ class StatusModel:
     files: Document
     """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
     hostfactory: Document
-    """HF's last poll or list of hosts: ``last_call``, ``script``, ``silent_seconds``, ``last_list``."""
+    """HF's last poll or list of hosts: ``last_call``, ``script``, ``silent_seconds``, ``last_list``; and its calls that
+    were ``refused`` in the last minutes."""
     unwritable: str
     """Reason why the state directory cannot be written, and the remedy; empty if it can be written."""
     memory_lost: bool
@@ -307,7 +308,10 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
         message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
     if status.loop["intent_lock"]:
-        yield f"LOCK of intent.json, so HostFactory's requests are refused: {status.loop['intent_lock']}"
+        yield f"LOCK of intent.json, so HostFactory's requests are late or refused: {status.loop['intent_lock']}"
+    for one in status.hostfactory["refused"]:
+        times = f"{format_count(one['recent'], 'time')} since {format_local_time(one['since'])}"
+        yield f"CALLS REFUSED: HostFactory's {one['script']} was refused {times}: {one['text']}"
     if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     if status.hostfactory["last_list"] and (status.hostfactory["silent_seconds"] or 0.0) > HF_AWAY_SECONDS:

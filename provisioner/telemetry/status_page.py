@@ -113,7 +113,7 @@ class StatusPage:
         if path not in ("/", "/status.json") and not (kind in pages and name):
             return None
         try:
-            inputs, status = self._observe()
+            inputs, status = self.observe()
         except StateError as error:
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing to show", str(error))
         if path == "/status.json":
@@ -122,14 +122,7 @@ class StatusPage:
             return self._index(Visit(inputs, status, ALL, query))
         return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
-    def count_alarms(self) -> Mapping[str, float]:
-        """Return ``StatusModel.alarm_counts``; empty if the files cannot be read."""
-        try:
-            return self._observe()[1].alarm_counts
-        except StateError:
-            return {}
-
-    def _observe(self) -> tuple[StatusInputs, StatusModel]:
+    def observe(self) -> tuple[StatusInputs, StatusModel]:
         """Return the inputs and the status, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:
             now = time.monotonic()

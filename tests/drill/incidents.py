@@ -6,12 +6,14 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
 from provisioner.commands.cli import run
 from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.world import Fault
+from provisioner.lab.playground import HostFactory, PlaygroundError
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.conformance.stage import loop_time
@@ -82,11 +84,28 @@ def hangs(site: Site) -> None:
     age([site.work / "heartbeat", Path(site.state.loop_lock.path)], 100.0)
 
 
+KEEPER = (
+    "import sys; from provisioner.state.locks import DataLock, LockFile, identity; lock = {lock};"
+    "assert lock.acquire(); {then} print('ready', flush=True); sys.stdin.read()"
+)
+
+
 def stopped_script(site: Site) -> None:
     """Let a process hold the lock of intent.json, as a stopped script does."""
-    code = "import sys; from provisioner.state.locks import DataLock; lock = DataLock({path!r}); assert lock.acquire();"
-    code += "print('ready', flush=True); sys.stdin.read()"
-    site.process(code.format(path=site.state.intent.lock_path))
+    site.process(KEEPER.format(lock=f"DataLock({site.state.intent.lock_path!r})", then=""))
+
+
+def stopped_waiter(site: Site) -> None:
+    """Let a process keep the queue for the lock of intent.json, as a script does that was stopped while it waited."""
+    path = f"{site.state.intent.lock_path}.turn"
+    site.process(KEEPER.format(lock=f"LockFile({path!r})", then="lock.sign(identity());"))
+    age([Path(path)], 30.0)
+
+
+def broken_scripts(site: Site) -> None:
+    """Let HostFactory call the scripts as another provider instance, whose files do not exist."""
+    with suppress(PlaygroundError):
+        HostFactory(site.environment | {"HF_PROVIDER_NAME": "other"}, site.conf).request("Pod", 4)
 
 
 def silent_hostfactory(site: Site, hours: float = 2) -> None:
@@ -288,6 +307,20 @@ INCIDENTS = (
         r"LOCK of intent\.json[^\n]*process \d+",
         r"(?i)end|kill|process",
         alert=r"OperatorNeeded|.*Lock.*|.*Refused.*",
+    ),
+    Incident(
+        "a stopped script keeps the queue for the lock of intent",
+        stopped_waiter,
+        r"LOCK of intent\.json[^\n]*intent\.json\.lock\.turn is held[^\n]*process \d+",
+        r"(?i)end|kill|process",
+        alert=OPERATOR,
+    ),
+    Incident(
+        "scripts that refuse every call",
+        broken_scripts,
+        r"CALLS REFUSED: HostFactory's requestMachines was refused \d+ times? since[^\n]*other",
+        r"otherprov_\w+\.json",
+        alert="CallsRefused",
     ),
     Incident(
         "HostFactory is silent",

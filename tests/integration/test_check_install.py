@@ -19,6 +19,7 @@ from hf_scripts import host_checks, installation_check
 from hf_scripts.host_checks import CheckResult, fine
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.provider_config import Directories
+from provisioner.state.locks import LockFile
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE
@@ -113,6 +114,15 @@ def test_each_fault_is_named_with_its_fix(hf: HostFactory, wrong: Callable[[Host
     wrong(hf)
     found = map(str, installation_check.check_all(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)
+
+
+def test_a_process_that_keeps_the_queue_for_the_lock_of_intent_is_named(hf: HostFactory) -> None:
+    turn = LockFile(f"{hf.state.intent.lock_path}.turn")
+    assert turn.acquire(0)
+    os.utime(turn.path, (1.0, 1.0))
+    found = [*map(str, installation_check.check_all(Directories(hf.environment), ""))]
+    turn.release()
+    assert any(line.startswith(f"fix: {hf.work}: intent.json.lock.turn is held for ") for line in found)
 
 
 def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf: HostFactory) -> None:
@@ -262,8 +272,9 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
     names = ("intent.json.lock", "intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl")
     for name in names:
         (users_hf.work / name).touch(0o600)
+    (users_hf.work / "refused").mkdir(0o700)
     lines = found_by_user(users_hf)
-    for path in (users_hf.work / name for name in names):
+    for path in (users_hf.work / name for name in (*names, "refused")):
         assert any(line.startswith(f"fix: {path}: {USER} may not") for line in lines), path
 
 

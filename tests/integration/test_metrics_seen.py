@@ -28,7 +28,7 @@ from provisioner.commands import cli
 from provisioner.files.version import full_version
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
-from provisioner.lab.playground import HostFactory
+from provisioner.lab.playground import HostFactory, PlaygroundError
 from provisioner.model import Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.telemetry.metrics import EventMetrics, Metrics
@@ -385,6 +385,30 @@ def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
 
 
 SPEC = {"containers": [{"name": "main", "image": "busybox"}]}
+
+
+@shows("script_calls_refused", "hostfactory_last_call_timestamp_seconds")
+def test_calls_of_hostfactory(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with grid(tmp_path, cloud, 32) as hf:
+        seen = scrape(hf)
+        hf.cycles()
+        assert seen.series("script_calls_refused_total") == [0.0] * 5
+        assert seen.has_no("hostfactory_last_call_timestamp_seconds")
+        wrong = {**hf.environment, "HF_PROVIDER_NAME": "other"}
+        for _ in range(2):
+            with pytest.raises(PlaygroundError, match="ended with 1"):
+                HostFactory(wrong, tmp_path).request(TEMPLATE, 1)
+        seen.becomes(2, "script_calls_refused_total", script="requestMachines")
+        hf.stop_loop()
+        hf.start_loop()
+        assert seen.value("script_calls_refused_total", script="requestMachines") == 2, "never lower, nor counted again"
+        began = time.time()
+        hf.reclaimed()
+        name, one = "hostfactory_last_call_timestamp_seconds", hf.request(TEMPLATE, 1)
+        listed = seen.becomes(lambda at: at > began - 1, name, script="getReturnRequests")
+        hf.status(one)
+        polled = seen.becomes(lambda at: at > began - 1, name, script="getRequestStatus")
+        assert max(listed, polled) < time.time() + 1
 
 
 @shows("server_rejections")

@@ -17,6 +17,8 @@ def work(metrics: Metrics, pool: str, template: str) -> None:
     metrics.queued.replace({pool: 2})
     metrics.queued_since.replace({pool: 1e9})
     metrics.holds.replace({(HoldKind.PAUSE, pool): 1})
+    metrics.last_call.replace({"getRequestStatus": 1e9})
+    metrics.refused_calls.replace({"requestMachines": 1})
     metrics.operator_needed.replace({"REFUSED": 1})
     metrics.config_differs.replace({"templates": 1})
     metrics.count_outcome(Outcome(create))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .queries import quantile, selector
+from .queries import AGE, increase, quantile, selector
 from .questions import Board, Question, line_question
 
 
@@ -31,6 +31,21 @@ def requests() -> list[Question]:
             "{{template}}",
             "s",
             8,
+        ),
+        line_question(
+            "Since HostFactory's last call",
+            "Age of its last poll of a request and of its last list of hosts; it makes both every 30 s.",
+            AGE.format(by="script", metric=selector("hostfactory_last_call_timestamp_seconds")),
+            "{{script}}",
+            "s",
+            12,
+        ),
+        line_question(
+            "Refused calls in five minutes",
+            "Calls of HostFactory that a script refused for a reason of the site; provisioner status shows the reason.",
+            increase(selector("script_calls_refused_total"), "script"),
+            "{{script}}",
+            width=12,
         ),
     ]
 

@@ -19,6 +19,7 @@ from provisioner.state.errors import Condition, StateMissing, StateUnreadable, c
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
+from provisioner.state.refused_calls import Refusals
 
 if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState, State
@@ -336,6 +337,9 @@ class VirtualState:
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         return self._listed
+
+    def refused_calls(self) -> list[Refusals]:
+        return []
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         for id_ in (left := tuple(ids)):

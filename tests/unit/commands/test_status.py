@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.state.directory import StateDir
-from provisioner.state.locks import DataLock
+from provisioner.state.locks import LockFile, identity
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
@@ -155,17 +156,36 @@ def test_hostfactory_is_not_silent_before_its_first_list_of_hosts(desk: Desk) ->
     assert (code, "it has not listed its hosts yet" in text) == (0, True), text
 
 
+@pytest.mark.parametrize("ago", [20.0, 400.0])
+def test_calls_that_the_scripts_refused_a_moment_ago_are_a_problem(desk: Desk, ago: float) -> None:
+    refused = desk.state.refused
+    for reason in ("the disk is full", "it is held"):
+        desk.state.note_refusal("requestMachines", reason)
+    since = clock_time(refused.read()[0].since)
+    then = time.time() - ago
+    os.utime(os.path.join(refused.path, "requestMachines"), (then, then))
+    code, text = shown(desk)
+    message = f"CALLS REFUSED: HostFactory's requestMachines was refused 2 times since {since}: it is held"
+    assert (code, message in text, "CALLS REFUSED" in text) == ((1, True, True) if ago < 300 else (0, False, False))
+    assert [one["recent"] for one in document(desk)["hostfactory"]["refused"]] == [2] * code
+    desk.state.note_refusal("requestMachines", "")
+    assert (shown(desk)[0], document(desk)["hostfactory"]["refused"]) == (0, []), "it has answered"
+
+
+@pytest.mark.parametrize("file", ["intent.json.lock", "intent.json.lock.turn"])
 @pytest.mark.parametrize("ago", [1.0, 75.0])
-def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float) -> None:
+def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float, file: str) -> None:
     """A write holds the lock for milliseconds; a stopped script for as long as it is stopped."""
-    path = f"{desk.state.intent.path}.lock"
-    with DataLock(path):
+    path = os.path.join(desk.state.path, file)
+    lock = LockFile(path)
+    with ExitStack() as end:
+        end.callback(lock.release)
+        assert lock.acquire(0)
+        lock.sign(identity())
         os.utime(path, (time.time() - ago, time.time() - ago))
         code, text = shown(desk)
-        held = re.search(
-            rf"LOCK of intent.json, .*refused: held for 7\ds\. Signed by process {os.getpid()} on",
-            text.replace(" s.", "s."),
-        )
+        message = rf"LOCK of intent.json, .*refused: {file} is held for 7\d s. Signed by process {os.getpid()} on"
+        held = re.search(message, text)
         assert (code, bool(held), "LOCK" in text) == ((1, True, True) if ago > 5 else (0, False, False)), text
     age([Path(path)], ago)
     assert shown(desk)[0] == 0, "free again"

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from provisioner import model
 from provisioner.hostfactory import Answer, Loss
 from provisioner.names import short_name
 from provisioner.state.poll_markers import Seen
+from provisioner.state.refused_calls import SCRIPTS
 from provisioner.state.status_file import StatusStore
 from tests.support.hostfactory.in_process import Here, asking, call_here, entry, heartbeat_before, publish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES, golden, requesting
@@ -88,6 +90,50 @@ def test_an_unreadable_record_of_the_numbers_shown_is_kept_and_logged(hf: Here) 
 def test_a_number_that_is_none_in_json_is_refused_rather_than_printed(hf: Here, number: str) -> None:
     hf.templates_file.write_text(json.dumps(TEMPLATES).replace('"maxNumber": 10', f'"maxNumber": 10, "x": {number}'))
     assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is not a JSON number"
+
+
+def test_a_refusal_for_a_reason_of_the_site_leaves_a_trace_and_a_wrong_call_does_not(hf: Here) -> None:
+    assert tuple(sorted(COMMANDS)) == tuple(sorted(SCRIPTS))
+    hf.refusal("requestMachines", {"template": {"templateId": "unknown", "machineCount": 1}})
+    assert hf.answer("requestMachines", requesting())
+    assert not hf.state.refused.read()
+    hf.state.intent.set_aside()
+    refused = [hf.refusal("requestMachines", requesting()) for _ in range(2)]
+    unread = hf.refusal("getRequestStatus", asking("a" * 10))
+    valid = hf.templates_file.read_text()
+    hf.templates_file.write_text("[")
+    invalid = hf.refusal("getAvailableTemplates", {})
+    assert {one.script: (one.total, one.text) for one in hf.state.refused.read()} == {
+        "requestMachines": (2, refused[1]),
+        "getRequestStatus": (1, unread),
+        "getAvailableTemplates": (1, invalid),
+    }
+    hf.templates_file.write_text(valid)
+    hf.refusal("getAvailableTemplates", {"templates": [{"templateId": "unknown"}]})
+    assert hf.state.refused.read()[0].recent == 1, "a wrong call"
+    hf.answer("getAvailableTemplates", {})
+    assert [(one.total, one.recent) for one in hf.state.refused.read()] == [(1, 0), (2, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("call", ["open", "write", "mkdir"])
+def test_a_trace_that_cannot_be_left_does_not_change_the_answer(
+    hf: Here, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    hf.templates_file.write_text("[")
+    expected = hf.refusal("getAvailableTemplates", {})
+    shutil.rmtree(hf.state.refused.path)
+    real = getattr(os, call)
+
+    def full(target: Any, *arguments: Any, **options: Any) -> Any:
+        path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
+        if path.startswith(hf.state.refused.path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(target, *arguments, **options)
+
+    monkeypatch.setattr(os, call, full)
+    assert hf.refusal("getAvailableTemplates", {}) == expected
+    monkeypatch.undo()
+    assert not hf.state.refused.read()
 
 
 def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> None:

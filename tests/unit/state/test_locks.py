@@ -91,6 +91,34 @@ def test_a_lock_names_its_holder_only_while_it_is_held(tmp_path: Path) -> None:
     assert locks.read_record(path) == {"generation": 7}
 
 
+def test_a_process_that_waits_signs_the_turn(tmp_path: Path) -> None:
+    path, turn = str(tmp_path / "lock"), []
+
+    def stop() -> bool:
+        turn.append(locks.read_record(f"{path}.turn"))
+        return len(turn) == 2
+
+    holder = DataLock(path)
+    assert holder.try_acquire()
+    with holder.released_at_end():
+        assert not DataLock(path).acquire(stop)
+    assert [one.get("pid") for one in turn] == [None, os.getpid()], "before the turn, and with it"
+
+
+def test_the_turn_is_not_held_for_long_by_a_process_that_takes_it_for_a_moment(tmp_path: Path) -> None:
+    """Such a process does not sign, so the time of the file is that of an earlier signature."""
+    path = str(tmp_path / "lock")
+    turn = LockFile(f"{path}.turn")
+    assert turn.acquire(0)
+    os.utime(turn.path, (0, 0))
+
+    def clock() -> float:
+        turn.release()
+        return 100.0
+
+    assert locks.find_lasting_holder(path, clock) == ""
+
+
 @pytest.mark.parametrize(
     ("facts", "message"),
     [

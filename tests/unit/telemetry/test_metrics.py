@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.files.version import full_version
 from provisioner.model import Limits, Phase, PoolLimits, TemplateLimits
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.telemetry import status_inputs
 from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, Metrics
+from provisioner.telemetry.status_inputs import last_calls
 from tests.support.every_metric import work
-from tests.unit.core import limits, pool
+from tests.unit.core import REQUEST, limits, pool
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 SOURCE = Path(__file__).parents[3] / "provisioner" / "telemetry" / "metrics.py"
@@ -57,7 +62,7 @@ def test_each_full_name_stands_in_the_code_once_and_in_one_piece() -> None:
     assert sorted(literals) == sorted(listed)
 
 
-def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics) -> None:
+def test_no_series_beyond_510_with_ten_templates_and_four_pools(metrics: Metrics) -> None:
     pools = [f"pool-{number}" for number in range(4)]
     templates = {f"T{n}": TemplateLimits(f"T{n}", tuple(pools[n % 4 :] + pools[: n % 4])) for n in range(10)}
     metrics.configure(Limits(prefix="hf", pools={one: PoolLimits(one) for one in pools}, templates=templates))
@@ -73,7 +78,7 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
     metrics.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
     metrics.seconds.replace(dict.fromkeys(pools, 1))
     metrics.bytes.replace(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
-    assert sum(len(family.samples) for family in metrics.registry.collect()) <= 500
+    assert sum(len(family.samples) for family in metrics.registry.collect()) <= 510
 
 
 ZERO = """
@@ -163,3 +168,37 @@ def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_last_success_timestamp_seconds") == 50
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
     assert value(metrics, "hf_provisioner_cycle_duration_seconds_count") == 3
+
+
+# --- values that are read at each scrape ------------------------------------------------------------------------------
+
+
+def test_a_count_in_files_is_read_at_each_scrape_and_stays_while_they_cannot_be_read(metrics: Metrics) -> None:
+    """Prometheus would take a lower value for the begin of a new count, and count all of it again."""
+    counts = iter([{"requestMachines": 7}, None, {"requestMachines": 8}])
+
+    def read() -> dict[str, float]:
+        if (count := next(counts)) is None:
+            raise StateError
+        return count
+
+    metrics.refused_calls.follow(read)
+    name = "hf_provisioner_script_calls_refused_total"
+    assert [value(metrics, name, script="requestMachines") for _ in range(3)] == [7, 7, 8]
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_the_last_calls_are_by_the_clock_of_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: bool
+) -> None:
+    """The clock of the file system is an hour behind; without a heartbeat, it is unknown."""
+    state = StateDir(tmp_path)
+    assert last_calls(state) == {}
+    if beats:
+        state.beat()
+    state.note_hosts({"h": None})
+    state.seen.touch(REQUEST)
+    wall = time.time() + 3600
+    monkeypatch.setattr(status_inputs.time, "time", lambda: wall)
+    at = wall if beats else wall - 3600
+    assert last_calls(state) == pytest.approx({"getRequestStatus": at, "getReturnRequests": at}, abs=60)

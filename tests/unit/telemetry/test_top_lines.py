@@ -23,6 +23,7 @@ from provisioner.model import (
 )
 from provisioner.state.errors import Condition
 from provisioner.state.marker_files import UNSEEN, Difference
+from provisioner.state.refused_calls import Refusals
 from provisioner.telemetry import cost, holds, pool_alarms, status_inputs, status_model
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.status_inputs import File, StatusInputs
@@ -55,11 +56,13 @@ def intent_file(condition: Condition, words: str) -> StatusInputs:
 
 AT_ONCE = record(unsent(verdict=Verdict.FAILED), ended=RequestStatus.COMPLETE_WITH_ERROR, ended_at=NOW - 10)
 RUNS = memory(record(running(0), running(1)))
+REFUSED_CALLS = Refusals("requestMachines", total=9, recent=7, since=NOW - 90, last=NOW, text="held")
 BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "x")
 PRICED = limits(pool("a", price_per_hour=1.0), budget=Budget(per_hour=1.0))
 LINES: dict[str, StatusInputs] = {
     "BRAKE": make_status_inputs(memory(brake=BRAKE)),
     "BUDGET": make_status_inputs(memory(record(running(0), count=2)), PRICED),
+    "CALLS REFUSED": replace(FINE, calls=replace(FINE.calls, refused=[REFUSED_CALLS])),
     "CONFIGURATION DIFFERS": replace(FINE, differing=[Difference("config", "loop")]),
     "CONFIGURATION REFUSED": make_status_inputs(memory(), configuration=FAILURE),
     "DOWN": make_status_inputs(memory(record(running(0, Verdict.SUCCEEDED, down_since=NOW)))),

@@ -1,0 +1,79 @@
+"""``refused/<script>``: a line for each call that a script has refused for a reason of the site, with its time and its
+reason. A line without a reason says that the script has answered a call since.
+
+The lines are only a hint for operators. No lock guards the files, because a held lock may be the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from itertools import takewhile
+from typing import NamedTuple
+
+from provisioner.state.atomic import open_shared, read_if_present, stat_file
+from provisioner.state.errors import writing
+from provisioner.state.marker_files import make_shared_directory
+
+SCRIPTS = ("getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines", "getReturnRequests")
+
+MOST_BYTES = 64 * 1024
+"""Size from which a file begins anew: more than 150 calls, or an hour of calls that wait for a lock."""
+LONGEST_REASON = 400
+"""Most bytes of a reason that are kept."""
+LINE = rb"(?m)^([0-9]{1,12}) (.*)$"
+"""Pattern of a line. A line may be damaged, because two hosts may append at once on NFS."""
+ANSWERED = b" \n"
+"""End of a line without a reason."""
+ADVICE = "Remove the file; the scripts make it again."
+
+
+class Refusals(NamedTuple):
+    """The refused calls of one script."""
+
+    script: str
+    total: int
+    """Number of refused calls in the file. It grows until the file begins anew."""
+    recent: int
+    """Number of refused calls since the script last answered a call."""
+    since: float
+    """Time of the first of these calls, in epoch seconds of the script's host; 0 if there is none."""
+    last: float
+    """Time of the last line by the file system's clock."""
+    text: str
+    """Reason of the last refusal; empty if the script has answered a call since."""
+
+
+class RefusedCalls:
+    """The files in one state directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def note(self, script: str, reason: str) -> None:
+        """Record that a script refuses its call, or, if the reason is empty, that it answers. Raises StateError."""
+        path = os.path.join(self.path, script)
+        if not reason and (read_if_present(path, ADVICE) or ANSWERED).endswith(ANSWERED):
+            return
+        make_shared_directory(self.path)
+        with writing(path):
+            descriptor = open_shared(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                if os.fstat(descriptor).st_size > MOST_BYTES:
+                    os.ftruncate(descriptor, 0)
+                os.write(descriptor, b"%d %s\n" % (time.time(), reason.encode("utf-8", "replace")[:LONGEST_REASON]))
+            finally:
+                os.close(descriptor)
+
+    def read(self) -> list[Refusals]:
+        """Return the refused calls of each script that has refused any. Raises StateError."""
+        read = []
+        for script in SCRIPTS:
+            path = os.path.join(self.path, script)
+            if (facts := stat_file(path)) and (lines := re.findall(LINE, read_if_present(path, ADVICE) or b"")):
+                recent = [*takewhile(lambda line: line[1], reversed(lines))]
+                since, text = (int(recent[-1][0]), recent[0][1].decode("utf-8", "replace")) if recent else (0, "")
+                total = sum(1 for _, reason in lines if reason)
+                read.append(Refusals(script, total, len(recent), since, facts.st_mtime, text))
+        return read
