@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from provisioner.state.refused_calls import Refusals, RefusedCalls
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
-REFUSED_DIRECTORY = "refused"
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
 STATE_FILES = frozenset(
@@ -82,7 +81,7 @@ class StateFiles:
     terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
     inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
     announced: ShownMaxNumbers = _part("poll_markers", "ShownMaxNumbers", ANNOUNCED_FILE)
-    refused: RefusedCalls = _part("refused_calls", "RefusedCalls", REFUSED_DIRECTORY)
+    refused: RefusedCalls = _part("refused_calls", "RefusedCalls", "refused")
     heartbeat: Heartbeat = _part("marker_files", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("marker_files", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
@@ -117,7 +116,7 @@ class StateFiles:
 
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers. Raises StateError."""
-        if reason or os.path.exists(os.path.join(self.path, REFUSED_DIRECTORY, script)):
+        if reason or os.path.exists(f"{self.path}/refused/{script}"):
             self.refused.note(script, reason)
 
     def now(self) -> float:

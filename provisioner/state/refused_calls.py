@@ -57,14 +57,10 @@ class RefusedCalls:
         if not reason and (read_if_present(path, ADVICE) or ANSWERED).endswith(ANSWERED):
             return
         make_shared_directory(self.path)
-        with writing(path):
-            descriptor = open_shared(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                if os.fstat(descriptor).st_size > MOST_BYTES:
-                    os.ftruncate(descriptor, 0)
-                os.write(descriptor, b"%d %s\n" % (time.time(), reason.encode("utf-8", "replace")[:LONGEST_REASON]))
-            finally:
-                os.close(descriptor)
+        with writing(path), open(open_shared(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+            if file.tell() > MOST_BYTES:
+                file.truncate(0)
+            file.write(b"%d %s\n" % (time.time(), reason.encode("utf-8", "replace")[:LONGEST_REASON]))
 
     def read(self) -> list[Refusals]:
         """Return the refused calls of each script that has refused any. Raises StateError."""
@@ -74,6 +70,6 @@ class RefusedCalls:
             if (facts := stat_file(path)) and (lines := re.findall(LINE, read_if_present(path, ADVICE) or b"")):
                 recent = [*takewhile(lambda line: line[1], reversed(lines))]
                 since, text = (int(recent[-1][0]), recent[0][1].decode("utf-8", "replace")) if recent else (0, "")
-                total = sum(1 for _, reason in lines if reason)
+                total = sum(reason != b"" for _, reason in lines)
                 read.append(Refusals(script, total, len(recent), since, facts.st_mtime, text))
         return read

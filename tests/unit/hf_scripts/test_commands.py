@@ -115,7 +115,7 @@ def test_a_refusal_for_a_reason_of_the_site_leaves_a_trace_and_a_wrong_call_does
     assert [(one.total, one.recent) for one in hf.state.refused.read()] == [(1, 0), (2, 2), (1, 1)]
 
 
-@pytest.mark.parametrize("call", ["open", "write", "mkdir"])
+@pytest.mark.parametrize("call", ["open", "mkdir"])
 def test_a_trace_that_cannot_be_left_does_not_change_the_answer(
     hf: Here, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -125,8 +125,7 @@ def test_a_trace_that_cannot_be_left_does_not_change_the_answer(
     real = getattr(os, call)
 
     def full(target: Any, *arguments: Any, **options: Any) -> Any:
-        path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
-        if path.startswith(hf.state.refused.path):
+        if str(target).startswith(hf.state.refused.path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(target, *arguments, **options)
 
