@@ -1,6 +1,23 @@
 """The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
 A backend does not retry an action, because the next cycle does. It does not decide, because the plan does.
+
+Names: one name is one machine. A place that keeps names unique refuses a second object. In any other place the backend
+prevents doubles: it lists before it creates, and creates again after an ambiguous end only when two lists that began
+``lag_seconds`` apart lack the name.
+
+Doubles that exist all the same are in ``Snapshot.doubles``. The plan keeps one
+object of each name, deletes the others at once, and deletes a new object under the name of a closed slot at once.
+
+States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. A machine
+that another pool shall make at once has ``spills_at_once``. A record of a machine that needs no delete is in ``ends``.
+
+Hosts: a machine joins the grid under its name, because HF knows it by this name. A kind makes the name the host name (a
+pod, an instance), or else puts it into the machine's environment as ``HF_MACHINE_NAME``, and the machine's start script
+uses it.
+
+Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check
+warns.
 """
 
 from __future__ import annotations
@@ -86,6 +103,9 @@ class Backend(Protocol):
 
         If a machine with the identity of its slot exists already, this is a success. After the first error that
         ``stops_batch``, no further creates of its template are tried, and these have no outcome.
+
+        ``is_repeated``: an earlier create may have been applied. If the place may not list it yet, the outcome is
+        ambiguous, and the plan repeats the create later.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

@@ -10,7 +10,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -29,14 +29,17 @@ from provisioner.model import (
     Fingerprint,
     LossCause,
     Machine,
+    MachineEnd,
     Outcome,
     Phase,
     Queued,
     Snapshot,
 )
 from provisioner.optional_packages import extra
-from provisioner.schema.setting_types import DurationOrZero, Pool, Site
+from provisioner.schema.setting_types import DurationOrZero, Pool, Site, Switch
 from provisioner.schema.validation import Expects, Problem
+
+ENDED = Failure(ErrorClass.OTHER, "The machine ended by itself.")
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
@@ -61,6 +64,9 @@ class FakePool(Pool):
     """Part of the machines that end by themselves, within ``crash_seconds`` of running; default 0."""
     crash_seconds: DurationOrZero = 60.0
     """Most seconds that such a machine runs; default 60."""
+    keeps_records: Switch = False
+    """True: a machine that ended by itself leaves only a record, as a batch system's job does; default false: it stays
+    until it is deleted."""
     seed: int = 0
     """Seed of chance; default 0. With the same seed, a machine of the same name has the same fate."""
 
@@ -125,6 +131,9 @@ class FakePlace:
         self._pool, self._clock = pool, clock
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        self.keeps_records = pool.keeps_records
+        self._doubles: dict[str, Entry] = {}
+        """Further machines by uid, each with the name of another machine."""
         self._numbers = count(1)
         self.wakes: list[Callable[[], None]] = []
         """Functions that are called when a machine comes or goes."""
@@ -133,8 +142,25 @@ class FakePlace:
         """Return all machines by name."""
         with self._lock:
             now = self._clock()
-            self._entries = {name: entry for name, entry in self._entries.items() if now < entry.gone}
+            self._doubles = {uid: entry for uid, entry in self._doubles.items() if now < entry.gone}
+            others = {entry.name: entry for entry in self._doubles.values()}
+            self._entries = others | {name: entry for name, entry in self._entries.items() if now < entry.gone}
+            self._doubles = {uid: one for uid, one in self._doubles.items() if self._entries[one.name].uid != uid}
             return dict(self._entries)
+
+    def records(self) -> Set[str]:
+        """Return the names of the machines that ended by themselves and left only a record."""
+        ended = {name for name, one in self._entries.items() if one.ends <= self._clock() and one.gone == math.inf}
+        return ended if self.keeps_records else frozenset()
+
+    def double_machines(self) -> dict[str, tuple[Machine, ...]]:
+        """Return ``doubles`` as machines, by name."""
+        made = [entry.machine(self._clock()) for entry in self.doubles()]
+        return {name: tuple(one for one in made if one.name == name) for name in {one.name for one in made}}
+
+    def doubles(self) -> Collection[Entry]:
+        """Return the further machines that have the name of another machine, without those that are about to go."""
+        return [entry for entry in self._doubles.values() if entry.gone == math.inf]
 
     def create(self, name: str, mark: Mark | None) -> Entry:
         """Make a machine, or return the existing machine with this mark. Refuse a name that a machine with another
@@ -152,10 +178,18 @@ class FakePlace:
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
         """Begin to delete this machine. Another machine of the same name stays."""
         with self._lock:
-            there = self._entries.get(entry.name)
-            if there is not None and there.uid == entry.uid:
-                gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
-                self._entries[entry.name] = replace(there, gone=min(there.gone, gone))
+            for entries in (self._entries, self._doubles):
+                for key, there in entries.items():
+                    if there.uid == entry.uid:
+                        gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
+                        entries[key] = replace(there, gone=min(there.gone, gone))
+        self._wake()
+
+    def double(self, name: str) -> None:
+        """Make a second machine with the name and the mark of a machine."""
+        entry = replace(self._entries[name], uid=f"uid-{next(self._numbers)}")
+        with self._lock:
+            self._doubles[entry.uid] = entry
         self._wake()
 
     def unmark(self, name: str) -> None:
@@ -205,12 +239,12 @@ class FakeBackend:
         """Return all our machines. If none has changed, the mapping is the same object as in the previous
         observation."""
         entries = self.place.entries()
-        machines = self.place.machines([entry for entry in entries.values() if self._is_own(entry)])
-        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
-        machines |= {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
+        ended = self.place.records()
+        machines = self.place.machines([one for one in entries.values() if self._is_own(one) and one.name not in ended])
+        machines |= self._find_strayed(entries, sought)
         if machines != self._machines:
             self._machines = machines
-        others = [entries[name] for name in sought if name in entries and name not in machines]
+        others = [entries[name] for name in sought if name in entries.keys() - machines.keys() - ended]
         ours = frozenset(entry.name for entry in others if self._is_made_here(entry))
         return Snapshot(
             pool=self.pool,
@@ -220,7 +254,14 @@ class FakeBackend:
             name_collisions=ours,
             spec="fake",
             asked=frozenset(sought),
+            ends=dict.fromkeys(ended, MachineEnd(LossCause.EXITED, ENDED)),
+            doubles={name: more for name, more in self.place.double_machines().items() if name in machines},
         )
+
+    def _find_strayed(self, entries: Mapping[str, Entry], sought: Mapping[str, str]) -> dict[str, Machine]:
+        """Return the sought machines that have lost their mark."""
+        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
+        return {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create the machines in sequence, with a call for each."""
@@ -241,7 +282,8 @@ class FakeBackend:
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete the machine with the uid. Without a uid, delete a machine only if it is ours or adopted."""
-        entry = self.place.entries().get(delete.name)
+        named = [self.place.entries().get(delete.name), *self.place.doubles()]
+        entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
             self.place.delete(entry, at_once=delete.is_forced)
         return {}

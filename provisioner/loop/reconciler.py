@@ -263,9 +263,10 @@ def _observation_key(observations: Mapping[str, Observation], limits: Limits, no
 def _identity(observation: Observation) -> tuple[object, ...]:
     """Return a key that is equal for observations with the same content, even if they began at different times."""
     if isinstance(observation, Snapshot):
-        names = observation.causes, observation.foreign, observation.name_collisions, observation.asked
+        names = observation.foreign, observation.name_collisions, observation.asked
+        changes = observation.ends, observation.doubles
         place = observation.spec, observation.endpoint_identity, observation.listed_at
-        return observation.pool, id(observation.machines), *names, *place
+        return observation.pool, id(observation.machines), *names, *changes, *place
     return (observation.pool,)
 
 

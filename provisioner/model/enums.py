@@ -55,6 +55,8 @@ class DeleteReason(StrEnum):
     LOST = "lost"
     CANCELLED = "cancelled"
     ORPHANED = "orphaned"
+    DOUBLED = "doubled"
+    """Another object of the machine's name exists and stays."""
 
 
 class PendingReason(StrEnum):

@@ -368,6 +368,8 @@ class Memory:
     places: Places = Places()
     brake: Brake | None = None
     usage: UsageTotals = UsageTotals()
+    doubles: Mapping[str, float] = field(default_factory=dict)
+    """Uids of further objects of a machine's name, each with the moment at which its latest delete was recorded."""
 
     def wall_of(self, at: float) -> float:
         """Return a moment of loop time as epoch seconds on the loop's host."""

@@ -94,6 +94,19 @@ FAULT = "PLACE: "
 """Begin of a problem of a place that an operator has to fix."""
 
 
+class MachineEnd(NamedTuple):
+    """The end of a machine of which nothing is left to delete."""
+
+    cause: LossCause = LossCause.UNKNOWN
+    failure: Failure | None = None
+    """The place's words about the end."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether the machine is proven gone. With neither cause nor words it may only have strayed."""
+        return self.cause is not LossCause.UNKNOWN or self.failure is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A complete view of one pool. If an observation fails, it raises an error, and there is no snapshot (law: a
@@ -113,8 +126,11 @@ class Snapshot:
     asked: frozenset[str] = frozenset()
     """Names for which this observation asked the place. For any other name, the snapshot only shows whether we have
     such a machine."""
-    causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """Causes of ends of machines, by name. They include machines that existed only between two observations."""
+    ends: Mapping[str, MachineEnd] = field(default_factory=dict)
+    """Machines, by name, that ended and have nothing left to delete. They include machines that existed only between
+    two observations. A name in ``machines`` counts as there."""
+    doubles: Mapping[str, tuple[Machine, ...]] = field(default_factory=dict)
+    """Other live objects of a name in ``machines``, from a place that does not keep names unique. Each has a uid."""
     problems: tuple[str, ...] = ()
     """Notes for operators about the pool's place: changes by others, and settings that will fail, which begin with
     ``FAULT``."""

@@ -14,6 +14,7 @@ from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import interleave_templates, order_requests
 from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.cleanup.delete_closed import delete_closed
+from provisioner.planning.cleanup.doubles import delete_doubles
 from provisioner.planning.cleanup.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.cleanup.request_records import ingest_requests, trim_records
 from provisioner.planning.core.draft import SOON, Draft
@@ -59,6 +60,7 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest_requests(draft, world.intent)
     judge_snapshots(draft)
+    delete_doubles(draft, world.busy | draft.stopped_pools)
     reconcile(draft)
     open_unrecorded_slots(draft)
     # Before returns, because a machine whose terminal answer HF has not read would count as returned too early.

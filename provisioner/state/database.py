@@ -17,7 +17,7 @@ from provisioner.files.safe_open import closed_at_end, open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the databases' format. A file with a higher version is refused."""
 
 BLOCK = 65_536

@@ -38,6 +38,15 @@ class MemoryPlace(Place):
     def release(self) -> None:
         self._place.boot()
 
+    def end(self, name: str) -> bool:
+        self._place.keeps_records = True
+        self._place.crash(name)
+        return True
+
+    def double(self, name: str) -> bool:
+        self._place.double(name)
+        return True
+
     def close(self) -> None:
         """Do nothing, because a place in memory has no connections."""
         self.backend.close()

@@ -157,6 +157,14 @@ class Place(ABC):
         """Release all machines from the queue."""
         raise NotImplementedError("the place has no queue")
 
+    def end(self, name: str) -> bool:
+        """Let a machine end by itself so that only a record stays. Return False if the place keeps no such records."""
+        return False
+
+    def double(self, name: str) -> bool:
+        """Make a second object of this name with our identity. Return False if the place keeps names unique."""
+        return False
+
     @abstractmethod
     def fail_creates(self, error: ErrorClass) -> None:
         """Refuse all creates from now on for this reason."""

@@ -195,6 +195,46 @@ def test_a_queued_machine_is_deleted_as_any_other(place: Place) -> None:
     place.until_gone(ONE)
 
 
+# --- ends that leave nothing, and names that are not unique -----------------------------------------------------------
+
+
+def test_a_machine_that_left_only_a_record_has_ended_with_its_words(place: Place) -> None:
+    place.create(1, 2)
+    place.until_seen(ONE)
+    place.until_seen(TWO)
+    if not place.end(ONE):
+        pytest.skip("the place keeps no records of machines that ended")
+    place.until_gone(ONE)
+    snapshot = place.observe()
+    assert snapshot.ends.keys() == {ONE}
+    assert snapshot.ends[ONE].is_proven
+    assert snapshot.ends[ONE].failure is not None
+    assert snapshot.machines.keys() == {TWO}
+
+
+def test_of_two_objects_of_one_name_each_is_deleted_by_its_uid(place: Place) -> None:
+    place.create(1)
+    first = place.until_seen(ONE).fingerprint.uid
+    assert not place.observe().doubles
+    if not place.double(ONE):
+        pytest.skip("the place keeps names unique")
+    doubles = until(lambda: place.observe().doubles, place.patience, what="the second object is seen")
+    assert place.observe().machines[ONE].fingerprint.uid == first, "the object that ran first is preferred"
+    (second,) = (one.fingerprint.uid for one in doubles[ONE])
+    assert second not in ("", first)
+    assert place.delete(ONE, second).failure is None
+    until(lambda: not place.observe().doubles, place.patience, what="the second object is gone")
+    assert place.observe().machines[ONE].fingerprint.uid == first
+    assert place.double(ONE)
+    third = until(lambda: place.observe().doubles, place.patience, what="the third object is seen")[ONE]
+    assert place.delete(ONE, first).failure is None
+    until(
+        lambda: (machine := place.observe().machines.get(ONE)) and machine.fingerprint.uid == third[0].fingerprint.uid,
+        place.patience,
+        what="the other object takes the place of the first",
+    )
+
+
 # --- deletes ----------------------------------------------------------------------------------------------------------
 
 

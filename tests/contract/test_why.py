@@ -14,7 +14,7 @@ import yaml
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
-from provisioner.model import ErrorClass, LossCause, Machine, Phase
+from provisioner.model import ErrorClass, LossCause, Machine, MachineEnd, Phase
 from tests.contract.places import PREFIX, REQUEST, GkePlace, Place
 from tests.kube.client import Client
 from tests.kube.kubelets import LABEL, STUCK
@@ -278,7 +278,7 @@ def test_the_cause_of_an_end_is_known_although_no_observation_saw_it(
     happens(cloud)
     until(lambda: not cloud.pods.names(), cloud.place.patience, what="the pod is gone")
     cloud.place.until_gone(ONE)
-    assert cloud.place.observe([ONE]).causes == {ONE: cause}
+    assert cloud.place.observe([ONE]).ends == {ONE: MachineEnd(cause)}
 
 
 def test_a_pod_that_came_and_went_before_any_observation_is_known_to_be_gone(cloud: Cloud) -> None:
@@ -286,9 +286,9 @@ def test_a_pod_that_came_and_went_before_any_observation_is_known_to_be_gone(clo
     cloud.place.observe()
     cloud.place.create(1)
     cloud.pods.remove(ONE)
-    until(lambda: cloud.place.observe().causes, cloud.place.patience, what="its end is reported")
+    until(lambda: cloud.place.observe().ends, cloud.place.patience, what="its end is reported")
     observation = cloud.place.observe([ONE])
-    assert (observation.machines, observation.causes) == ({}, {ONE: LossCause.DELETED})
+    assert (observation.machines, observation.ends) == ({}, {ONE: MachineEnd(LossCause.DELETED)})
 
 
 def test_a_pod_that_is_unready_for_a_while_is_the_same_machine(cloud: Cloud) -> None:

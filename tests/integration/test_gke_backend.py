@@ -28,7 +28,7 @@ from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.kubernetes.settings import PodTimings
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
-from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, MachineEnd, Outcome, Phase
 from provisioner.settings.definitions import Settings
 from tests.support.clients.wire import Wire
 from tests.support.waiting import until
@@ -713,9 +713,9 @@ def test_a_pod_that_loses_a_label_is_not_gone(bench: Bench, label: str) -> None:
     bench.unlabel(name(1), label)
     until(lambda: observe(backend) == {} or label in (REQUEST_LABEL, TEMPLATE_LABEL), 30)
     asked = backend.observe(0.0, {name(1): uid})
-    assert (asked.machines[name(1)].phase, asked.causes.get(name(1))) in (
+    assert (asked.machines[name(1)].phase, asked.ends.get(name(1))) in (
         (Phase.RUNNING, None),
-        (Phase.RUNNING, LossCause.UNKNOWN),
+        (Phase.RUNNING, MachineEnd()),
     )
     assert backend.observe(0.0, {name(1): uid}).machines is asked.machines, "nothing has changed"
     assert backend.observe(0.0, {name(1): "another"}).machines.get(name(1)) is None or label == TEMPLATE_LABEL
@@ -725,7 +725,7 @@ def test_a_pod_that_was_deleted_without_grace_is_gone_once_its_name_was_asked_fo
     backend = running_pod(bench)
     bench.remove(name(1))
     until(lambda: observe(backend) == {}, 30)
-    assert backend.observe(0.0, {name(1): ""}).causes == {name(1): LossCause.DELETED}
+    assert backend.observe(0.0, {name(1): ""}).ends == {name(1): MachineEnd(LossCause.DELETED)}
 
 
 # --- deletes ----------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class Theme(NamedTuple):
 
 
 THEMES = [
-    Theme(slot_numbers_are_used_again, "double", pool={"boot_failures": 0.5}),
+    Theme(slot_numbers_are_used_again, "double|answer", pool={"boot_failures": 0.5}),
     Theme(
         a_failed_observation_is_an_empty_pool,
         "killed",

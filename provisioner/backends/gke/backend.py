@@ -27,7 +27,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.http import Document
 from provisioner.backends.responses import translated_errors
-from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.model import Create, Delete, ErrorClass, Failure, MachineEnd, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
@@ -105,7 +105,7 @@ class GkeBackend:
             name_collisions=frozenset(ours),
             spec=self._spec.current().digest,
             asked=frozenset(sought),
-            causes=self._cache.causes(),
+            ends={name: MachineEnd(cause) for name, cause in self._cache.causes().items()},
             problems=(*self._spec.problems(), *self._api.clock.slowness(), *_strayed_problems(strayed)),
             endpoint_identity=self._endpoint_identity,
             listed_at=listed,

@@ -30,7 +30,7 @@ from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Lists, Project, Result
 from provisioner.backends.responses import translated_errors
-from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
+from provisioner.model import ErrorClass, Failure, Machine, MachineEnd, Phase, Snapshot
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
@@ -108,7 +108,7 @@ class GroupObserver:
             ),
             spec=self._spec,
             asked=frozenset(sought),
-            causes=self._preemptions.causes(),
+            ends={name: MachineEnd(cause) for name, cause in self._preemptions.causes().items()},
             problems=(*self._project.api.clock.slowness(), *self._problems.texts),
         )
 

@@ -85,7 +85,7 @@ class VirtualBackend:
             foreign=foreign,
             spec="virtual",
             asked=frozenset(sought),
-            causes=dict(self._place.causes) if self._place.pool.tells_why else {},
+            ends=dict(self._place.ends) if self._place.pool.tells_why else {},
         )
 
     def _list(self) -> Mapping[str, Machine]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.scenario import Calls, VirtualPool
-from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Phase, Queued
+from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, MachineEnd, Phase, Queued
 
 FULL = Failure(ErrorClass.STOCKOUT, "The place has no room for this machine.")
 QUOTA = Failure(ErrorClass.QUOTA, "The quota of machines is exceeded.")
@@ -109,8 +109,8 @@ class Place:
         """Functions that are called with each machine whose view has changed."""
         self.behaves: list[Callable[[], None]] = []
         """Functions that are called when the place's behaviour changes."""
-        self.causes: dict[str, LossCause] = {}
-        """The cause of each vanished machine's end, if the place reports causes."""
+        self.ends: dict[str, MachineEnd] = {}
+        """The end of each vanished machine, if the place reports causes."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -290,7 +290,7 @@ class Place:
             return
         del self.members[member.name]
         if member.cause is not None:
-            self.causes[member.name] = member.cause
+            self.ends[member.name] = MachineEnd(member.cause, member.failure)
         if not member.is_waiting:
             self._roomy -= 1
         self._witness.gone(self.name, member)

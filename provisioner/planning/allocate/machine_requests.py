@@ -126,7 +126,7 @@ def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
     """Send a create whose outcome is unknown again. A second create of the same name does no harm."""
     key = (slot.pool, record.template)
-    if slot.name in draft.snapshots[slot.pool].causes:
+    if slot.name in draft.snapshots[slot.pool].ends:
         return  # the slot's machine existed and is gone
     if not capacity.is_usable(*key):
         draft.wake_at(draft.window(*key).retry_at)

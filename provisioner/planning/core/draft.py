@@ -60,7 +60,7 @@ DELETE_AGAIN = 60.0
 """Seconds after which a delete is sent again if the machine still exists, because the first call may have been lost."""
 
 
-CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usage", "brake", "generation")
+CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usage", "brake", "generation", "doubles")
 """The parts of a memory that a plan may change. A draft has an attribute of the same name for each."""
 
 
@@ -94,7 +94,7 @@ class Draft:
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
-        self.windows = dict(memory.windows)
+        self.windows, self.doubles = dict(memory.windows), dict(memory.doubles)
         self.orphans, self.hosts, self.places = memory.orphans, memory.hosts, memory.places
         self.generation, self.brake, self.usage = memory.generation, memory.brake, memory.usage
         self.creates: list[Create] = []

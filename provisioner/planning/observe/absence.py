@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from provisioner.model import DESIRED, ErrorClass, Failure, LossCause, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, LossCause, MachineEnd, RequestRecord, Slot, Verdict
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
 from provisioner.planning.observe.trust import SHARE, needs_later_list
@@ -20,36 +20,47 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
     """Note that a complete snapshot lacks a slot's machine.
 
     Two snapshots that begin at least ``lag_seconds`` apart prove that the machine is gone, unless many vanish at once.
+    So does an end that the place reports.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
-    shown_cause = snapshot.causes.get(slot.name)
-    if slot.is_set_aside or _may_appear(slot, shown_cause):
+    end = snapshot.ends.get(slot.name)
+    if slot.is_set_aside or (end is None and _may_appear(slot)):
         return
-    is_explained = shown_cause not in (None, LossCause.UNKNOWN)
-    cause = shown_cause if is_explained and slot.verdict in DESIRED else slot.observed.cause
     expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag_seconds
-    if snapshot.began_at <= expected_since:
+    if end is not None and end.is_proven:
+        if not needs_later_list(draft, slot):
+            _settle(draft, record, slot, end, early)
+    elif snapshot.began_at <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
     elif since is None:
-        draft.put_slots(record.id, slot.with_observed(absent_since=snapshot.began_at, cause=cause))
+        draft.put_slots(record.id, slot.with_observed(absent_since=snapshot.began_at))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began_at <= since or snapshot.began_at - since < lag:
         draft.wake_at(draft.now + max(since + lag - snapshot.began_at, SOON))
     elif needs_later_list(draft, slot):
         return
-    elif not is_explained and slot.name not in snapshot.asked:  # it may have strayed, so ask the place for this name
+    elif slot.name not in snapshot.asked:  # it may have strayed, so ask the place for this name
         draft.wake_at(draft.now + SOON)
-    elif slot.verdict in DESIRED:
-        unknown = LossCause.EXPIRES if is_expiry(draft, slot, since) else LossCause.UNKNOWN
-        end_slot(draft, record, slot, End(VANISHED, cause or unknown, since, gone=True), early)
     else:
+        _settle(draft, record, slot, MachineEnd(), early)
+
+
+def _settle(draft: Draft, record: RequestRecord, slot: Slot, end: MachineEnd, early: EarlyLosses) -> None:
+    """Record that a slot's machine is gone. A slot that should have a machine ends with the reported cause, or else
+    with the cause that an observation has shown."""
+    if slot.verdict not in DESIRED:
         draft.put_slots(record.id, slot.with_deletion(is_gone=True))
+        return
+    began_at = draft.snapshots[slot.pool].began_at
+    since = began_at if slot.observed.absent_since is None else slot.observed.absent_since
+    known = end.cause if end.cause is not LossCause.UNKNOWN else slot.observed.cause
+    cause = known or (LossCause.EXPIRES if is_expiry(draft, slot, since) else LossCause.UNKNOWN)
+    end_slot(draft, record, slot, End(end.failure or VANISHED, cause, since, gone=True), early)
 
 
-def _may_appear(slot: Slot, shown_cause: LossCause | None) -> bool:
-    """Return whether the machine may still appear. This holds if no snapshot has shown it and its place does not
-    report its end."""
-    return slot.verdict is Verdict.OPEN and not slot.observed.was_seen and shown_cause is None
+def _may_appear(slot: Slot) -> bool:
+    """Return whether the machine may still appear, because no snapshot has shown it yet."""
+    return slot.verdict is Verdict.OPEN and not slot.observed.was_seen
 
 
 def _expected_since(slot: Slot) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from provisioner.model import (
     Action,
@@ -33,7 +34,10 @@ def apply_outcomes(
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.find_slot(outcome.action.name)
-        if isinstance(outcome.action, Delete):
+        if _is_double(outcome.action):
+            if outcome.failure is not None:
+                draft.doubles[outcome.action.uid] = now + RETRY_DELETE - DELETE_AGAIN
+        elif isinstance(outcome.action, Delete):
             _note_delete(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
         elif slot is None:
             continue
@@ -43,12 +47,19 @@ def apply_outcomes(
             _note_refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
     for action in unsent:
         slot = draft.find_slot(action.name)
-        if slot is not None and isinstance(action, Delete):
+        if _is_double(action):
+            draft.doubles.pop(action.uid, None)
+        elif slot is not None and isinstance(action, Delete):
             first_sent = None if slot.deletion.first_sent_at == slot.deletion.sent_at else slot.deletion.first_sent_at
             draft.put_slots(slot.request, slot.with_deletion(sent_at=None, first_sent_at=first_sent))
         elif slot is not None and isinstance(action, Create):
             _undo_submission(draft, action, slot)
     return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
+
+
+def _is_double(action: Action) -> TypeGuard[Delete]:
+    """Return whether an action deletes a further object of a machine's name. Its outcome does not concern the slot."""
+    return isinstance(action, Delete) and action.reason is DeleteReason.DOUBLED
 
 
 def _note_created(draft: Draft, create: Create, slot: Slot) -> None:

@@ -161,8 +161,9 @@ def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
-    causes = {snapshot.causes.get(slot.name), slot.observed.cause} - {None, LossCause.UNKNOWN}
-    return slot.observed.notice is not None or bool(causes)
+    end = snapshot.ends.get(slot.name)
+    is_reported = (end is not None and end.is_proven) or slot.observed.cause not in (None, LossCause.UNKNOWN)
+    return slot.observed.notice is not None or is_reported
 
 
 # --- another endpoint answers, for example because a kubeconfig, context or address leads to another cluster ----------

@@ -28,7 +28,7 @@ from provisioner.lab.cloud.kubernetes import errors
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.kubernetes.store import Stored
 from provisioner.lab.cloud.world import World
-from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, MachineEnd, Outcome, Snapshot
 from provisioner.names import name_pattern
 
 
@@ -155,7 +155,7 @@ class DirectGke(Direct):
             foreign=frozenset(others - ours),
             name_collisions=frozenset(ours),
             spec=self.spec,
-            causes=self._cache.causes(),
+            ends={name: MachineEnd(cause) for name, cause in self._cache.causes().items()},
         )
 
     def _create(self, create: Create) -> Failure | None:

@@ -186,7 +186,7 @@ class VirtualSite:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))
         except BackendError as error:
             return ObservationFailed(pool, began, error.failure)
-        return self._notices.add_to(seen, self.limits.pools[pool].lag_seconds)
+        return self._notices.add_to(seen, limits_of([pool]).pools[pool].lag_seconds)
 
     def listen(self) -> Counter[Worth]:
         """Connect the loop to the audit log from now on, and return the counted worths of its entries."""

@@ -23,6 +23,7 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     LossCause,
+    MachineEnd,
     Memory,
     PendingReason,
     Verdict,
@@ -84,7 +85,7 @@ def test_the_reasons_of_unmet_machines_are_published_also_while_nothing_is_plann
 def test_a_loss_reported_by_an_event_is_planned_for_although_no_observation_showed_it(bench: Bench) -> None:
     bench.succeed(3)
     observations = bench.at_rest()
-    with_cause = replace(observations["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
+    with_cause = replace(observations["pool"], ends={"hf-abcdefghij-000000": MachineEnd(LossCause.DELETED)})
     assert bench.reconciler.cycle({**observations, "pool": with_cause}).plan is not None
 
 

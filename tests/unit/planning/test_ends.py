@@ -14,6 +14,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Machine,
+    MachineEnd,
     Memory,
     Notice,
     PendingReason,
@@ -101,7 +102,7 @@ def learned(known: Memory) -> Window:
             for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
         ),
         pytest.param(SUCCEEDED, [at(30, machine(phase=Phase.STOPPING))], False, id="another client deletes it"),
-        pytest.param(SUCCEEDED, [at(30, causes={name(): LossCause.DELETED}), at(31)], False, id="deleted by others"),
+        pytest.param(SUCCEEDED, [at(30, ends={name(): MachineEnd(LossCause.DELETED)})], False, id="deleted by others"),
         pytest.param(SUCCEEDED, [at(20, machine(notice=Notice(LossCause.PREEMPTED, NOW))), at(30), at(31)], False,
                      id="it vanished after a notice of its preemption"),
         pytest.param(SUCCEEDED, [at(20, replace(STOPS, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))], False,

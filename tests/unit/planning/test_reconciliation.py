@@ -16,6 +16,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Machine,
+    MachineEnd,
     Memory,
     Notice,
     Phase,
@@ -309,17 +310,40 @@ def test_only_observations_begun_after_the_fact_count(before: Slot, counts_from:
 def test_why_a_machine_ended_that_no_observation_saw_ending(
     before: Slot, said: LossCause, cause: LossCause | None
 ) -> None:
-    after = reflected(before, snapshot(causes={name(0): said}), snapshot(began=SEEN + 1))
+    after = reflected(before, snapshot(ends={name(0): MachineEnd(said)}), snapshot(began=SEEN + 1))
     assert after.observed.cause is cause
 
 
-def test_a_machine_that_came_and_went_before_any_observation_has_failed_after_two() -> None:
-    observations = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
-    assert reflected(slot(), observations[0]).verdict is Verdict.OPEN
-    after = reflected(slot(), *observations)
-    assert (after.verdict, after.deletion.is_gone, after.failure, after.observed.cause) == (
-        Verdict.FAILED, True, VANISHED, LossCause.DELETED
-    )  # fmt: skip
+EXIT_CODE = Failure(ErrorClass.OTHER, "exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("before", "end", "verdict"),
+    [
+        pytest.param(slot(), MachineEnd(LossCause.DELETED), Verdict.FAILED, id="it came and went unobserved"),
+        pytest.param(slot(is_accepted=False, submitted_at=SEEN), MachineEnd(LossCause.EXITED, EXIT_CODE),
+                     Verdict.FAILED, id="its create was not answered"),
+        pytest.param(running(), MachineEnd(LossCause.EXITED, EXIT_CODE), Verdict.FAILED, id="it ran"),
+        pytest.param(SUCCEEDED, MachineEnd(LossCause.EXITED, EXIT_CODE), Verdict.LOST, id="HF has it"),
+        pytest.param(SUCCEEDED, MachineEnd(failure=EXIT_CODE), Verdict.LOST, id="words without a cause"),
+        pytest.param(SUCCEEDED, MachineEnd(), Verdict.SUCCEEDED, id="no cause and no words prove nothing"),
+        pytest.param(running(0, Verdict.RETURNED), MachineEnd(LossCause.DELETED), Verdict.RETURNED, id="returned"),
+    ],
+)  # fmt: skip
+def test_an_end_that_the_place_reports_proves_at_once_that_the_machine_is_gone(
+    before: Slot, end: MachineEnd, verdict: Verdict
+) -> None:
+    lagging = limits(pool("a", lag_seconds=30.0, early_loss_seconds=0.0))
+    unasked = snapshot(began=SEEN + 1, asked=frozenset(), ends={name(0): end})
+    after = reflected(before, unasked, limits=lagging)
+    assert (after.verdict, after.deletion.is_gone) == (verdict, end.is_proven)
+    if verdict in (Verdict.FAILED, Verdict.LOST):
+        assert (after.failure, after.observed.cause) == (end.failure or VANISHED, end.cause)
+
+
+def test_a_machine_that_is_there_has_not_ended() -> None:
+    seen = snapshot(machine(), ends={name(0): MachineEnd(LossCause.EXITED, EXIT_CODE)})
+    assert reflected(SUCCEEDED, seen).verdict is Verdict.SUCCEEDED
 
 
 def test_why_a_closed_slots_machine_does_not_go_is_what_its_place_said_last() -> None:
@@ -451,11 +475,11 @@ def test_a_machine_without_our_mark(before: Slot, verdict: Verdict, failure: Fai
 
 @pytest.mark.parametrize("reported", [None, LossCause.UNKNOWN, LossCause.DELETED])
 def test_a_machine_is_not_reported_as_gone_before_its_place_was_asked_for_its_name(reported: LossCause | None) -> None:
-    causes = {name(0): reported} if reported else {}
-    unasked = [snapshot(asked=frozenset(), causes=causes, began=SEEN + number) for number in range(3)]
+    ends = {name(0): MachineEnd(reported)} if reported else {}
+    unasked = [snapshot(asked=frozenset(), ends=ends, began=SEEN + number) for number in range(3)]
     waiting = reflected(SUCCEEDED, *unasked)
     assert (waiting.verdict is Verdict.SUCCEEDED) is (reported is not LossCause.DELETED)
-    assert reflected(waiting, snapshot(began=SEEN + 9, causes=causes)).verdict is Verdict.LOST
+    assert reflected(waiting, snapshot(began=SEEN + 9, ends=ends)).verdict is Verdict.LOST
 
 
 # --- machines that were reported to HF and do not run -----------------------------------------------------------------

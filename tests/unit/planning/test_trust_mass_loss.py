@@ -21,6 +21,7 @@ from provisioner.model import (
     DistrustReason,
     Limits,
     LossCause,
+    MachineEnd,
     Memory,
     Notice,
     Observation,
@@ -121,7 +122,7 @@ def test_machines_that_are_shown_as_gone_make_no_room_for_those_that_are_missing
 
 
 def gone_for(cause: LossCause) -> dict[str, Any]:
-    return {"causes": {name(number): cause for number in ALL}}
+    return {"ends": {name(number): MachineEnd(cause) for number in ALL}}
 
 
 @pytest.mark.parametrize(
@@ -145,10 +146,10 @@ def test_machines_whose_place_says_why_they_went_are_lost_at_once(
 
 
 def test_in_a_pool_in_doubt_those_with_a_cause_are_reported_and_the_others_wait() -> None:
-    causes = {name(0): LossCause.PREEMPTED}
-    last = planned(grid(), observe((), causes=causes), observe((), SEEN + 5, causes=causes))
+    ends = {name(0): MachineEnd(LossCause.PREEMPTED)}
+    last = planned(grid(), observe((), ends=ends), observe((), SEEN + 5, ends=ends))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
-    assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (9, 10)
+    assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (9, 9)
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:

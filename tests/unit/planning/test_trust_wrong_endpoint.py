@@ -18,6 +18,7 @@ from provisioner.model import (
     ErrorClass,
     Fingerprint,
     LossCause,
+    MachineEnd,
     Memory,
     Phase,
     Plan,
@@ -85,8 +86,8 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
         "The pool shows none of its 10 machines but 3 without a request. "
         "To release the brake is to confirm that its machines are lost."
     )
-    causes = {name(number): LossCause.DELETED for number in range(10)}
-    said = [observe((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
+    ends = {name(number): MachineEnd(LossCause.DELETED) for number in range(10)}
+    said = [observe((), [1], SEEN + 3000 + later, ends=ends) for later in (0, 5)]
     assert lost(planned(last.memory, *said)) == 0, "nor what it says of machines that have gone"
     blind = plan(last.memory, snapshot(pool="b"), limits=LIMITS)
     assert blind.memory.places.wrong_since == last.memory.places.wrong_since, (

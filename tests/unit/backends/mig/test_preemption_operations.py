@@ -106,7 +106,8 @@ class Spot:
         """Return the causes of all machines after ``seconds``."""
         self.wire.advance(seconds)
         observation = self.backend.observe(1000.0 + self.cloud.world.now, {})
-        return {**{one.name: one.cause for one in observation.machines.values()}, **observation.causes}
+        ends = {name: end.cause for name, end in observation.ends.items()}
+        return {**{one.name: one.cause for one in observation.machines.values()}, **ends}
 
     @property
     def asked(self) -> int:
