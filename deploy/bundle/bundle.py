@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,10 +44,13 @@ def epoch() -> int:
 
 
 def commit() -> str:
-    """``+g`` and the commit of this clone, with ``.dirty`` where files differ from it; empty outside of a clone."""
+    """The commit of this clone as a part of the version, with ``.dirty`` where files differ; empty outside of a clone.
+
+    Its minute stands first, because rpm and pip order the versions of two builds by it.
+    """
     command = ["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=.dirty"]
     described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    return described and f"+g{described}"
+    return described and f"+{time.strftime('%Y%m%d%H%M', time.gmtime(epoch()))}.g{described}"
 
 
 def pip(*arguments: str | Path) -> None:

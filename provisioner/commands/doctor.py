@@ -42,7 +42,8 @@ SECONDS = 300.0
 """Most seconds for one part. A live check waits for the slowest cloud."""
 
 SHOWN = 3
-"""Most lines of a part that are shown. The command of the part and the bundle show all lines."""
+"""Most lines of a part that are shown, from the first line that begins in capitals. The command of the part and the
+bundle show all lines."""
 
 LEAST_FREE = 200_000_000
 """Bytes that should be free on the disk of the state directory: three times the largest size of the journal."""
@@ -173,7 +174,8 @@ def doctor_lines(document: Document) -> Iterator[str]:
             yield f"fine  {one['part']}"
             continue
         yield f"PROBLEM  {one['part']} ({one['command']}):"
-        yield from (f"        {line}" for line in lines[:SHOWN])
+        first = next((number for number, line in enumerate(lines) if re.match(r"\s*[A-Z]{3,}\b", line)), 0)
+        yield from (f"        {line}" for line in lines[first : first + SHOWN])
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"
     if document["bundle"]:

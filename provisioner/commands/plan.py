@@ -123,7 +123,7 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     """Yield the document as lines for a terminal. ``named``: name each machine under its pool, template and reason."""
     has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
     yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
-    for name, seen in document["pools"].items():
+    for name, seen in sorted(document["pools"].items(), key=lambda pool: "error" not in pool[1]):
         text = f"UNSEEN, {seen['text']}" if "error" in seen else format_count(seen["machines"], "machine")
         yield f"  pool {name}: {text}"
     for name, seen in document["pools"].items():

@@ -284,7 +284,8 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     if failure := status.nothing_planned:
         yield f"NOTHING IS PLANNED since {format_local_time(failure['since'])}: {failure['text']}"
     if failure := status.configuration_refused:
-        scripts = "the scripts read these files, too, and fail" if ".json" in failure["text"] else "the scripts go on"
+        is_hf_file = re.search(r"\.json: \d+ problem", failure["text"])
+        scripts = "the scripts read these files, too, and fail" if is_hf_file else "the scripts go on"
         message = f"the loop keeps the one before, and would not start with this one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:

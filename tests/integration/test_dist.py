@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from tests.support.bundles import bundle, shared, unpacked
 from tests.support.hosts import ROOT, other_python, python_version, tools
@@ -105,3 +108,19 @@ def test_make_dist_has_wheels_for_every_python_that_the_page_names() -> None:
 
     assert len(printed) == 3
     assert f"Python {', '.join(printed[:-1])} or {printed[-1]}" in page
+
+
+def test_pip_and_rpm_order_the_versions_of_two_builds_by_time_and_not_by_commit() -> None:
+    minutes = ("1700000000", "1700000060", "1800000000")
+    program = "import bundle; print(bundle.commit())"
+    made = [
+        run(tools(), "-c", program, SOURCE_DATE_EPOCH=one, PYTHONPATH=str(ROOT / "deploy" / "bundle"))
+        for one in minutes
+    ]
+    first, second, last = (f"0.1.0{one.stdout.strip()}".partition(".g")[0] for one in made)
+    assert (first, second) == ("0.1.0+202311142213", "0.1.0+202311142214")
+    builds = ["0.1.0", f"{first}.gfff0", f"{second}.gaaa0", f"{last}.gaaa0", "0.1.1"]
+    assert sorted(builds, key=Version) == builds
+    if shutil.which("rpm"):
+        words = [f'rpm.vercmp("{one}", "{two}")' for one, two in pairwise(builds)]
+        assert run("rpm", "--eval", f"%{{lua:print({', '.join(words)})}}").stdout.split() == ["-1"] * len(words)

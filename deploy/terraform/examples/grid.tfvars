@@ -1,8 +1,8 @@
-# A grid with all kinds of pools, whose loop is a service of HostFactory's host: Spot pods first, then a zonal group, then a
-# regional group of Spot instances. Copy this file, and change project, region, zones, images, sizes, master1.bank.example (EGO's
-# management host), and the addresses of Symphony's hosts and of the hosts that reach the cluster (HostFactory's host, and
-# hosts with kubectl). Paths are relative to the folder above, where Terraform runs. The folder grid beside it has the files
-# of HostFactory that it makes. If the loop is a pod, pass loop-in-pod.tfvars after it.
+# A grid with all kinds of pools, whose loop is a service of HostFactory's host: pods, a zonal group and a regional group of
+# Spot instances; each template asks its Spot pool first. Copy this file, and change project, region, zones, images, sizes,
+# master1.bank.example (EGO's management host), and the addresses of Symphony's hosts and of the hosts that reach the cluster
+# (HostFactory's host, and hosts with kubectl). Paths are relative to the folder above, where Terraform runs. The folder grid
+# beside it has the files of HostFactory that it makes. If the loop is a pod, pass loop-in-pod.tfvars after it.
 project_id      = "my-grid-project"
 region          = "us-central1"
 zones           = ["us-central1-a", "us-central1-b"]

@@ -33,3 +33,19 @@ def test_three_lines_of_a_part_are_shown_and_the_command_that_shows_all(count: i
     lines = list(doctor_lines({"parts": [part], "bundle": ""}))
     more = [f"        and {count - shown} more lines: provisioner recover"] * (count > shown)
     assert lines == ["PROBLEM  state files (provisioner recover):", *(f"        {one}" for one in texts[:shown]), *more]
+
+
+def test_the_lines_shown_of_a_part_begin_with_its_first_problem() -> None:
+    texts = [
+        "Provisioner demo in /work",
+        "  loop last ran at 08:00:00",
+        "  HostFactory polled",
+        "  PAUSED pool a",
+        "  end",
+    ]
+    part = {"part": "loop", "command": "provisioner status", "fine": False, "text": "\n".join(texts)}
+    assert list(doctor_lines({"parts": [part], "bundle": ""}))[1:] == [
+        "          PAUSED pool a",
+        "          end",
+        "        and 2 more lines: provisioner status",
+    ]

@@ -515,7 +515,12 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "scripts"),
-    [("provisioner.yaml: 1 problem", "the scripts go on"), ("inst_templates.json: not JSON", "the scripts read")],
+    [
+        ("provisioner.yaml: 1 problem\n  lop: unknown setting", "the scripts go on"),
+        ("provisioner.yaml: 1 problem\n  pools.a.pod_spec: 'pod.json': containers: missing", "the scripts go on"),
+        ("kubeconfig k.json cannot be used: it is empty", "the scripts go on"),
+        ("inst_templates.json: 1 problem\n  not JSON", "the scripts read"),
+    ],
 )
 def test_a_refused_configuration_says_for_whom_the_one_before_is_in_force(desk: Desk, wrong: str, scripts: str) -> None:
     desk.leave(PLANNED, TWO_POOLS, configuration=LastingFailure(0.0, wrong))
