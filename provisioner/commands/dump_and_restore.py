@@ -93,7 +93,7 @@ def _source(file: Path) -> tuple[str, bytes]:
 def _restored_message(dump: Dump, done: Restored) -> str:
     lines = [
         f"Restored the state of provider instance {dump.manifest.instance} as it was at {dump.manifest.time}: "
-        f"{done.requests} requests, {done.returns} returns, {done.reported} final answers to HostFactory."
+        f"requests {done.requests}, returns {done.returns}, final answers to HostFactory {done.reported}."
     ]
     if done.kept:
         lines.append(f"The files that were there before: {done.kept}")

@@ -71,7 +71,7 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
     if excerpt.unreadable:
         yield f"A part of the journal cannot be read: {excerpt.unreadable}."
     if excerpt.torn:
-        yield f"{excerpt.torn} lines of the journal are torn, and left out."
+        yield f"Lines of the journal that are torn, and left out: {excerpt.torn}."
     if excerpt.since is None and not excerpt.unreadable:
         yield "There is no journal; this answer comes from memory.json alone."
 

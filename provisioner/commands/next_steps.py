@@ -15,7 +15,13 @@ from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
-from provisioner.telemetry.pool_windows import format_local_time, format_pool_line, pool_failures, window_documents
+from provisioner.telemetry.pool_windows import (
+    format_count,
+    format_local_time,
+    format_pool_line,
+    pool_failures,
+    window_documents,
+)
 from provisioner.telemetry.status_inputs import loop_document, read_script_calls, silence_message
 from provisioner.telemetry.timeline import Kind, Subject
 from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, find_queues, unmet_lines
@@ -100,7 +106,7 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         yield f"Machines of it that HostFactory has: {kept:,}{ending}."
         return
     ran = sum(slot.is_with_hf for slot in slots)
-    yield f"It is running: {ran:,} of {record.count:,} machines run."
+    yield f"It is running: {ran:,} of {format_count(record.count, 'machine')} run."
     document = {"missing": sources.unmet().by_request().get(record.id, [])}
     lines = unmet_lines(document, loop_acts=not sources.silence_message())
     yield from (_with_full_stop(line.strip()) for line in lines)
@@ -142,7 +148,7 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
     if slot.ran_at is not None:
         return
     limits = sources.pool_status.pool_limits.get(slot.pool)
-    reason = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
+    reason = f": {slot.trouble.error}, “{slot.trouble.text}”" if slot.trouble else ""
     wait = format_wait(slot)
     yield _with_full_stop(f"It is {wait}" if wait else f"It does not run yet{reason}")
     if limits and slot.submitted_at is not None and not slot.observed.is_queued:
@@ -151,7 +157,7 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
 
 
 def _return(sources: Sources, record: ReturnRecord) -> str:
-    settled = f"{len(record.results):,} of {len(record.names):,} machines are settled"
+    settled = f"{len(record.results):,} of {format_count(len(record.names), 'machine')} settled"
     if record.ended is not None:
         ended_at = sources.local(record.ended_at or sources.memory.written.time)
         return f"It ended as {record.ended} at {ended_at}: {settled}."

@@ -95,7 +95,9 @@ def show(
 def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
     """Return the document as JSON, as YAML, or as lines for a terminal."""
     if output not in ("json", "yaml"):
-        return "\n".join(lines(document))
+        from provisioner.telemetry.pool_windows import format_local_time
+
+        return format_local_time("\n".join(lines(document)))
     text = json.dumps(document, indent=2)
     if output == "json":
         return text

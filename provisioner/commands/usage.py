@@ -166,7 +166,7 @@ def _remarks(document: Document) -> Iterator[str]:
     if since is None:
         yield "No machine has gone since this version counts them."
     elif since[:10] >= document["since"]:
-        yield f"Counted since {since}, when memory was made; earlier usage is unknown."
+        yield f"Counted since {since[:10]}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:
         yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and count as cost 0."
     if now["per_hour"] is None:

@@ -213,7 +213,7 @@ def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
     """Add a line to ``keyed`` if a place reports why a machine does not run, unless the slot already had this error
     class."""
     slot = one.slot
-    failure, before = slot.failure, one.before.failure if one.before else None
+    failure, before = slot.trouble, one.before.trouble if one.before else None
     waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}

@@ -87,6 +87,10 @@ class Deletion(NamedTuple):
     """True if a delete without a grace period was recorded, before the call."""
 
 
+BOOTING = "ContainersNotReady"
+"""First word of the failure that each pod has until its containers are ready."""
+
+
 class Slot(NamedTuple):
     """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
 
@@ -147,6 +151,12 @@ class Slot(NamedTuple):
     def boots_from(self) -> float:
         """Return when the machine's boot began: at its create, or at its release from a queue."""
         return self.asked_at if self.life.released_at is None else self.life.released_at
+
+    @property
+    def trouble(self) -> Failure | None:
+        """Return why the machine does not run; None while it only boots, as each pod does until it is ready."""
+        boots = self.verdict is Verdict.OPEN and self.ran_at is None
+        return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
     def with_observed(self, **facts: Any) -> Slot:
         """Return the slot with other facts of its machine."""

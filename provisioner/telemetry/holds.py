@@ -57,9 +57,10 @@ def _format_hold(one: Document) -> str:
         return "STOPPED: no machine is made or deleted until `provisioner start-all`;"
     if one["hold"] == HoldKind.PAUSE:
         return f"PAUSED pool {target}: it gets no new machines until `provisioner resume {target}`;"
+    if one["machines"] == 0:
+        return f"DRAINED pool {target}: it has no machine left and gets none until `provisioner resume {target}`;"
     left = "" if one["machines"] is None else f", {one['machines']} left"
-    word = "DRAINED" if one["machines"] == 0 else "DRAINING"
-    return f"{word} pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
+    return f"DRAINING pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
 
 
 def _format_author(one: Document) -> str:

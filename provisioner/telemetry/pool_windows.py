@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -41,6 +42,10 @@ _Failed = tuple[float, Failure, bool]
 """Time of a failure, the failure, and True if it ended a machine that was not taken away."""
 
 
+UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+"""A time as ``format_utc`` writes it."""
+
+
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
     """Return the last failure of each template in each pool, from the slots and from the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
@@ -50,11 +55,11 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
         key = (slot.pool, record.template)
         if slot.ran_at is not None and slot.verdict is not Verdict.FAILED:
             ran[key] = max(ran[key], slot.ran_at)
-        elif slot.failure is not None and slot.submitted_at is not None:
+        elif (failure := slot.trouble) is not None and slot.submitted_at is not None:
             at = slot.submitted_at if slot.deletion.closed_at is None else slot.deletion.closed_at
             ended = (slot.verdict, slot.ran_at) == (Verdict.FAILED, None) and slot.observed.cause not in TAKEN
-            failures[key].append((at, slot.failure, ended))
-            if slot.verdict is Verdict.OPEN and slot.failure.error.has_no_room:
+            failures[key].append((at, failure, ended))
+            if slot.verdict is Verdict.OPEN and failure.error.has_no_room:
                 lasting.add(key)
     for key, window in memory.windows.items():
         if window.backs_off_from is not None:
@@ -160,8 +165,12 @@ def format_expected_start(one: Document) -> str:
     return f"expected to start at {format_local_time(one['expected_start'])}" if one["expected_start"] else ""
 
 
-def format_local_time(utc_time: str) -> str:
-    """Return a UTC time as local time. Include the date if it is a day or more away."""
+def format_local_time(text: str) -> str:
+    """Return a text with its UTC times as local times. A time has its date if it is a day or more away."""
+    return UTC_TIME.sub(lambda found: _local_time(found[0]), text)
+
+
+def _local_time(utc_time: str) -> str:
     try:
         then = datetime.fromisoformat(utc_time).astimezone()
     except (ValueError, OverflowError, OSError):

@@ -276,7 +276,7 @@ def templates() -> Environment:
 
 def clip(text: object, longest: int = LONGEST) -> str:
     """Return a text on one line of at most ``longest`` characters."""
-    line = format_printable(str(text))
+    line = format_local_time(format_printable(str(text)))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
@@ -291,7 +291,7 @@ def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
     for slot in slots:
         (waiting if slot.verdict in DESIRED and slot.ran_at is None else others).append(slot)
     shown = list(islice((*waiting, *others), SHOWN))
-    texts = [slot.failure.text if slot.failure else "" for slot in shown]
+    texts = [slot.trouble.text if slot.trouble else "" for slot in shown]
     return {
         "shown": list(zip(shown, map(make_numbering(texts), texts), strict=True)),
         "count": len(waiting) + len(others),

@@ -60,6 +60,7 @@ TEMPLATE = "T"
 
 STOCKOUT = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
 BROKEN = Failure(ErrorClass.OTHER, "ImagePullBackOff")
+UNREADY = Failure(ErrorClass.OTHER, "ContainersNotReady: containers with unready status: [worker]")
 
 
 def name(number: int = 0, request: str = REQUEST) -> str:

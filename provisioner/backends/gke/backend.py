@@ -34,7 +34,7 @@ POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
 """Shape of a pod's name. HF may name any host, and a name of another shape could form the path of another resource."""
 
 
-STRAYED = "{} pods run on without our labels, which were removed, e.g. {}: only a return deletes them"
+STRAYED = "pods that run on without our labels, which were removed: {}, e.g. {}: only a return deletes them"
 
 
 class GkeBackend:

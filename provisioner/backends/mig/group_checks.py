@@ -267,7 +267,8 @@ class Problems:
             texts.append(f"{deleted} deleted by others, e.g. {min(names)}: {self._deleted_because}")
         if self._strayed_names:
             words = f"e.g. {min(self._strayed_names)}: the provisioner cannot delete them"
-            texts.append(f"{len(self._strayed_names)} members were taken out of the group and run on, {words}")
+            count = len(self._strayed_names)
+            texts.append(f"members that were taken out of the group and run on: {count}, {words}")
         for problem in texts:
             if problem not in self.texts:
                 log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})

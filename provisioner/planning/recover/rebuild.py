@@ -147,7 +147,7 @@ def rebuild_memory(
         requests=requests,
         returns={id_: _rebuild_return(asked, answers, limits, now) for id_, asked in intent.returns.items()},
         places=Places(),
-        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt from {len(seen)} machines."),
+        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt; machines found: {len(seen)}."),
     )
 
 

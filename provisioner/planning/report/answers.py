@@ -176,7 +176,7 @@ def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
         return _entry(slot, "succeed", "running", "", record.rc_account)
     if slot.verdict is Verdict.OPEN:
         return _entry(
-            slot, "executing", "pending", _format_failure(slot.failure) or format_wait(slot), record.rc_account
+            slot, "executing", "pending", _format_failure(slot.trouble) or format_wait(slot), record.rc_account
         )
     if slot.verdict is Verdict.FAILED and slot.submitted_at is None:
         text = _format_failure(slot.failure) or "The machine failed."

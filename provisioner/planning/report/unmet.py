@@ -14,7 +14,6 @@ from provisioner.model import (
     NEVER,
     Deferral,
     ErrorClass,
-    Failure,
     PendingReason,
     RequestRecord,
     Slot,
@@ -29,9 +28,6 @@ from provisioner.planning.core.window_and_backoff import get_pending_limit, is_b
 
 TOTAL = "max_machines_total, over all templates"
 """Text of the pending reason if the cap over all templates is used up."""
-
-BOOTING = "ContainersNotReady"
-"""First word of the failure that each pod has until its containers are ready."""
 
 SPILLS = frozenset(
     {
@@ -71,7 +67,7 @@ def _find_unmet_slots(draft: Draft, capacity: Capacity, record: RequestRecord) -
     for slot in [slot for slot in record.slots.values() if slot.ran_at is None or slot.life.down_since is not None]:
         if reason := _find_reason(draft, slot):
             is_plain = reason in (PendingReason.UNSEEN, PendingReason.QUEUED)
-            failure = None if is_plain else _find_trouble(slot) or slot.tries.failure
+            failure = None if is_plain else slot.trouble or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
         explanation = _explain(draft, record.template, reason, slots)
@@ -95,15 +91,9 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
         return PendingReason.UNSENT
     if slot.observed.is_queued and slot.failure is None:
         return PendingReason.QUEUED
-    if _find_trouble(slot) is not None:
+    if slot.trouble is not None:
         return PendingReason.TROUBLED
     return PendingReason.STARTING if slot.observed.was_seen or slot.observed.is_accepted else PendingReason.UNANSWERED
-
-
-def _find_trouble(slot: Slot) -> Failure | None:
-    """Return why the machine does not run; None while it boots as each pod does."""
-    boots = slot.failure is not None and slot.life.down_since is None and slot.failure.text.startswith(BOOTING)
-    return None if boots else slot.failure
 
 
 def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
@@ -113,7 +103,7 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
     if reason is PendingReason.QUEUED:
         return _explain_queue(draft, slots)
-    trouble, next_try, pool = _find_trouble(slots[0]), None, slots[0].pool
+    trouble, next_try, pool = slots[0].trouble, None, slots[0].pool
     failure = trouble or slots[0].tries.failure
     if reason not in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
         window = draft.window(pool, template)

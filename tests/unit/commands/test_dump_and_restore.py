@@ -96,7 +96,7 @@ def test_a_restore_says_what_it_did_and_what_comes_next(
     assert run(["restore", "--yes", str(file)]) == 0
     out = capsys.readouterr().out
     (kept,) = work.glob("before-restore-*")
-    assert "3 requests, 1 returns, 0 final answers" in out
+    assert "requests 3, returns 1, final answers to HostFactory 0" in out
     assert f"The files that were there before: {kept}\n" in out
     assert "Left out, because the file was damaged when it was saved: status.json\n" in out
     assert "provisioner recover --release-brake" in out

@@ -181,7 +181,7 @@ def test_the_life_of_a_return_request_is_shown(desk: Desk, life: Life) -> None:
         "^The loop reports the end to HostFactory: complete.$",
         f"^{life.returned} is gone.$",
     )
-    assert "1 of 1 machines are settled" in desk.now(life.return_id)[0]
+    assert "1 of 1 machine settled" in desk.now(life.return_id)[0]
 
 
 def test_the_life_of_a_pool_shows_its_refusals_and_windows(desk: Desk, life: Life) -> None:
@@ -260,7 +260,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         memory(giving_back(name(0), name(1), id_=BACK, results={name(0): ReturnResult.GONE})),
         {},
         BACK,
-        ["It is running: 1 of 2 machines are settled; it ends by "],
+        ["It is running: 1 of 2 machines settled; it ends by "],
     ),
     "a machine that boots: until when, and what its place says": (
         BOOTS,
@@ -374,7 +374,7 @@ def test_a_torn_line_and_a_part_that_cannot_be_read_cost_a_sentence(desk: Desk) 
         file.write(b'{"time":5,"event":"asked","requ')
     Path(desk.state.journal.path + ".3").symlink_to("elsewhere")
     text = desk.says(REQUEST)
-    assert "1 lines of the journal are torn" in text
+    assert "Lines of the journal that are torn, and left out: 1." in text
     assert "symbolic link" in text
     assert "asked for 9 machines" in text
 

@@ -34,7 +34,7 @@ from tests.unit.core import running
 ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}
 """Loop time since which each machine has no request; memory is written at 10,000."""
 
-BRAKE = Brake(BrakeReason.MEMORY_LOST, 9_000.0, "memory.json was lost and was rebuilt from 2 machines.")
+BRAKE = Brake(BrakeReason.MEMORY_LOST, 9_000.0, "memory.json was lost and was rebuilt; machines found: 2.")
 LATCHED = alter(Memory("demoinst"), generation=1, time=10_000.0, brake=BRAKE, orphans=ORPHANS)
 LACKS_ONE = replace(
     LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa", "GkePod", 3, read_at=0.0, deadline_at=1.0)}

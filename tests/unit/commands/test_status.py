@@ -32,6 +32,7 @@ from provisioner.model import (
     Slot,
     Unmet,
     Verdict,
+    format_utc,
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LockFile, identity
@@ -579,3 +580,9 @@ def test_watching_takes_seconds(desk: Desk, seconds: str, capsys: pytest.Capture
     with pytest.raises(SystemExit, match="2"):
         run(["status", "--state-dir", desk.state.path, f"--watch={seconds}"])
     assert "expected seconds above 0 such as 5" in capsys.readouterr().err
+
+
+def test_a_time_within_a_text_has_the_form_of_the_others(desk: Desk) -> None:
+    desk.leave(PLANNED, TWO_POOLS, pools={"a": [f"6 of 9 machines are missing since {format_utc(0.0)}, all at once."]})
+    assert f"missing since {EPOCH}, all at once." in flat(shown(desk)[1])
+    assert f"missing since {format_utc(0.0)}" in flat(shown(desk, "-o", "json")[1])

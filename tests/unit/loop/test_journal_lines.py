@@ -51,6 +51,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    UNREADY,
     ended,
     giving_back,
     limits,
@@ -171,6 +172,7 @@ def test_a_request_is_asked_opened_running_reported_and_gone(diary: Diary) -> No
 
 def test_a_machines_failure_is_recorded_when_its_class_changes(diary: Diary) -> None:
     diary.cycle(memory(record(slot(0))))
+    assert diary.cycle(memory(record(slot(0, failure=UNREADY)))) == [], "each pod boots so"
     said = {"event": "troubled", "machine": name(0), "pool": "a", "template": TEMPLATE}
     full = said | {"error": "stockout", "text": STOCKOUT.text}
     assert diary.cycle(memory(record(slot(0, failure=STOCKOUT)))) == [full]

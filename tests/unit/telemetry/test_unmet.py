@@ -38,6 +38,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    UNREADY,
     limits,
     memory,
     pool,
@@ -372,11 +373,12 @@ def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_fai
 
 
 def test_a_pod_that_boots_is_starting_and_a_pod_that_ran_is_troubled() -> None:
-    unready = Failure(ErrorClass.OTHER, "ContainersNotReady: containers with unready status: [worker]")
-    booting = record(slot(was_seen=True, failure=unready))
-    (unmet,) = unmet_of(memory(booting), limits(pool("a")))[REQUEST]
+    booting = memory(record(slot(was_seen=True, failure=UNREADY)))
+    (unmet,) = unmet_of(booting, limits(pool("a")))[REQUEST]
     assert (unmet.reason, unmet.error) == (PendingReason.STARTING, None)
-    down = record(running(0, down_since=NOW, failure=unready))
+    seen = status_model(make_status_inputs(booting))
+    assert [one["last_error"] for one in seen.pressure] + [row.last_error for row in seen.pools] == [None, None]
+    down = record(running(0, down_since=NOW, failure=UNREADY))
     (unmet,) = unmet_of(memory(down), limits(pool("a")))[REQUEST]
     assert (unmet.reason, unmet.error) == (PendingReason.TROUBLED, ErrorClass.OTHER)
 

@@ -99,7 +99,7 @@ def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
 
 
 def test_a_member_that_was_taken_out_of_the_group_is_reported_while_it_runs(watch: Watch) -> None:
-    message = f"1 members were taken out of the group and run on, e.g. {ONE}: the provisioner cannot delete them"
+    message = f"members that were taken out of the group and run on: 1, e.g. {ONE}: the provisioner cannot delete them"
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
     assert watch.observe().problems == (message,)
