@@ -74,6 +74,7 @@ class Service:
                 backends=backends,
                 limits=configuration.limits,
                 provisioner=settings.instance,
+                note=configuration.note,
                 pace=settings.loop.as_limits(Pace, longest_call_seconds=longest_call(settings.pools.values())),
             ),
             reporter,

@@ -28,6 +28,7 @@ from provisioner.model import (
     find_snapshots,
 )
 from provisioner.planning.observe.trust import format_distrust
+from provisioner.state.directory_note import find_former
 
 CycleResult = Literal["ok", "partial", "failed"]
 
@@ -135,14 +136,19 @@ class CycleReport:
         }
 
 
-def check_directory(report: CycleReport, directory: str) -> CycleReport:
-    """Return the report, with a problem if the directory has no record although machines exist."""
+def check_directory(report: CycleReport, directory: str, note: str) -> CycleReport:
+    """Return the report, with a problem if the directory has no record although machines exist.
+
+    ``note``: path of the note that names the directory before.
+    """
     pools = [pool for pool, snapshot in report.own_snapshots.items() if snapshot.machines]
     if report.memory is not None or report.problem or not pools:
         return report
+    former = find_former(note, directory)
+    known = f"The loop worked on {former} before." if former else "It is not known where the loop worked before."
     text = (
         f"{directory}: HostFactory has recorded no request here, but machines of this provisioner exist (pools "
-        f"{', '.join(pools)}). Start the loop with the directory of HostFactory's scripts (--state-dir or "
+        f"{', '.join(pools)}). {known} Start the loop with the directory of HostFactory's scripts (--state-dir or "
         "HF_PROVIDER_WORKDIR). If this is that directory, run `provisioner init`: the machines become orphans."
     )
     return replace(report, problem=text, is_elsewhere=True)

@@ -22,6 +22,7 @@ from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, find_failures
 from provisioner.process_end import Latch
+from provisioner.state.directory_note import add_to_note
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 
@@ -98,6 +99,8 @@ class Setup:
     provisioner: str
     """HF's provider instance. intent.json must belong to it."""
     pace: Pace
+    note: str = ""
+    """The note of the state directories of this configuration."""
 
 
 class Loop:
@@ -165,6 +168,7 @@ class Loop:
         return self._last.problem if self._last else ""
 
     def _run_epoch(self, epoch: int, once: bool) -> None:
+        add_to_note(self._setup.note, self._state.path)
         clock = self._clock = LoopClock(read_memory(self._state))
         check = partial(check_turn, self._state, epoch)
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
@@ -225,7 +229,7 @@ class Loop:
         with without_collector():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
             observations = self._observations(reconciler.sought(), reconciler.limits)
-            report = check_directory(reconciler.cycle(observations), self._state.path)
+            report = check_directory(reconciler.cycle(observations), self._state.path, self._setup.note)
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._write_heartbeat()

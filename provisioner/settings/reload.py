@@ -15,6 +15,7 @@ from provisioner.schema.validation import ConfigError
 from provisioner.settings.definitions import Settings
 from provisioner.settings.loader import load
 from provisioner.state.directory import STATE_FILES
+from provisioner.state.directory_note import SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ class Configuration:
         self._signature = self._get_signature(directory)
         self.limits = self.settings.limits()
         """Limits in effect."""
+        beside = environment.get("STATE_DIRECTORY") or path.parent  # systemd's, because its service only reads /etc
+        self.note = os.path.abspath(os.path.join(beside, f".{self.settings.instance}{SUFFIX}"))
+        """The note of the state directories (``directory_note``)."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """Return the limits in effect. If the files have changed and their content is valid, they are the new ones.

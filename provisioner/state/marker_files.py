@@ -89,7 +89,7 @@ Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
-    "If a loop runs, it works on another directory: compare its HF_PROVIDER_WORKDIR or --state-dir with this one"
+    "If a loop runs, it works on another directory{}: compare its HF_PROVIDER_WORKDIR or --state-dir with this one"
 )
 
 
@@ -109,6 +109,8 @@ class LifeSigns(NamedTuple):
     intent_lock: str = ""
     """The process that has held the lock of intent, or its turn, for long, and the next step; empty if no process
     has."""
+    later_directory: str = ""
+    """The state directory on which a later loop of the same configuration began; empty if unknown."""
 
     @property
     def now(self) -> float | None:
@@ -144,7 +146,9 @@ class LifeSigns(NamedTuple):
             "gone": f"{process} is gone without an end: ",
             "released": f"{process} no longer holds loop.lock and did not sign off: ",
         }.get(self.fate, "")
-        return reason + START
+        return reason + START.format(
+            f", and a later one began on {self.later_directory}" if self.later_directory else ""
+        )
 
 
 class Heartbeat(Located):

@@ -70,6 +70,8 @@ class PoolStatus:
     """Since when each unseen pool has been unseen, in epoch seconds of the loop's host."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
     """Unmet machines of each open request, with their pools, reasons, beginnings and next tries."""
+    note: str = ""
+    """Path of the note of the state directories of the loop's configuration."""
 
     @property
     def pool_limits(self) -> Mapping[str, PoolLimits]:
@@ -104,9 +106,9 @@ def read_pool_status(state: State) -> PoolStatus:
 class PoolStatusWriter:
     """The writer of ``pools.json``. It runs in the loop's thread and writes whenever the pool status changes."""
 
-    def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, state: State, refused: Callable[[], str] = lambda: "", note: str = "") -> None:
         """``refused`` returns why the configuration in the files has not taken effect; empty if it has."""
-        self._state = state
+        self._state, self._note = state, note
         self._refused = refused
         self._problem: LastingFailure | None = None
         self._configuration: LastingFailure | None = None
@@ -141,6 +143,7 @@ class PoolStatusWriter:
             limits=limits,
             unseen_since=self._unseen_since,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
+            note=self._note,
         )
         if pool_status == self._written:
             return

@@ -33,7 +33,7 @@ class Reporter:
         self._usage = UsageMeter(metrics)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
-        self._pool_status_writer = PoolStatusWriter(state, lambda: configuration.refused)
+        self._pool_status_writer = PoolStatusWriter(state, lambda: configuration.refused, configuration.note)
         self._config_drift = ConfigDrift(metrics, state, lambda: configuration.settings.digests)
         self.of_loop = LoopHealth()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import Intent, Memory, format_utc
+from provisioner.state.directory_note import read_note
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
@@ -61,15 +62,16 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
     # Read memory before intent, so that intent contains every request in memory.
     remembered, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, remembered)
-    signs = state.life_signs()
+    signs, pool_status = state.life_signs(), read_pool_status(state)
+    later = (read_note(pool_status.note, state.path) or [""])[-1]
     return StatusInputs(
         directory=state.path,
         memory=remembered,
         memory_file=memory_file,
         intent=intent,
         intent_file=intent_file,
-        pool_status=read_pool_status(state),
-        signs=signs,
+        pool_status=pool_status,
+        signs=signs._replace(later_directory=later),
         calls=read_script_calls(state),
         release_asked=state.recovery_asked(),
         holds=current_holds(state, remembered),

@@ -61,7 +61,7 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     """Return seconds of CPU at best, and how many series."""
     memory, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
-    configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
+    configuration = SimpleNamespace(limits=bounds, refused="", note="", settings=settings)
     report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
     observations = {pool: Snapshot(pool, memory.written.time, _machines(memory, pool)) for pool in POOLS}
     for number in (1, 2):

@@ -89,6 +89,7 @@ FATES: dict[str, dict[str, Any]] = {
     "gone from discovery": {"up": "1 stale", "active": "1 stale", "cycles": "+ stale"},
     "gone, without a mark at the end of its series": {"up": "1 _", "active": "1 _", "cycles": "+ _"},
     "standing by alone": {"active": "0 0", "cycles": "0 0"},
+    "on another state directory": {"active": "1 0"},
     "never seen": {"up": "0 0", "active": "_ _", "cycles": "_ _"},
 }
 

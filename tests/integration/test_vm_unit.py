@@ -91,6 +91,7 @@ def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
     assert service()["User"] not in ("", "root", "nobody")
     assert service()["ProtectSystem"] == "strict"
     assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == re.findall(r"HF_PROVIDER_WORKDIR=(.*)", text)
+    assert service()["StateDirectory"] == service()["RuntimeDirectory"], "docs/deploy-host.md renames both for another"
 
 
 def test_there_is_one_place() -> None:

@@ -35,6 +35,7 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.state.directory import StateDir
+from provisioner.state.directory_note import SUFFIX, add_to_note
 from provisioner.state.locks import LockFile, identity
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory_file import MemoryStore
@@ -132,6 +133,16 @@ def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateD
     words = end(desk.state)
     code, text = shown(desk)
     assert (code, flat(words) in flat(text), document(desk)["loop"]["running"]) == (1, True, False), text
+
+
+def test_a_loop_that_does_not_run_may_work_on_the_directory_where_a_later_one_began(desk: Desk, tmp_path: Path) -> None:
+    note = str(tmp_path / f".demo{SUFFIX}")
+    desk.leave(PLANNED, TWO_POOLS, note=note)
+    signed_off(desk.state)
+    assert "it works on another directory: compare" in flat(shown(desk)[1])
+    for directory, words in ((desk.state.path, ": compare"), ("/new", ", and a later one began on /new: compare")):
+        add_to_note(note, directory)
+        assert f"it works on another directory{words}" in flat(shown(desk)[1])
 
 
 @pytest.mark.parametrize(("ago", "code"), [(20.0, 0), (400.0, 1)])

@@ -21,7 +21,7 @@ from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in_kinds
 from provisioner.loop import loop as loops
-from provisioner.loop.cycle_report import CycleReport, SupersededError
+from provisioner.loop.cycle_report import CycleReport, SupersededError, check_directory
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
@@ -39,6 +39,7 @@ from provisioner.model import (
 )
 from provisioner.process_end import Latch
 from provisioner.state.directory import StateDir
+from provisioner.state.directory_note import SUFFIX
 from provisioner.state.errors import StateError
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.locks import get_boot_id
@@ -62,8 +63,9 @@ class Running:
         self.wakes: list[Wake] = []
         self.error: Exception | None = None
         limits = replace(LIMITS, pools={place.pool: PoolLimits(place.pool) for place in places})
+        setup = Setup(self.state, {place.pool: place for place in places}, limits, "demo", pace or QUICK)
         self.loop = Loop(
-            Setup(self.state, {place.pool: place for place in places}, limits, "demo", pace or QUICK),
+            replace(setup, note=str(path.with_name(f".demo{SUFFIX}"))),
             self.reports.append,
             count_wake=self.wakes.append,
             hints=hints,
@@ -335,7 +337,11 @@ def test_a_loop_on_a_directory_without_records_does_not_serve_machines_that_exis
             -1
         ]
         assert report.result == "failed"
-        assert "machines of this provisioner exist (pools pool)" in report.problem
+        assert f"machines of this provisioner exist (pools pool). The loop worked on {right} before." in report.problem
+        assert (
+            "It is not known where the loop worked before."
+            in check_directory(replace(report, problem=""), str(wrong), "").problem
+        )
         running.state.intent.create("demo")
         until(lambda: not running.reports[-1].problem, 30, what="an operator says that this directory is right")
         assert not running.reports[-1].is_elsewhere

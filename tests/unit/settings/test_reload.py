@@ -15,6 +15,7 @@ from provisioner.model import Hold, HoldKind, Limits, Memory, RequestRecord, Ver
 from provisioner.schema.validation import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.directory_note import add_to_note
 from provisioner.state.holds import with_hold
 from tests.support.parts import make_slot
 
@@ -80,9 +81,17 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.config.note("loop", Digests("0" * 8, "1" * 8))
         state.holds.change(lambda held: with_hold(held, Hold(HoldKind.STOP_ALL)))
         state.pool_status.write({"gke-main": []})
+        add_to_note(site.configuration.note, str(conf))
         assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []
-    assert {path.name for path in set(conf.iterdir()) - before if path.suffix == ".json"} == STATE_FILES
+    written = set(conf.iterdir()) - before
+    assert {path.name for path in written if path.suffix == ".json"} == STATE_FILES
+    assert Path(site.configuration.note) in written
+
+
+def test_systemds_directory_keeps_the_note_because_its_service_only_reads_the_configuration(site: Site) -> None:
+    environment = ENVIRONMENT | {"STATE_DIRECTORY": "/var/lib/hostfactory-provisioner"}
+    assert Configuration(site.file, environment).note == "/var/lib/hostfactory-provisioner/.demoinst.state-directories"
 
 
 def test_a_new_limit_is_applied(site: Site) -> None:

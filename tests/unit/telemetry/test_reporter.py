@@ -34,7 +34,7 @@ def test_a_cycle_reaches_all_reports(tmp_path: Path, caplog: pytest.LogCaptureFi
     state.config.note("scripts", scripts)
     later = time.time() + 10.0
     os.utime(Path(state.config.path, "-".join(("scripts", *scripts))), (later, later))
-    configuration = SimpleNamespace(limits=PRICED, refused="no YAML", settings=SimpleNamespace(digests=loop))
+    configuration = SimpleNamespace(limits=PRICED, refused="no YAML", note="/n", settings=SimpleNamespace(digests=loop))
     reporter = Reporter(metrics, state, cast(Configuration, configuration))
     remembered = memory(record(running(0), slot(1), count=3))
     refused = alter(remembered.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, is_gone=True)
@@ -57,6 +57,7 @@ def test_a_cycle_reaches_all_reports(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert (reporter.of_loop.health().ready, reporter.of_loop.status()["cycle"]) == (True, 2)
     assert reporter.memory
     assert state.pool_status.read()["paused"] == ["b"]
+    assert state.pool_status.read()["note"] == "/n"
     assert state.pool_status.read()["configuration"]["text"] == "no YAML"
     assert reporter.samples.get_moments(ALL)[0].point.running == 1
     configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
