@@ -234,6 +234,21 @@ def test_a_machine_that_crashes_again_and_again(tmp_path: Path, cloud: Simulator
         seen.becomes(1, "machines_down", pool=POOL)
 
 
+@shows("machines_queued", "oldest_queued_timestamp_seconds")
+def test_machines_that_a_queue_holds(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with grid(tmp_path, cloud, 17, loop=False) as hf:
+        gate = "schedulingGates: [{name: kueue.x-k8s.io/admission}]\n"
+        (hf.conf / "pod.yaml").write_text(gate + "containers: [{name: main, image: busybox}]\n")
+        hf.start_loop()
+        seen = scrape(hf)
+        began = time.time()
+        id_ = hf.request(TEMPLATE, 2)
+        seen.becomes(2, "machines_queued", pool=POOL)
+        seen.becomes(lambda at: began - 1 <= at <= time.time() + 1, "oldest_queued_timestamp_seconds", pool=POOL)
+        (answer,) = hf.status(id_)
+        assert {one["message"].partition(" since ")[0] for one in answer["machines"]} == {f"queued in {POOL}"}
+
+
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
 
 
