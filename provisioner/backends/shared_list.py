@@ -51,11 +51,8 @@ class SharedList(Generic[Items]):
         asked_at = time.monotonic()
         with self._lock:
             newest = self._newest
-            if (
-                newest is None
-                or self._last_results.get(pool) is newest
-                or asked_at > self._began_at + SHARED_PACE_PART * pace
-            ):
+            is_old = asked_at > self._began_at + SHARED_PACE_PART * pace
+            if newest is None or is_old or self._last_results.get(pool) is newest:
                 self._began_at = time.monotonic()
                 newest = Future[ListResult[Items]]()
                 try:

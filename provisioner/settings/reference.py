@@ -44,17 +44,13 @@ def page(kinds: Iterable[Kind[Any]]) -> str:
     parts += _part("`pools`: what every pool has", Pool, (*NOT_WRITTEN, "kind"))
     for kind in kinds:
         own = kind.pool.model_fields
-        same = {
-            name
-            for name, field in Pool.model_fields.items()
-            if _get_default_and_text(field) == _get_default_and_text(own[name])
-        }
+        same = {name for name, field in Pool.model_fields.items() if _explained(field) == _explained(own[name])}
         parts += _part(f"`pools`: kind `{kind.name}`", kind.pool, same)
     parts += _part("`templates`", TemplateSettings)
     return "\n".join(parts) + "\n"
 
 
-def _get_default_and_text(field: FieldInfo) -> tuple[object, ...]:
+def _explained(field: FieldInfo) -> tuple[object, ...]:
     return (field.default, field.description)
 
 

@@ -161,10 +161,8 @@ def _idle_warnings(template: Template, pool: str, size: MachineSize) -> Iterator
 def _compared_resources(template: Template, size: MachineSize) -> Sequence[tuple[str, float, float, str]]:
     """Return each resource as its attribute, the promised amount, the actual amount and the unit."""
     cores = _attribute_number(template, "ncores") * _attribute_number(template, "ncpus")
-    return (
-        ("ncores x ncpus", cores, size.cores, "cores"),
-        ("nram", _attribute_number(template, "nram"), size.megabytes, "MB"),
-    )
+    nram = _attribute_number(template, "nram")
+    return ("ncores x ncpus", cores, size.cores, "cores"), ("nram", nram, size.megabytes, "MB")
 
 
 def _attribute_number(template: Template, attribute: str) -> float:

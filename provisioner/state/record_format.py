@@ -17,31 +17,19 @@ from itertools import chain
 from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from provisioner.model import (
-    Deletion,
-    Failure,
-    Fingerprint,
-    Intent,
-    Life,
-    Notice,
-    Observed,
-    Request,
-    RequestRecord,
-    ReturnRequest,
-    Slot,
-    Tries,
-)
+from provisioner import model
 from provisioner.names import SLOT_BLOCK
 
 Decode = Callable[[Any], Any]
 Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
-ROWS = (Slot, Observed, Life, Deletion, Tries, Fingerprint, Failure, Notice)
+SLOT_ROWS = (model.Slot, model.Observed, model.Life, model.Deletion, model.Tries)
+ROWS = (*SLOT_ROWS, model.Fingerprint, model.Failure, model.Notice)
 """Types that are stored as lists, without field names and trailing defaults, because a write may contain ten
 thousand of them."""
 
-MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))
+MACHINE_COUNTS = ((model.Request, "count"), (model.RequestRecord, "count"))
 """Fields with a number of slots to make. A number above ``SLOT_BLOCK`` is refused, because the loop could not handle
 it."""
 
@@ -241,11 +229,11 @@ def _parse_key(key: str) -> Any:
 
 # --- intent -----------------------------------------------------------------------------------------------------------
 
-INTENT_TABLES: Mapping[str, type] = {"requests": Request, "returns": ReturnRequest}
+INTENT_TABLES: Mapping[str, type] = {"requests": model.Request, "returns": model.ReturnRequest}
 """Type of the documents in each table. The key of a document is its id."""
 
 
-def decode_intent(tables: Tables) -> Intent:
+def decode_intent(tables: Tables) -> model.Intent:
     """Return the intent that the tables contain. Raises RecordError, which names the document."""
     meta = tables["meta"]["state"]
     facts = {name: decode(kind, meta[name]) for name, kind in (("generation", int), ("provisioner", str))}
@@ -253,10 +241,10 @@ def decode_intent(tables: Tables) -> Intent:
         rule = partial(decode, kind)
         documents = tables.get(name, {}).items()
         facts[name] = {key: _decode_at(f"{name}.{key}", rule, {**document, "id": key}) for key, document in documents}
-    return Intent(**facts)
+    return model.Intent(**facts)
 
 
-def intent_documents(intent: Intent) -> Mapping[str, Mapping[str, Document]]:
+def intent_documents(intent: model.Intent) -> Mapping[str, Mapping[str, Document]]:
     """Return requests and returns as the documents of their tables."""
     documents = {name: encode(getattr(intent, name)) for name in INTENT_TABLES}
     for document in chain.from_iterable(table.values() for table in documents.values()):

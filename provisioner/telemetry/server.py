@@ -109,9 +109,8 @@ class Server:
         both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
             self._access = Access(self._files, lambda reason: self.rejected(reason))
-            self._socket = socket.create_server(
-                (host.strip("[]"), int(port)), family=family, backlog=BACKLOG, dualstack_ipv6=both
-            )
+            address = host.strip("[]"), int(port)
+            self._socket = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
         except AccessError as error:
             raise ListenError(str(error)) from error
         except (OSError, OverflowError) as error:

@@ -292,10 +292,8 @@ def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
         (waiting if slot.verdict in DESIRED and slot.ran_at is None else others).append(slot)
     shown = list(islice((*waiting, *others), SHOWN))
     texts = [slot.trouble.text if slot.trouble else "" for slot in shown]
-    return {
-        "shown": list(zip(shown, map(make_numbering(texts), texts), strict=True)),
-        "count": len(waiting) + len(others),
-    }
+    numbered = zip(shown, map(make_numbering(texts), texts), strict=True)
+    return {"shown": list(numbered), "count": len(waiting) + len(others)}
 
 
 def _state(slot: Slot) -> str:

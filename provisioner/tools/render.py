@@ -87,9 +87,8 @@ class Rendering:
     def _instance_files(self) -> dict[str, Rendered]:
         """Return the files of the provider instance, by their path in its directory."""
         name = self._settings.instance
-        config, sections, entries, pools = (
-            {name: given.value for name, given in part.items()} for part in self._parts.values()
-        )
+        parts = [{name: given.value for name, given in part.items()} for part in self._parts.values()]
+        config, sections, entries, pools = parts
         files = {path: Rendered(file.read_bytes(), file.stat().st_mode & 0o777) for path, file in self._copies.items()}
         files[f"{name}prov_config.json"] = _json(config)
         files[f"{name}prov_templates.json"] = _json({"templates": list(entries.values())})

@@ -231,9 +231,8 @@ class Draft:
     def window_changes(self) -> tuple[WindowChange, ...]:
         """Return the changes of windows so far."""
         former = self.before.windows
-        return tuple(
-            WindowChange(*key, former.get(key), one) for key, one in self.windows.items() if former.get(key) is not one
-        )
+        changed = {key: one for key, one in self.windows.items() if former.get(key) is not one}
+        return tuple(WindowChange(*key, former.get(key), one) for key, one in changed.items())
 
     @property
     def closes(self) -> list[Transition]:
