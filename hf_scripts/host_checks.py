@@ -140,8 +140,12 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 
 
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check the time after which EGO drops a vanished host. If ego.conf is unreadable, yield no result."""
-    path = _ego_conf(environment)
+    """Check the time after which EGO drops a vanished host. If ego.conf is unreadable, yield no result.
+
+    The variables of EGO or HostFactory lead to ego.conf. HF_TOP is beside EGO's ``kernel`` directory.
+    """
+    top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
+    path = os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             found = re.findall(rf"(?m)^[ \t]*{EXPIRY}[ \t]*=[ \t]*([^\s#]+)", file.read())
@@ -154,13 +158,6 @@ def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
             f"{path}: {EXPIRY} is missing, so EGO lists each machine that has gone for ever: "
             f"add {EXPIRY}=10m, then restart EGO on the management hosts"
         )
-
-
-def _ego_conf(environment: Mapping[str, str]) -> str:
-    """Return the path of ego.conf, from EGO's or HostFactory's variables. HF_TOP is beside EGO's ``kernel``
-    directory."""
-    top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
-    return os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
 
 
 # --- the file system of the state directory ---------------------------------------------------------------------------

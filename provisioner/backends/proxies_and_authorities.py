@@ -143,7 +143,8 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
         if ends < wall + WARNING_SECONDS:
             word = "ended" if ends < wall else "ends"
             day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-            name = _authority_name(authority)
+            parts = {key: value for part in authority["subject"] for key, value in part}
+            name = parts.get("commonName") or ", ".join(parts.values())
             messages.append(f"ca_bundle {ca_bundle}: the authority {name} {word} on {day}; put its successor in")
     return messages
 
@@ -197,9 +198,3 @@ def _read_authorities(file: str, setting: str) -> list[dict[str, Any]]:
 def _unusable_error(file: str, setting: str, reason: str | None) -> BackendError:
     named = f"{setting} {file}".rstrip()
     return BackendError(ErrorClass.INVALID, f"{named} cannot be used: {reason}; correct it, or leave it out")
-
-
-def _authority_name(authority: Mapping[str, Any]) -> str:
-    """Return an authority's common name, or all parts of its name."""
-    parts = {key: value for part in authority["subject"] for key, value in part}
-    return str(parts.get("commonName") or ", ".join(parts.values()))

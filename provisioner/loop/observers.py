@@ -101,11 +101,8 @@ class Observer:
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
         if self._logged_error is not failure.error and not self._ended:
             self._logged_error = failure.error
-            log.log(
-                logging.ERROR if failure.error.needs_operator_to_observe else logging.WARNING,
-                "Pool cannot be seen",
-                extra={"pool": self._backend.pool, **failure.log_fields},
-            )
+            level = logging.ERROR if failure.error.needs_operator_to_observe else logging.WARNING
+            log.log(level, "Pool cannot be seen", extra={"pool": self._backend.pool, **failure.log_fields})
         return ObservationFailed(self._backend.pool, began, failure)
 
 

@@ -122,8 +122,10 @@ class _Saved:
         except RecordError as error:
             raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
         for name in ("requests", "returns"):  # leave out trimmed records, whose answers may be gone
-            trimmed = {id_ for id_, record in (memory or {}).get(name, {}).items() if record.get("is_trimmed")}
-            intent[name] = {id_: one for id_, one in intent.get(name, {}).items() if id_ not in trimmed}
+            records = (memory or {}).get(name, {})
+            intent[name] = {
+                id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("is_trimmed")
+            }
         if status is not None:
             # HF may have got newer answers to running requests. Without an answer, all that runs counts as known to HF.
             answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}

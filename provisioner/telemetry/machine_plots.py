@@ -105,10 +105,7 @@ def plot(moments: Sequence[Moment], title: str) -> Plot | None:
         return None
     start, end = moments[0].wall, moments[-1].wall
     top = _round_up(max(max(moment.point) for moment in moments))
-    lines = {
-        name: _path(moments, [getattr(moment.point, name) for moment in moments], top)
-        for name in ("wanted", "running", "pending")
-    }
+    lines = {name: _path(moments, [getattr(moment.point, name) for moment in moments], top) for name in Point._fields}
     first, last = moments[0].point, moments[-1].point
     description = (
         f"Machines of {title} from {_clock(start)} to {_clock(end)}: wanted {first.wanted} at first and {last.wanted} "

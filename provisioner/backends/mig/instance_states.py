@@ -63,10 +63,11 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
     failure = _failure(member, instance, phase, cause, before)
+    started = instance.started if instance.status == "RUNNING" else ""  # another instance may be started again
     made = Machine(
         name=member.name,
         phase=phase,
-        fingerprint=_fingerprint(member, instance),
+        fingerprint=Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip),
         ip=instance.ip,
         public_ip=instance.public_ip,
         launched=epoch(instance.created),
@@ -117,13 +118,6 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
     if member.action in LEAVING_ACTIONS:
         return LossCause.UNKNOWN
     return LossCause.PREEMPTED if instance.spot else LossCause.UNKNOWN
-
-
-def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
-    """Return the fingerprint. It includes the start time only of a running instance, because others may be started
-    again."""
-    started = instance.started if instance.status == "RUNNING" else ""
-    return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
 
 def _failure(

@@ -36,7 +36,8 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
     template = draft.limits.templates.get(record.template)
     if template is None or not template.straggler_after_seconds:
         return ""
-    if not _has_enough_running(record, template.straggler_share):
+    running = len(_running(record)) - len(down_slots(record))
+    if not record.count or running / record.count < template.straggler_share:
         return ""
     if any(slot.pool not in draft.snapshots for slot in (*pending_slots(record), *down_slots(record))):
         return ""  # a machine may run unseen in a pool that is not observed
@@ -45,11 +46,6 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
     if draft.now < ends:
         return ""
     return f"within straggler_seconds ({template.straggler_after_seconds:g}) of the last change of its request"
-
-
-def _has_enough_running(record: RequestRecord, share: float) -> bool:
-    """Return whether at least ``share`` of the request's machines runs."""
-    return bool(record.count) and (len(_running(record)) - len(down_slots(record))) / record.count >= share
 
 
 def _last_change_at(record: RequestRecord) -> float:

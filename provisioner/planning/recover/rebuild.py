@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from provisioner.model import (
     Deletion,
     Distrusted,
     DistrustReason,
-    Failure,
     Intent,
     Limits,
     Machine,
@@ -272,12 +271,6 @@ def _set_verdict(
     return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
-def _get_hindrances(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
-    """Return for each machine the reason why its delete had no effect, from the messages of an answer."""
-    failures = {entry["name"]: parse_failure(entry["message"].partition(HINDERED)[2]) for entry in entries}
-    return {name: failure for name, failure in failures.items() if failure is not None}
-
-
 def _get_result(entry: Mapping[str, Any]) -> ReturnResult:
     if entry["result"] == "succeed":
         return ReturnResult.GONE
@@ -289,10 +282,12 @@ def _rebuild_return(asked: ReturnRequest, answers: Mapping[str, Answer], limits:
     answer = json.loads(answers[asked.id].text) if asked.id in answers else None
     if answer is None or answer["status"] == RequestStatus.RUNNING:
         return record
+    # The messages say why a delete had no effect.
+    reasons = {one["name"]: parse_failure(one["message"].partition(HINDERED)[2]) for one in answer["machines"]}
     return replace(
         record,
         results={entry["name"]: _get_result(entry) for entry in answer["machines"]},
-        hindered=_get_hindrances(answer["machines"]),
+        hindered={name: failure for name, failure in reasons.items() if failure is not None},
         ended=RequestStatus(answer["status"]),
         ended_at=now,
         reported_at=now,
