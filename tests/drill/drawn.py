@@ -58,6 +58,22 @@ def refusal(chance: random.Random) -> Incident:
     )
 
 
+def clock(chance: random.Random) -> Incident:
+    """Return logins that are refused because the host's clock is wrong."""
+    ask, pool, _ = chance.choice(SIDES)
+    ahead, seconds = chance.random() < 0.5, chance.randint(400, 5000)
+    skew = Fault("clock_skew", params={"seconds": -seconds if ahead else seconds})
+    refused = replace(incidents.UNAUTHORIZED, target=chance.choice(("grid|vms", f"grid|{EVERY_GROUP}")))
+    return Incident(
+        f"a clock {seconds} s {'ahead' if ahead else 'behind'} in {pool}",
+        struck(skew, refused, ask=ask, machines=chance.randint(1, 6)),
+        rf"(?i)clock is [^\n]*{'ahead' if ahead else 'behind'}",
+        "(?i)(correct|set) the clock|chronyc",
+        wrong=POD_SPEC,
+        begin=chance.randint(1, 4),
+    )
+
+
 def broken_machine(chance: random.Random) -> Incident:
     """Return machines that never run."""
     words = {"image_pull": "image", "bad_config": "secret", "no_node_fits": "insufficient", "invalid": "spec"}
@@ -122,6 +138,27 @@ def spending(chance: random.Random) -> Incident:
                     settings={"budget": {"per_hour": begin + 0.5}}, pools={GKE: {"price_per_hour": 1.0}})  # fmt: skip
 
 
+def loss(chance: random.Random) -> Incident:
+    """Return machines that end after HostFactory got them."""
+    count, seconds, code = chance.randint(4, 9), chance.uniform(0.3, 1.0), chance.choice((1, 2, 126, 143))
+    own_fault = Fault("crash", "grid", params={"exit_code": code, "seconds": seconds})
+    killed = Fault("crash", "grid", params={"exit_code": 137, "reason": "OOMKilled", "seconds": seconds})
+    deleted = Fault("deleted", params={"seconds": seconds})
+    ask, fault, cause, step = chance.choice(
+        (
+            ("Pod", own_fault, rf"exit code {code}\b", "read its output"),
+            ("Pod", killed, "OOMKilled", "read its output"),
+            ("Vm", deleted, "deleted", "audit log"),
+        )
+    )
+    return Incident(
+        f"{count} of {ask} with {fault.mode} after {seconds:.1f} s",
+        struck(fault, ask=ask, machines=count),
+        rf"LOSSES: \d+ lost in {GKE if ask == 'Pod' else MIG} since [^\n]*{cause}",
+        step,
+    )
+
+
 def late(chance: random.Random) -> Incident:
     """Return machines that boot too slowly, or that stay after their delete."""
     ask, pool, place = chance.choice(SIDES)
@@ -154,12 +191,18 @@ def return_all(site: Site, place: str) -> None:
 
 
 def process(chance: random.Random) -> Incident:
-    """Return a loop that does not run, a lock that is held, or a HostFactory that is silent."""
-    hours = chance.randint(1, 30)
+    """Return a loop that does not run, a lock that is held, or a HostFactory that is silent, after a request."""
+    machines, hours = chance.randint(1, 9), chance.randint(1, 30)
     one = chance.choice([one for one in INCIDENTS if one.inject in PROCESSES])
-    if one.inject is incidents.silent_hostfactory:
-        return replace(one, name=f"HostFactory is silent for {hours} h", inject=partial(one.inject, hours=hours))
-    return replace(one, begin=chance.randint(0, 6))
+
+    def inject(site: Site) -> None:
+        site.request("Pod", machines)
+        if one.inject is incidents.silent_hostfactory:
+            incidents.silent_hostfactory(site, hours)
+        else:
+            one.inject(site)
+
+    return replace(one, inject=inject, begin=chance.randint(0, 6))
 
 
 def listed(chance: random.Random) -> Incident:
@@ -169,7 +212,7 @@ def listed(chance: random.Random) -> Incident:
 
 
 KINDS: Sequence[Draw] = (
-    *(capacity, refusal, broken_machine, unseen, held, mistake, spending, late, process),
+    *(capacity, refusal, clock, broken_machine, unseen, held, mistake, spending, late, loss, process),
     *(listed, listed, listed),
 )
 

@@ -111,7 +111,7 @@ def broken_scripts(site: Site) -> None:
 def silent_hostfactory(site: Site, hours: float = 2) -> None:
     """Let HostFactory have called last so long ago."""
     site.call("getReturnRequests", {"machines": []})
-    age([one for one in site.work.rglob("*") if one.is_file() and one.name != "heartbeat"], 2 * HOUR)
+    age([one for one in site.work.rglob("*") if one.is_file() and one.name != "heartbeat"], hours * HOUR)
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
