@@ -158,6 +158,14 @@ class Slot(NamedTuple):
         boots = self.verdict is Verdict.OPEN and self.ran_at is None
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the place refused the create, so that no machine costs anything before the slot is proven
+        gone."""
+        is_unknown = not (self.observed.was_seen or self.observed.is_accepted)
+        is_answered = self.failure is not None and not self.failure.error.is_ambiguous
+        return self.verdict is Verdict.FAILED and is_unknown and is_answered
+
     def with_observed(self, **facts: Any) -> Slot:
         """Return the slot with other facts of its machine."""
         return self._replace(observed=self.observed._replace(**facts))

@@ -24,7 +24,9 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     if not has_prices(limits):
         return None
     budget, ahead = limits.budget, memory.written.ahead
-    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if slot.may_exist)
+    machines = Counter(
+        (slot.pool, record.template) for record, slot in memory.slots if slot.may_exist and not slot.is_refused
+    )
     hour_used = get_hourly_cost(limits, machines)
     month_used = get_month_cost(memory, limits, now, ahead)
     hours_left = max(0.0, get_month(now + ahead)[2] - (now + ahead)) / HOUR
@@ -74,7 +76,8 @@ def budget_alarm(costs: Document | None) -> str:
     if costs["held"]:
         effect = f"it holds back {format_count(costs['held'], 'machine')} since {format_local_time(costs['since'])}"
     used = f"{part['used']:.2f}{format_limit(part['limit'])} {costs['currency']}"
-    return f"BUDGET of the {name} is used up ({used}): {effect}, until the next {name} or until {setting} is raised"
+    end = "the next month" if name == "month" else "machines are returned"
+    return f"BUDGET of the {name} is used up ({used}): {effect}, until {end} or until {setting} is raised"
 
 
 def format_limit(limit: float | None) -> str:

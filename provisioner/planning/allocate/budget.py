@@ -70,8 +70,16 @@ class BudgetLeft:
 
     def _affordable(self, most: float, each: float) -> int:
         unknown = {(pool, ""): len(names) for pool, names in self._draft.unknown.items()}
-        left = most - get_hourly_cost(self._draft.limits, self._occupied) - get_hourly_cost(self._draft.limits, unknown)
+        exist = self._occupied.keys() | unknown.keys()
+        counts = {key: self._occupied.get(key, 0) + unknown.get(key, 0) - self._refused[key] for key in exist}
+        left = most - get_hourly_cost(self._draft.limits, counts)
         return max(0, min(MAX_NUMBER, math.floor(left / each + TOLERANCE)))
+
+    @cached_property
+    def _refused(self) -> Counter[tuple[str, str]]:
+        """The slots whose create was refused, by pool and template. Caps count them until they are proven gone."""
+        slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
+        return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and one.is_refused])
 
     @cached_property
     def _month_is_spent(self) -> bool:
@@ -87,5 +95,5 @@ def format_used_up_budget(limits: Limits) -> str:
     """Return the message for machines that the loop does not request because the budget is used up."""
     budget = limits.budget
     parts = ((budget.per_hour, "hour"), (budget.per_month, "month"))
-    amounts = " or ".join(f"{most:g} {budget.currency} per {unit}" for most, unit in parts if most is not None)
+    amounts = " or ".join(f"{most:.2f} {budget.currency} per {unit}" for most, unit in parts if most is not None)
     return f"The provisioner's budget is used up ({amounts})."

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from provisioner.model import (
     Budget,
     ErrorClass,
+    Failure,
     Limits,
     Memory,
     PendingReason,
@@ -34,6 +35,7 @@ from tests.unit.core import (
     pool,
     record,
     running,
+    slot,
     snapshot,
 )
 
@@ -164,4 +166,14 @@ def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_
     assert (failure.error, failure.text) == (ErrorClass.QUOTA, format_used_up_budget(by))
     assert decided.memory.requests[REQUEST].ended is not None
     both = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
-    assert format_used_up_budget(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."
+    assert format_used_up_budget(both).endswith("used up (3.00 CHF per hour or 1500.00 CHF per month).")
+
+
+def test_creates_that_were_refused_cost_nothing_although_caps_count_them() -> None:
+    denied = Failure(ErrorClass.DENIED, "no right")
+    refused = [
+        slot(number, verdict=Verdict.FAILED, is_accepted=False, failure=denied, closed_at=NOW) for number in range(5)
+    ]
+    asked = memory(record(*refused, count=3, read_at=NOW, deadline_at=NOW + 3600))
+    seen = snapshot(began=NOW - 1), snapshot(pool="b", began=NOW - 1)
+    assert made(plan(asked, *seen, limits=allowed(2.0, 2.0, per_hour=6.0))) == {"a": 3, "b": 0}

@@ -155,7 +155,7 @@ REASONS = [
     pytest.param(wanted(count=2), ALONE, {}, says("unanswered", 2, since=NOW, next_try_at=NOW + BOOT),
                  id="machines that this plan asks for"),
     pytest.param(wanted(running(0), count=3), limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)), {},
-                 says("budget", 2, text="The provisioner's budget is used up (3 USD per hour)."), id="the budget"),
+                 says("budget", 2, text="The provisioner's budget is used up (3.00 USD per hour)."), id="the budget"),
     pytest.param(wanted(unsent(), count=1,
                         window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), is_probing=False)), ALONE, {},
                  says("unsent", 1, since=NOW - 10, next_try_at=NOW + 20, error="throttled", text="slow down"),

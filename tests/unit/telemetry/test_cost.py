@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.model import Budget, Limits, Memory
+from provisioner.model import Budget, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.telemetry.cost import budget_alarm, spending, spending_lines
 from provisioner.telemetry.pool_windows import Document
 from tests.support.parts import alter
@@ -62,7 +62,8 @@ def test_the_budget_that_holds_machines_back_has_their_number_and_time(budget: d
     used = "10.00 of 10.00" if which == "hour" else "8.00 of 8.00"
     line = budget_alarm(seen)
     assert line.startswith(f"BUDGET of the {which} is used up ({used} EUR): it holds back 6 machines since ")
-    assert line.endswith(f", until the next {which} or until budget.per_{which} is raised")
+    end = "the next month" if which == "month" else "machines are returned"
+    assert line.endswith(f", until {end} or until budget.per_{which} is raised")
 
 
 def test_a_budget_of_the_month_that_is_used_up_is_an_alarm_before_a_machine_waits_for_it() -> None:
@@ -74,9 +75,11 @@ def test_a_budget_of_the_month_that_is_used_up_is_an_alarm_before_a_machine_wait
 
 
 def test_a_create_that_was_refused_costs_nothing() -> None:
-    seen = spending(alter(memory(record(running(0), unsent(1), count=2)), time=0.0), priced(), [], 0.0)
+    refused = slot(2, verdict=Verdict.FAILED, is_accepted=False, failure=Failure(ErrorClass.DENIED, "no right"))
+    late = slot(3, verdict=Verdict.FAILED, is_accepted=False, failure=Failure(ErrorClass.TIMEOUT, "no answer"))
+    seen = spending(alter(memory(record(running(0), unsent(1), refused, late, count=4)), time=0.0), priced(), [], 0.0)
     assert seen is not None
-    assert seen["per_hour"]["used"] == 2.0
+    assert seen["per_hour"]["used"] == 4.0, "the create without an answer may have made a machine"
 
 
 def test_without_a_price_there_are_no_costs() -> None:
