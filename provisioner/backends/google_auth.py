@@ -26,7 +26,7 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.client_connections import limit_responses, read_body
+from provisioner.backends.client_connections import LargeBody, limit_responses, read_body
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
@@ -235,3 +235,16 @@ class GoogleToken:
         if not isinstance(token := self._credentials.source.token, str):
             raise BackendError(ErrorClass.DENIED, "no Google token: the token server returned no text")
         return f"Bearer {token}"
+
+
+def smaller_page(limit: int, error: BackendError) -> int:
+    """Return half of the page limit, for a list whose page was too large. Raise ``error`` if it is any other error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
+        cause = cause.__cause__
+    if not isinstance(cause, LargeBody):
+        raise error
+    if limit > 1:
+        return limit // 2
+    text = f"{error.failure.text}, though it is of a single object of the list"
+    raise BackendError(error.failure.error, text) from error

@@ -24,11 +24,8 @@ from provisioner.backends.client_connections import Bounded, make_connections, r
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import failed_call, get_ca_bundle, proxy_login
-from provisioner.backends.responses import json_object
+from provisioner.backends.responses import json_object, words
 from provisioner.model import ErrorClass
-
-MAX_CHARACTERS = 400
-"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
 
 JSON = "application/json"
 UNIX = "unix://"
@@ -148,9 +145,3 @@ def parse(body: bytes) -> Document:
         return json_object(body)
     except ValueError as error:
         raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
-
-
-def words(text: str) -> str:
-    """Return a message on one line of limited length."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"

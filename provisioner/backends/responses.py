@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from google.auth.exceptions import GoogleAuthError
-
 from provisioner.backends import BackendError
-from provisioner.backends.client_connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
 """Most characters of a text that identifies something. Names, uids and addresses have at most 253."""
+
+MAX_CHARACTERS = 400
+"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
 
 LONGEST_DURATION = 1e10
 """Longest duration in seconds: three centuries."""
@@ -79,19 +79,6 @@ def seconds(value: Any) -> float:
     return duration
 
 
-def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half of the page limit, for a list whose page was too large. Raise ``error`` if it is any other error."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
-        cause = cause.__cause__
-    if not isinstance(cause, LargeBody):
-        raise error
-    if limit > 1:
-        return limit // 2
-    text = f"{error.failure.text}, though it is of a single object of the list"
-    raise BackendError(error.failure.error, text) from error
-
-
 @contextmanager
 def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
     """Raise BackendError of the class ``odd`` if the structure of a response is not as documented.
@@ -102,3 +89,9 @@ def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
         yield
     except ODD_RESPONSES as error:
         raise BackendError(odd, f"answer not understood: {type(error).__name__}: {error}"[:MOST_CHARACTERS]) from error
+
+
+def words(text: str) -> str:
+    """Return a message on one line of limited length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"

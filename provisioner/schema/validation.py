@@ -133,7 +133,7 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
     path = join(where, *detail["loc"])
     model, setting = _innermost(model, detail["loc"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
-        section = _section_in(model.model_fields[setting].annotation) or model
+        section = section_in(model.model_fields[setting].annotation) or model
         return Problem(file, path, "unknown setting" + suggestion(str(detail["loc"][-1]), section.model_fields))
     if detail["type"] == "missing":
         return Problem(file, path, f"missing; expected {words_of(model, setting)}")
@@ -144,17 +144,17 @@ def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[S
     """Return the innermost section on the path to a setting, and the setting of this section that is on the path."""
     setting = str(place[0])
     for part in place[1:]:
-        section = _section_in(model.model_fields[setting].annotation)
+        section = section_in(model.model_fields[setting].annotation)
         if section is not None and part in section.model_fields:
             model, setting = section, str(part)
     return model, setting
 
 
-def _section_in(hint: object) -> type[Section] | None:
+def section_in(hint: object) -> type[Section] | None:
     """Return the section in a type; None if the type contains no section."""
     if isinstance(hint, type) and issubclass(hint, Section):
         return hint
-    return next(filter(None, map(_section_in, get_args(hint))), None)
+    return next(filter(None, map(section_in, get_args(hint))), None)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:

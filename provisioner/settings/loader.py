@@ -77,7 +77,7 @@ class _Reader:
         pools = self.written_pools()
         pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
-            fields = " or ".join(kind.template_field for kind in registry.built_in_kinds())
+            fields = " or ".join(kind.template_field for kind in registry.built_in_kinds() if kind.template_field)
             self.add_problem("pools", f"none; name one here, or give a template {fields}")
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
@@ -214,7 +214,7 @@ class _Reader:
         kinds = registry.built_in_kinds()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
-            words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])
+            words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds if kind.template_words)])
             self.add_template_problem(template, "pools", f"expected {words}")
             return ()
         [(kind, body)] = named

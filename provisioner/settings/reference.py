@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from provisioner.backends.kind import Kind
 from provisioner.schema.setting_types import LABEL_VALUE, Pool
-from provisioner.schema.validation import Section, words_of
+from provisioner.schema.validation import Section, section_in, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 Json = dict[str, Any]
@@ -46,6 +46,8 @@ def page(kinds: Iterable[Kind[Any]]) -> str:
         own = kind.pool.model_fields
         same = {name for name, field in Pool.model_fields.items() if _explained(field) == _explained(own[name])}
         parts += _part(f"`pools`: kind `{kind.name}`", kind.pool, same)
+        for name, model in _inner(kind.pool).items():
+            parts += _part(f"`pools`: kind `{kind.name}`: `{name}`", model)
     parts += _part("`templates`", TemplateSettings)
     return "\n".join(parts) + "\n"
 
@@ -64,7 +66,7 @@ def _part(title: str, model: type[Section], without: Iterable[str] = ()) -> Iter
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required() or field.default in (None, ()):
+    if field.is_required() or field.default_factory is not None or field.default in (None, ()):
         return ""
     value = field.default
     return f"`{str(value).lower() if isinstance(value, bool) else f'{value:g}' if isinstance(value, float) else value}`"
@@ -89,13 +91,29 @@ class _Untitled(GenerateJsonSchema):
 def schema(kinds: Sequence[Kind[Any]]) -> Json:
     """Return the JSON schema of provisioner.yaml. A setting is optional if HF's files or the environment may give
     it."""
-    models: list[type[Section]] = [*SECTIONS.values(), TemplateSettings, *(kind.pool for kind in kinds)]
+    pools: list[type[Section]] = [kind.pool for kind in kinds]
+    models: list[type[Section]] = [
+        *SECTIONS.values(),
+        TemplateSettings,
+        *pools,
+        *(inner for one in pools for inner in _inner(one).values()),
+    ]
     root = _object(Settings)
     root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
     root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
     root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
     definitions = {model.__name__: _object(model) for model in models}
     return {"$schema": DIALECT, "title": "provisioner.yaml", **root, "$defs": definitions}
+
+
+def _inner(model: type[Section]) -> dict[str, type[Section]]:
+    """Return the sections inside of a section, by the name of their first setting there."""
+    found: dict[str, type[Section]] = {}
+    for name, field in model.model_fields.items():
+        section = section_in(field.annotation)
+        if section is not None and section not in found.values():
+            found |= {name: section, **{f"{name}.{inner}": one for inner, one in _inner(section).items()}}
+    return found
 
 
 def _object(model: type[Section]) -> Json:

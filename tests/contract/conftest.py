@@ -10,6 +10,7 @@ import pytest
 from provisioner.backends import registry
 from provisioner.lab import fake_backend
 from provisioner.lab.cloud.server import Simulator
+from tests.contract.command_place import LsfPlace
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
@@ -23,7 +24,7 @@ REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", 
 IN_MEMORY = ["fake", "yard"]
 """The fake, and a kind that another distribution brings."""
 
-UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, *REAL]
+UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, "lsf", *REAL]
 
 FLIPPED = [
     pytest.param(f"mig-zonal: {one.id}", id=f"mig-zonal: {one.id}", marks=one.marks) for one in EACH if one.marks
@@ -38,7 +39,7 @@ INDIFFERENT = {
     "test_nothing_is_sent_when_the_time_is_over",
     "test_a_refusal_has_its_class_and_words_and_makes_nothing",
     "test_the_first_refusal_stops_further_creates",
-    "test_no_response_is_a_timeout",
+    "test_no_response_is_ambiguous",
     "test_to_delete_what_is_not_there_is_a_success",
     "test_one_delete_that_fails_stops_no_other",
     "test_no_delete_is_sent_when_the_time_is_over",
@@ -67,6 +68,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     kind, _, flip = request.param.partition(": ")
     if kind.startswith("kube"):
         yield from real_place(request, tmp_path)
+        return
+    if kind == "lsf":
+        yield LsfPlace(tmp_path)
         return
     if kind == "fake":
         yield MemoryPlace(fake_backend.KIND)

@@ -78,7 +78,11 @@ NO_STAGE = (
 """Files on which only lint and `make test`, which always run, depend, unless ``Stage.paths`` names them."""
 
 LOADED_BY_NAME = {
-    "provisioner.backends.registry": ("provisioner.backends.gke.kind", "provisioner.backends.mig.kind"),
+    "provisioner.backends.registry": (
+        "provisioner.backends.gke.kind",
+        "provisioner.backends.mig.kind",
+        "provisioner.backends.command.kind",
+    ),
 }
 """Modules that a module imports by a name it computes. Commands need no row: who starts a process needs them all."""
 

@@ -24,6 +24,7 @@ import urllib3
 from google.auth.exceptions import GoogleAuthError
 
 from provisioner.backends import Backend, BackendError, client_connections, google_auth
+from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import pod_cache, pod_watch
 from provisioner.backends.gke.api import KubeApi, KubeTimes
@@ -33,14 +34,12 @@ from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.shared_pod_caches import PodCaches, PodList
-from provisioner.backends.google_auth import GoogleToken, NoCredentials
+from provisioner.backends.google_auth import GoogleToken, NoCredentials, smaller_page
 from provisioner.backends.mig import api as mig_api
 from provisioner.backends.mig.api import ComputeApi, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
-from provisioner.backends.responses import smaller_page
 from provisioner.commands import observe_pools
 from provisioner.model import Create, ErrorClass
 from tests.conformance.stage import SECONDS, Case, Grid, stage

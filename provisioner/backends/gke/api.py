@@ -18,11 +18,12 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.client_connections import MOST_PAGES, PAGE
 from provisioner.backends.concurrency import MOST, Flow
-from provisioner.backends.http import JSON, MAX_CHARACTERS, Document, Query, Request, Way, exchange, parse, words
+from provisioner.backends.google_auth import smaller_page
+from provisioner.backends.http import JSON, Document, Query, Request, Way, exchange, parse
 from provisioner.backends.login_refusals import POLICY_WORDS, UNKNOWN_USER, LoginRefusals
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import seconds_until
-from provisioner.backends.responses import class_of_status, smaller_page
+from provisioner.backends.responses import MAX_CHARACTERS, class_of_status, words
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import BackendError
-from provisioner.backends.http import words
-from provisioner.backends.responses import ODD_RESPONSES, json_object
+from provisioner.backends.processes import TooMuchOutput, run_program
+from provisioner.backends.responses import ODD_RESPONSES, json_object, words
 from provisioner.model import ErrorClass
-from provisioner.process_end import ends_process
 
 PLUGIN_SECONDS = 30.0
 """Longest run of a plugin in seconds. It may call a token server and repeat the call."""
@@ -72,55 +69,24 @@ class ExecPlugin:
     def _get_token(self) -> tuple[str, object]:
         """Return a token, and its expiry in the form that the plugin prints."""
         try:
-            code, output, stderr = self._run()
+            code, output, errors = run_program(
+                [self._command, *self._arguments],
+                {**os.environ, **self._environment},
+                seconds=PLUGIN_SECONDS,
+                most_bytes=MOST_OUTPUT,
+            )
         except FileNotFoundError as error:
             raise self._plugin_error(f"not found; {self._hint}") from error
         except subprocess.TimeoutExpired as error:
             raise self._plugin_error(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
+        except TooMuchOutput as error:
+            raise self._plugin_error(str(error)) from error
         except OSError as error:
             raise self._plugin_error(f"cannot be run: {error.strerror}") from error
         if code != 0:
-            reason = stderr.decode(errors="replace").strip() or "it printed no error"
+            reason = errors.decode(errors="replace").strip() or "it printed no error"
             raise self._plugin_error(f"ended with {code}: {reason}")
         return self._parse_output(output)
-
-    def _run(self) -> tuple[int, bytes, bytes]:
-        """Return exit code, output and error output. If the plugin hangs, kill it with all its child processes."""
-        with subprocess.Popen(
-            [self._command, *self._arguments],
-            env={**os.environ, **self._environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
-            try:
-                with ends_process(process.pid):
-                    output, stderr = self._outputs(process)
-            except (subprocess.TimeoutExpired, BackendError):
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-            return process.returncode, output, stderr
-
-    def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """Return both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError if the output is too
-        large."""
-        deadline = time.monotonic() + PLUGIN_SECONDS
-        pieces: dict[Any, bytes] = {process.stdout: b"", process.stderr: b""}
-        with selectors.DefaultSelector() as waiting:
-            for pipe in pieces:
-                waiting.register(pipe, selectors.EVENT_READ)
-            while waiting.get_map():
-                if not (ready := waiting.select(max(0.0, deadline - time.monotonic()))):
-                    raise subprocess.TimeoutExpired(self._command, PLUGIN_SECONDS)
-                for key, _ in ready:
-                    pieces[key.fileobj] += (piece := os.read(key.fd, MOST_OUTPUT))
-                    if len(pieces[key.fileobj]) > MOST_OUTPUT:
-                        raise self._plugin_error(f"printed more than {MOST_OUTPUT >> 10} KiB")
-                    if not piece:
-                        waiting.unregister(key.fileobj)
-        process.wait(max(0.0, deadline - time.monotonic()))
-        return pieces[process.stdout], pieces[process.stderr]
 
     def _parse_output(self, output: bytes) -> tuple[str, object]:
         """Return token and expiry from the output of a plugin. Messages do not quote the output, because it may be

@@ -19,8 +19,7 @@ from provisioner.backends.gke.failures_from_status import NOT_PREPARED
 from provisioner.backends.gke.own_pods import Wait
 from provisioner.backends.gke.pod_cache import FAILED
 from provisioner.backends.gke.shared_pod_caches import PodCaches
-from provisioner.backends.http import words
-from provisioner.backends.responses import translated_errors
+from provisioner.backends.responses import translated_errors, words
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)

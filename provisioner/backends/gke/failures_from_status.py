@@ -16,7 +16,7 @@ from provisioner.backends.gke.pod_status import (
     node_of,
     terminated,
 )
-from provisioner.backends.http import words
+from provisioner.backends.responses import words
 from provisioner.model import ErrorClass, Failure
 
 FAULTY_SPEC = (

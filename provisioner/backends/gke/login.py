@@ -30,9 +30,10 @@ from provisioner.backends.gke.credentials import (
 )
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken
-from provisioner.backends.http import Way, words
+from provisioner.backends.http import Way
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
+from provisioner.backends.responses import words
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from provisioner.backends.client_connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.own_pods import Ending, Identity, Reading, Wait, get_wait, sought_machine
 from provisioner.backends.gke.pod_status import Pod
-from provisioner.backends.http import words
+from provisioner.backends.responses import words
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")

@@ -25,8 +25,8 @@ from provisioner.backends.client_connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, KubeApi, KubeError
 from provisioner.backends.gke.own_pods import Identity
 from provisioner.backends.gke.shared_pod_caches import PodCaches, PodList
-from provisioner.backends.http import Document, unanswered_error, words
-from provisioner.backends.responses import ODD_RESPONSES, json_object, text, translated_errors
+from provisioner.backends.http import Document, unanswered_error
+from provisioner.backends.responses import ODD_RESPONSES, json_object, text, translated_errors, words
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)

@@ -19,15 +19,15 @@ from google.auth.transport import DEFAULT_REFRESH_STATUS_CODES
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
+from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.client_connections import MOST_PAGES, PAGE
-from provisioner.backends.google_auth import bounded_session
+from provisioner.backends.google_auth import bounded_session, smaller_page
 from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals
-from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.compute_fields import Json
 from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.responses import json_object, smaller_page, text
+from provisioner.backends.responses import json_object, text
 from provisioner.model import ErrorClass
 
 MOST_SAME_PAGES = 3

@@ -15,6 +15,7 @@ import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
 
 from provisioner.backends import BackendError
+from provisioner.backends.call_budget import TooManyCalls
 from provisioner.backends.proxies_and_authorities import failed_call, seconds_until
 from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
@@ -91,10 +92,6 @@ class ComputeError:
 class AlreadyExists(BackendError):
     """Raised if a name of the call exists already. Compute does not say which name, or if the rest was done, so the
     members must be listed again."""
-
-
-class TooManyCalls(BackendError):
-    """Raised if Compute refuses all further calls of the project until its next window of call quotas."""
 
 
 def classify(error: ComputeError) -> ErrorClass:

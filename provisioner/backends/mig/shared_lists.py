@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
-from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.compute_fields import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import translated_errors

@@ -11,8 +11,9 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, refusal
-from provisioner.backends.http import MAX_CHARACTERS, Way, parse, unanswered_error
+from provisioner.backends.http import Way, parse, unanswered_error
 from provisioner.backends.proxies_and_authorities import ANOTHER_LOGIN
+from provisioner.backends.responses import MAX_CHARACTERS
 from provisioner.model import ErrorClass, Failure
 from tests.support.clients.kube_access import Plain
 

@@ -14,9 +14,9 @@ from google.auth.exceptions import RefreshError
 from requests.adapters import BaseAdapter
 
 from provisioner.backends import BackendError
+from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.google_auth import FollowedCredentials
 from provisioner.backends.mig.api import ComputeApi
-from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 

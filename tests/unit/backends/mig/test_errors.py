@@ -9,12 +9,12 @@ import pytest
 import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
 
+from provisioner.backends.call_budget import TooManyCalls
 from provisioner.backends.mig.errors import (
     CALL_ERRORS,
     TEXT_LIMIT,
     AlreadyExists,
     ComputeError,
-    TooManyCalls,
     attempt_error,
     classify,
     failed_call_error,

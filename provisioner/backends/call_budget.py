@@ -1,5 +1,4 @@
-"""A limit on the calls to one Google Cloud project in any 60 s, and a pause after Compute has refused a call as too
-many.
+"""A limit on the calls to one place in any window of time, and a pause after the place has refused a call as too many.
 
 Compute counts calls in fixed windows of 60 s that begin at unknown times. When calls exceed the quota, Compute refuses
 them with 403 ``rateLimitExceeded`` until the next window begins.
@@ -12,8 +11,11 @@ import time
 from collections import deque
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig.errors import TooManyCalls
 from provisioner.model import ErrorClass
+
+
+class TooManyCalls(BackendError):
+    """Raised if a place refuses all further calls until its next window of call quotas."""
 
 
 class CallBudget:

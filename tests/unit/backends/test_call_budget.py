@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import BackendError
-from provisioner.backends.mig import call_budget
-from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.errors import TooManyCalls
+from provisioner.backends import BackendError, call_budget
+from provisioner.backends.call_budget import CallBudget, TooManyCalls
 from provisioner.model import ErrorClass
 
 NEVER = 1000.0

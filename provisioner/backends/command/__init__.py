@@ -1,0 +1,1 @@
+"""The kind ``command``: machines of any scheduler that has commands to create, list and delete its jobs."""

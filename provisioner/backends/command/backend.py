@@ -1,0 +1,230 @@
+"""The command backend. A pool is what the list command of a scheduler shows under our names."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from provisioner.backends import BackendError, Finding, MayStart, Severity
+from provisioner.backends.call_batch import Call, run_calls
+from provisioner.backends.command.commands import Commands, ended_as
+from provisioner.backends.command.records import Record, epoch, read_records
+from provisioner.backends.command.settings import STATE_PHASES, CommandPool
+from provisioner.backends.host_addresses import HostAddresses
+from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    LossCause,
+    Machine,
+    MachineEnd,
+    Outcome,
+    Phase,
+    Queued,
+    Snapshot,
+)
+from provisioner.names import name_pattern
+
+SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when it resumes them"
+RecordsByName = Mapping[str, Sequence[Record]]
+
+
+class CommandBackend:
+    """The backend of a pool that is used by commands."""
+
+    def __init__(self, pool: CommandPool, *, provisioner: str, prefix: str) -> None:
+        """Prepare the commands. ``prefix``: beginning of the names of our machines."""
+        self.pool, self.pace = pool.name, pool.observe_seconds
+        self._settings = pool
+        self._mark = f"{provisioner}/{pool.name}"
+        self._commands = Commands(pool, {"prefix": prefix})
+        self._shape = name_pattern(prefix)
+        self._addresses = HostAddresses()
+        self._uncertain = UncertainCreates(pool.lag_seconds)
+        self._launched: dict[str, int] = {}
+        """Epoch seconds at which each machine without a time stamp was first seen running, by uid."""
+        self._machines: Mapping[str, Machine] = {}
+        dumped = pool.model_dump_json(exclude={"credentials", "observe_seconds"})
+        self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing, because a command cannot be watched."""
+
+    def close(self) -> None:
+        """Let no further program begin to wait for its turn."""
+        self._commands.close()
+
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        """Return a snapshot of our machines. Each observation runs the list command once."""
+        divided = divide(self._read_list(), sought, self)
+        uids = {one.fingerprint.uid for one in divided.machines.values()}
+        self._launched = {uid: at for uid, at in self._launched.items() if uid in uids}
+        if divided.machines != self._machines:
+            self._machines = divided.machines
+        suspended = [one.name for one in self._machines.values() if one.state]
+        return Snapshot(
+            pool=self.pool,
+            began_at=now,
+            wall=time.time(),
+            machines=self._machines,
+            foreign=frozenset(divided.others),
+            spec=self._digest,
+            asked=frozenset(sought),
+            ends=divided.ends,
+            doubles=divided.doubles,
+            problems=(SUSPENDED.format(len(suspended), min(suspended)),) if suspended else (),
+        )
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Run the create command for each machine that the list lacks."""
+        began = time.monotonic()
+        listed, outcomes = list_before(creates, self._read_list, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
+        return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Run the delete command for each machine that the list shows."""
+        listed, outcomes = list_before(deletes, self._read_list, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
+        return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
+
+    def check(self, seconds: float) -> list[Finding]:
+        """Run the list command, and report how its first record was read. Raise BackendError if it fails."""
+        for records in self._read_list().values():
+            shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
+            text = f"the first record was read as {shown}: check that it is right"
+            return [Finding(self.pool, Severity.WARNING, text)]
+        return []
+
+    def _read_list(self) -> RecordsByName:
+        """Return all records by name. Raise BackendError if the command fails or its output is not as declared."""
+        settings = self._settings
+        ended = self._commands.run(settings.list.argv, time.monotonic() + settings.time_out_seconds)
+        program = settings.list.argv[0]
+        said = ended.errors.decode(errors="replace")
+        is_empty = not ended.output.strip()
+        if is_empty and ended_as(settings.list.empty, ended):
+            return {}
+        if ended.code or settings.class_of(settings.errors, said):
+            raise self._commands.failure(ended, program)
+        if is_empty:
+            text = f"{program} printed nothing, which list.empty does not declare as an empty place"
+            raise BackendError(ErrorClass.UNAVAILABLE, text)
+        found: dict[str, list[Record]] = {}
+        try:
+            for record in read_records(settings, ended.output.decode()):
+                found.setdefault(record.name, []).append(record)
+        except ValueError as error:
+            raise BackendError(ErrorClass.OTHER, f"the output of {program} is not as declared: {error}") from error
+        return found
+
+    def _create(self, create: Create, listed: RecordsByName, listed_at: float) -> Mapping[str, Failure]:
+        if records := listed.get(create.name):
+            if not any(map(self._is_own, records)):
+                raise BackendError(ErrorClass.OTHER, f"the name is taken: {create.name} exists and is not ours")
+            self._uncertain.settle(create.name)
+            return {}
+        self._uncertain.check(create, listed_at)
+        argv, pool = self._settings.create.argv, self._settings
+        mark = f"{self._mark}/{create.request}"
+        values = {"name": create.name, "template": create.template, "request": create.request, "mark": mark}
+        try:
+            ended = self._commands.run(argv, time.monotonic() + pool.time_out_seconds, **values)
+        except BackendError as error:
+            if error.failure.error is ErrorClass.TIMEOUT:
+                self._uncertain.note(create.name)
+            raise
+        if ended.code:
+            failure = self._commands.failure(ended, argv[0])
+            if failure.failure.error.is_ambiguous or ended.code < 0:
+                self._uncertain.note(create.name)
+            raise failure
+        if not pool.finds_id(ended.output.decode(errors="replace")):
+            self._uncertain.note(create.name)
+            text = f"{argv[0]} ended with 0 and printed no id as create.id describes: {ended.output[:200]!r}"
+            raise BackendError(ErrorClass.TIMEOUT, text)
+        return {}
+
+    def _delete(self, delete: Delete, listed: RecordsByName) -> Mapping[str, Failure]:
+        """End all jobs that the delete means. A job that is gone already is a success."""
+        pool = self._settings
+        for record in listed.get(delete.name, ()):
+            if record.kind == "gone" and not pool.cleanup:
+                continue
+            if not (record.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(record)):
+                continue
+            special = pool.delete.pending if record.kind == "pending" else pool.delete.running
+            argv = special or pool.delete.argv or ()
+            values = {"name": delete.name, "id": record.id}
+            ended = self._commands.run(argv, time.monotonic() + pool.time_out_seconds, **values)
+            if ended.code and not ended_as(pool.delete.gone, ended):
+                raise self._commands.failure(ended, argv[0])
+        return {}
+
+    def _is_own(self, record: Record) -> bool:
+        """Return whether the record has the shape of our names, and our mark if the place lists marks."""
+        found = self._shape.fullmatch(record.name)
+        if found is None or not self._settings.has_marks:
+            return found is not None
+        return record.mark == f"{self._mark}/{found['request']}"
+
+    def is_shown(self, job: Record, sought: Mapping[str, str]) -> bool:
+        """Return whether the record is a machine of this pool, also if its mark is gone and it has the sought uid."""
+        return self._is_own(job) or sought.get(job.name) == job.uid
+
+    def end(self, job: Record) -> MachineEnd | None:
+        """Return the end of a job whose record need not be deleted."""
+        ended = job.kind == "gone" and not self._settings.cleanup
+        return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
+
+    def machine(self, job: Record) -> Machine:
+        """Return a record as a machine."""
+        before = self._machines.get(job.name)
+        if job.kind == "unknown" and before is not None and before.fingerprint.uid == job.uid:
+            return before
+        phase, created = STATE_PHASES.get(job.kind, Phase.PENDING), self._epoch(job)
+        ip, launched = self._place_of(job, created) if phase is Phase.RUNNING else ("", 0)
+        failure = _end_failure(job) if phase is Phase.GONE else self._refusal(job)
+        return Machine(
+            job.name,
+            phase,
+            Fingerprint(uid=job.uid, ip=ip),
+            ip,
+            launched=launched,
+            failure=failure,
+            cause=LossCause.EXITED if phase is Phase.GONE else None,
+            queued=Queued(created, job.reason) if job.kind == "pending" and failure is None else None,
+            spills_at_once=failure is not None and failure.error.has_no_room,
+            is_strayed=not self._is_own(job),
+            state="suspended" if job.kind == "suspended" else "",
+        )
+
+    def _place_of(self, job: Record, created: int) -> tuple[str, int]:
+        """Return the address of a machine that runs, and the epoch seconds of its start."""
+        host = job.address or job.host or self._settings.list.host
+        launched = created or self._launched.setdefault(job.uid, int(time.time()))
+        return self._addresses.get(host) if host else "", launched
+
+    def _refusal(self, job: Record) -> Failure | None:
+        """Return why a job that waits should not wait; None if it may."""
+        error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
+        return Failure(error, job.reason) if error else None
+
+    def _epoch(self, record: Record) -> int:
+        try:
+            return epoch(record.created, self._settings.list.time_format)
+        except ValueError as error:
+            raise BackendError(ErrorClass.OTHER, f"list.time_format does not fit: {error}") from error
+
+
+def _end_failure(record: Record) -> Failure:
+    return Failure(ErrorClass.OTHER, f"{record.state}: {record.reason}" if record.reason else record.state)

@@ -1,0 +1,128 @@
+"""Rules for places that do not keep the names of machines unique: list before a create, and one machine of each name.
+
+A create that got no answer may still take effect, so its name is tried again only once two lists lack it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.call_batch import Call, run_calls
+from provisioner.model import Action, Create, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase
+
+Listed = TypeVar("Listed")
+"""The result of a list."""
+Job = TypeVar("Job", contravariant=True)
+"""A job as a list of its place shows it."""
+
+
+class UncertainCreates:
+    """The names whose creates may still take effect. ``lag``: least seconds between the two lists. Thread-safe."""
+
+    def __init__(self, lag: float) -> None:
+        self._lag = lag
+        self._lock = threading.Lock()
+        self._absent_since: dict[str, float] = {}
+        """Monotonic time of the first list without each name; infinite before that list."""
+
+    def note(self, name: str) -> None:
+        """Note that the create of this name has ended without a clear answer."""
+        with self._lock:
+            self._absent_since[name] = math.inf
+
+    def settle(self, name: str) -> None:
+        """Note that a list shows this name."""
+        with self._lock:
+            self._absent_since.pop(name, None)
+
+    def check(self, create: Create, listed_at: float) -> None:
+        """Return if the name may be created, because no earlier create can still take effect. Raise TIMEOUT otherwise.
+
+        A list without the name began at ``listed_at`` (monotonic time).
+        """
+        with self._lock:
+            since = self._absent_since.get(create.name, math.inf if create.is_repeated else -math.inf)
+            if since != math.inf and listed_at >= since + self._lag and listed_at != since:
+                self._absent_since.pop(create.name, None)
+                return
+            self._absent_since[create.name] = min(since, listed_at)
+        text = f"an earlier create of {create.name} may still take effect: a second list without it is awaited"
+        raise BackendError(ErrorClass.TIMEOUT, text)
+
+
+def list_before(
+    actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
+) -> tuple[Listed | None, list[Outcome]]:
+    """Return a list that began now, or else the outcomes of the actions, none of which was sent."""
+    found: list[Listed] = []
+
+    def attempt() -> Mapping[str, Failure]:
+        try:
+            found.append(read())
+        except BackendError as error:
+            late = error.failure.error is ErrorClass.TIMEOUT  # A list has no effect, so its time-out is not ambiguous.
+            error_class = ErrorClass.UNAVAILABLE if late else error.failure.error
+            raise BackendError(error_class, error.failure.text, error.retry_after) from error
+        return {}
+
+    outcomes = run_calls([Call(tuple(actions), attempt)], workers=1, may_start=may_start) if actions else []
+    return (found[0], []) if found else (None, outcomes)
+
+
+class Reader(Protocol[Job]):
+    """The meaning of a place's jobs for one pool."""
+
+    def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
+        """Return whether the job is a machine of the pool, also if it has lost its mark and has the sought uid."""
+
+    def end(self, job: Job) -> MachineEnd | None:
+        """Return the end of a job of which nothing is left to delete; None if there is something."""
+
+    def machine(self, job: Job) -> Machine:
+        """Return the machine of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divided(Generic[Job]):
+    """The jobs of a list, as snapshots contain them."""
+
+    machines: dict[str, Machine]
+    ends: dict[str, MachineEnd]
+    doubles: dict[str, tuple[Machine, ...]]
+    others: dict[str, Sequence[Job]]
+    """Sought names of jobs that exist and are not machines of the pool."""
+
+
+def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reader: Reader[Job]) -> Divided[Job]:
+    """Divide jobs, listed by name with the oldest first."""
+    divided: Divided[Job] = Divided({}, {}, {}, {})
+    for name, jobs in listed.items():
+        ours = [job for job in jobs if reader.is_shown(job, sought)]
+        ends = [reader.end(job) for job in ours]
+        if live := [reader.machine(job) for job, end in zip(ours, ends, strict=True) if end is None]:
+            divided.machines[name], doubles = keep_one(live)
+            if doubles:
+                divided.doubles[name] = doubles
+        elif ends:
+            divided.ends[name] = ends[-1] or MachineEnd()
+        elif name in sought and any(reader.end(job) is None for job in jobs):
+            divided.others[name] = jobs
+    return divided
+
+
+def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
+    """Return the machine of a name that stays, and the others that have not begun to end.
+
+    ``machines``: all of this name, the oldest first. The one that has run longest stays, else the oldest.
+    """
+    running = [one for one in machines if one.phase is Phase.RUNNING]
+    kept = min(running, key=lambda one: one.launched) if running else machines[0]
+    if not running and (standing := [one for one in machines if one.phase is Phase.PENDING]):
+        kept = standing[0]
+    doubles = (one for one in machines if one is not kept and one.phase in (Phase.PENDING, Phase.RUNNING))
+    return kept, tuple(doubles)

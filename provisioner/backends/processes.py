@@ -1,0 +1,82 @@
+"""Programs that a backend runs, each with a time-out and a limit on its output. None outlives its call."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from provisioner.process_end import ends_process
+
+
+class Finished(NamedTuple):
+    """The end of a program."""
+
+    code: int
+    output: bytes
+    errors: bytes
+
+
+class TooMuchOutput(Exception):
+    """Raised if a program prints more than allowed."""
+
+
+def run_program(
+    argv: Sequence[str], environment: Mapping[str, str], *, seconds: float, most_bytes: int, grace: float = 0.0
+) -> Finished:
+    """Run a program without a terminal. Return its end. ``environment``: all of its variables.
+
+    Raise TimeoutExpired after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and OSError if it
+    cannot be run. In the first two cases, all its processes get SIGTERM, and SIGKILL ``grace`` seconds later.
+    """
+    with subprocess.Popen(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            with ends_process(process.pid):
+                output, errors = _read_outputs(process, seconds, most_bytes)
+        except (subprocess.TimeoutExpired, TooMuchOutput):
+            _end_group(process, grace)
+            raise
+        return Finished(process.returncode, output, errors)
+
+
+def _read_outputs(process: subprocess.Popen[bytes], seconds: float, most_bytes: int) -> tuple[bytes, bytes]:
+    """Return both outputs of a program that has ended."""
+    deadline = time.monotonic() + seconds
+    pieces: dict[Any, list[bytes]] = {process.stdout: [], process.stderr: []}
+    with selectors.DefaultSelector() as waiting:
+        for pipe in pieces:
+            waiting.register(pipe, selectors.EVENT_READ)
+        while waiting.get_map():
+            if not (ready := waiting.select(max(0.0, deadline - time.monotonic()))):
+                raise subprocess.TimeoutExpired(process.args, seconds)
+            for key, _ in ready:
+                read = pieces[key.fileobj]
+                read.append(os.read(key.fd, 1 << 20))
+                if not read[-1]:
+                    waiting.unregister(key.fileobj)
+                elif sum(map(len, read)) > most_bytes:
+                    raise TooMuchOutput(f"printed more than {most_bytes >> 10} KiB")
+    process.wait(max(0.0, deadline - time.monotonic()))
+    return b"".join(pieces[process.stdout]), b"".join(pieces[process.stderr])
+
+
+def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
+    """End a program with all its processes. Its process group exists as long as the program is not waited for."""
+    if grace:
+        os.killpg(process.pid, signal.SIGTERM)
+        ended = os.pidfd_open(process.pid)
+        select.select([ended], [], [], grace)
+        os.close(ended)
+    os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Real schedulers of Debian for tests, started as an unprivileged user with ports and directories of their own."""

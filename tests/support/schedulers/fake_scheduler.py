@@ -1,0 +1,76 @@
+"""A scheduler in a file, used by the commands of ``fake_cli``."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.schedulers import fake_cli
+
+
+class FakeScheduler:
+    """The commands in ``directory``, and their jobs. ``waits``, ``lives``, ``keeps``: seconds of a job in the queue, of
+    its life, and for which it is listed after its end."""
+
+    def __init__(self, directory: Path, *, waits: float = 0.05, lives: float = 1e9, keeps: float = 60.0) -> None:
+        self.file = directory / "jobs.json"
+        first = {"jobs": {}, "next": 101, "calls": 0, "waits": waits, "lives": lives, "keeps": keeps}
+        self.file.write_text(json.dumps(first))
+        self.commands = directory / "bin"
+        self.commands.mkdir()
+        code = Path(fake_cli.__file__).read_text()
+        for name in fake_cli.NAMES:
+            program = self.commands / name
+            program.write_text(f"#!{os.path.realpath(sys.executable)} -SEs\n{code}")
+            program.chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the commands need."""
+        return {"FAKE_JOBS": str(self.file)}
+
+    @contextmanager
+    def changed(self) -> Iterator[dict[str, Any]]:
+        """Yield the state of the scheduler, and write it back."""
+        with self.file.open("r+") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            state = json.load(opened)
+            yield state
+            opened.seek(0)
+            json.dump(state, opened)
+            opened.truncate()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the scheduler."""
+        with self.changed() as state:
+            return state
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Return the jobs that have not ended, by id."""
+        return {number: job for number, job in self.state()["jobs"].items() if job["state"] != "ended"}
+
+    def add(self, name: str, mark: str = "") -> None:
+        """Make a job as another user."""
+        with self.changed() as state:
+            times = {"made_at": time.time(), "runs_at": 0.0, "ends_at": 1e12}
+            state["jobs"][str(state["next"])] = {"name": name, "mark": mark, "state": "waiting", **times}
+            state["next"] += 1
+
+    def change(self, name: str, **fields: object) -> None:
+        """Change the jobs of this name that have not ended."""
+        with self.changed() as state:
+            for job in state["jobs"].values():
+                if job["name"] == name and job["state"] != "ended":
+                    job.update(fields)
+
+    def set(self, **fields: object) -> None:
+        """Change the scheduler: ``fault``, ``refusal``, ``reason``, ``chance``."""
+        with self.changed() as state:
+            state.update(fields)
