@@ -11,6 +11,7 @@ from provisioner.backends import Finding, Severity
 from provisioner.backends.mig.compute_fields import Entries, Json, Member
 from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.place_clock import SLOW_SECONDS
 from provisioner.model import HOUR, Failure, LossCause, Phase
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 
@@ -25,6 +26,9 @@ ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENG
 
 NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
 """Permissions that the loop needs on the group: to read it, and to create and delete instances."""
+
+AUTOSCALER_SECONDS = 30.0
+"""Seconds after which the loop reads the autoscaler of a group again, if the group has one."""
 
 NO_SETTING = (
     "no autoscaler works on it, and its repair and update policy delete no running machine, so an operator or another"
@@ -217,6 +221,8 @@ class Problems:
 
     def __init__(self, pool: MigPool, check_autoscaler: Callable[[Json, float], list[Finding]]) -> None:
         self._pool, self._check_autoscaler = pool, check_autoscaler
+        self._autoscaler: tuple[float, list[Finding]] = (float("-inf"), [])
+        """The monotonic time at which the autoscaler was last read, and its findings."""
         self._deleted_by_others: dict[str, float] = {}
         """Running members that others have deleted, each with the monotonic time until which that is reported."""
         self._deleted_because = ""
@@ -253,11 +259,19 @@ class Problems:
             found = [finding.text for finding in self._check_autoscaler(group, deadline)]
             self._deleted_because = "; ".join(found) or settings
 
-    def report(self, group: Json | None, foreign: Sequence[str]) -> None:
+    def _find_autoscaler(self, group: Json, deadline: float) -> list[Finding]:
+        """Return the findings about the autoscaler, at most ``AUTOSCALER_SECONDS`` old. A slow response must not fail
+        the observation."""
+        if (now := time.monotonic()) > self._autoscaler[0] + AUTOSCALER_SECONDS:
+            self._autoscaler = now, self._check_autoscaler(group, min(deadline, now + SLOW_SECONDS))
+        return self._autoscaler[1]
+
+    def report(self, group: Json | None, foreign: Sequence[str], deadline: float) -> None:
         """Store the problems of the group, and log those that are new. ``foreign``: members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
-            texts = [finding.problem for finding in group_findings(self._pool, group)]
+            findings = (*group_findings(self._pool, group), *self._find_autoscaler(group, deadline))
+            texts = [finding.problem for finding in findings]
         if foreign:
             texts.append(format_foreign_message(foreign))
         now = time.monotonic()

@@ -115,7 +115,7 @@ class GroupObserver:
     def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
         """Update the remembered observation from the lists."""
         if group is not None and self._is_unchanged(group, entries):
-            self._problems.report(group, self._project.foreign(self.members))  # its settings may have changed
+            self._problems.report(group, self._project.foreign(self.members), deadline)  # its settings may have changed
             return
         if group is None and (not self._last_member_names or self._last_member_names & standing):
             raise self._missing_group_error()  # the group was deleted only if all its instances are gone
@@ -129,7 +129,7 @@ class GroupObserver:
         unasked = {name: one for name, one in self._seen.items() if name not in self._asked_to_delete}
         self._problems.note_strays(before, members, entries)
         self._problems.note_deletes(before, unasked, group or {}, deadline)
-        self._problems.report(group, self._project.foreign(members))
+        self._problems.report(group, self._project.foreign(members), deadline)
         self._asked_to_delete &= members.keys()
         self.members, self._leaving = members, leaving_names(self._leaving, members, standing)
         self._listed_at = float("-inf")

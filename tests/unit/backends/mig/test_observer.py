@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from provisioner.backends import Finding
 from provisioner.backends.mig import group_checks, observer
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.compute_fields import Member
+from provisioner.backends.mig.compute_fields import Json, Member
 from provisioner.backends.mig.observer import leaving_names
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
@@ -162,6 +163,20 @@ def test_after_deletes_by_others_the_group_is_read_again_and_the_result_is_repor
     assert "deleted by others" not in str(watch.observe().problems)
 
 
+def test_an_autoscaler_that_is_on_is_a_fault_of_the_place_after_half_a_minute_and_gone_as_soon(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.monotonic()
+    monkeypatch.setattr(group_checks, "time", SimpleNamespace(monotonic=lambda: later))
+    texts = []
+    for mode in ("ON", "OFF"):
+        watch.cloud.mig.spec = replace(watch.cloud.mig.spec, autoscaler_mode=mode)
+        texts.append(watch.observe().problems)
+        later += group_checks.AUTOSCALER_SECONDS + 1
+        texts.append(watch.observe().problems)
+    assert [[text[:32] for text in found] for found in texts] == [[], *[["PLACE: an autoscaler works on it"]] * 2, []]
+
+
 def test_an_autoscaler_that_cannot_be_read_hides_no_machine(watch: Watch) -> None:
     watch.cloud.mig.spec = replace(watch.cloud.mig.spec, autoscaler_mode="ON")
     watch.cloud.mig.resize(1)
@@ -170,6 +185,19 @@ def test_an_autoscaler_that_cannot_be_read_hides_no_machine(watch: Watch) -> Non
     observation = watch.observe()
     assert [one.phase for one in observation.machines.values()] == [Phase.STOPPING, Phase.RUNNING]
     assert "/autoscalers/g cannot be read, so it was not checked" in observation.problems[-1]
+
+
+def test_the_loop_does_not_wait_long_for_an_autoscaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = time.monotonic(), list[float]()
+    monkeypatch.setattr(group_checks, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def check(_: Json, deadline: float) -> list[Finding]:
+        waits.append(deadline - now)
+        return []
+
+    for deadline in (now + 60.0, now + 1.0):
+        group_checks.Problems(pool(ENDPOINT, SPEC), check).report({}, (), deadline)
+    assert waits == pytest.approx([group_checks.SLOW_SECONDS, 1.0])
 
 
 def test_our_own_deletes_are_no_deletes_by_others(watch: Watch) -> None:
