@@ -366,7 +366,7 @@ def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulat
 
         unknown_machines = strange_pods(hf, model, 6)
         seen.becomes(6, "machines", pool=POOL, template=NO_TEMPLATE)
-        seen.becomes(1, "brake_engaged", pool=POOL, reason="too_many_orphans")
+        seen.becomes(1, "brake_engaged", pool=POOL, reason="identity_conflict")
         ahead.seconds += 900
         hf.cycles(3)
         assert seen.value("deletes_total", reason="orphaned") == 1, "the brake holds"

@@ -186,7 +186,8 @@ class VirtualSite:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))
         except BackendError as error:
             return ObservationFailed(pool, began, error.failure)
-        return self._notices.add_to(seen, limits_of([pool]).pools[pool].lag_seconds)
+        known = self.limits.pools.get(pool)  # A group that no pool of the loop names has a backend, too.
+        return self._notices.add_to(seen, known.lag_seconds if known else 0.0)
 
     def listen(self) -> Counter[Worth]:
         """Connect the loop to the audit log from now on, and return the counted worths of its entries."""
