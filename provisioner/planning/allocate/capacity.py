@@ -200,15 +200,15 @@ class Capacity:
         self._held_back.add((pool, template))
 
     def note_windows(self) -> None:
-        """Record since when each window has held machines back."""
+        """Record the windows of changed specs, and since when each window has held machines back."""
         draft = self._draft
         for key in self._held_back | set(draft.windows):
             current, since = draft.window(*key), None
             if key in self._held_back:
                 since = draft.now if current.closed_since is None else current.closed_since
                 draft.wake_at(since + draft.pool(key[0]).spill_after_seconds)
-            if since != current.closed_since:
-                draft.set_window(*key, replace(current, closed_since=since))
+            changed = current if since == current.closed_since else replace(current, closed_since=since)
+            draft.set_window(*key, changed)
 
 
 def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from provisioner.model import ErrorClass, Failure, Window
 from provisioner.planning.core import window_and_backoff
-from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
+from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, limits, memory, plan, pool, record, snapshot
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
 POOL = pool(initial_window=100, max_pending=1000)
@@ -439,3 +439,10 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
         assert known_window.retry_at <= now + 1800.0
         assert (known_window.level == 0) <= (not known_window.is_probing)
         assert (known_window.early_loss is not None) <= known_window.is_probing
+
+
+def test_the_refusals_of_a_former_spec_are_forgotten_although_no_machine_is_wanted() -> None:
+    """Status reports a refusal as long as memory's window has it."""
+    known = memory(record(count=0), windows={("a", TEMPLATE): PROBING})
+    decided = plan(known, snapshot(spec="t"), limits=limits(pool("a", initial_window=100)))
+    assert decided.memory.windows["a", TEMPLATE] == Window(window=100, spec="t")
