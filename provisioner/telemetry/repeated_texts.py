@@ -13,7 +13,7 @@ from provisioner.telemetry.status_model import StatusModel
 LEAST = 40
 """Least characters of a text that is numbered."""
 
-SENTENCES = ("refused", "unseen", "failing", "down", "stuck", "requests")
+SENTENCES = ("refused", "unseen", "failing", "losses", "down", "stuck", "requests")
 """Fields whose texts every screen shows in full, in the order of the screen."""
 
 TABLES = ("templates", "pools", "machines")

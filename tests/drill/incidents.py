@@ -555,7 +555,7 @@ INCIDENTS = (
     Incident(
         "all machines of a pool vanish at once",
         vanished,
-        r"12 of 12 machines are missing since",
+        r"(\d+) of \1 machines are missing since",
         "",
         begin=12,
         exit_code=0,

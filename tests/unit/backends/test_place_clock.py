@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import place_clock
-from provisioner.backends.place_clock import LATELY, SLOW_SECONDS, PlaceClock
+from provisioner.backends.place_clock import LATELY, SLOW_SECONDS, PlaceClock, clock_message
 from provisioner.backends.proxies_and_authorities import seconds_until
 
 
@@ -52,6 +52,16 @@ def test_a_clock_that_is_set_after_the_last_response_is_noticed(monkeypatch: pyt
     clock.hear(formatdate(1e9, usegmt=True))
     now.update(time=1e9 - 600, monotonic=60.0)
     assert clock.ahead() == 610.0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [(None, ""), (0.4, ""), (60.0, ""), (-60.0, ""), (61.0, "61 s behind the place's"), (-420.0, "7 min ahead of the")],
+)
+def test_only_a_difference_of_more_than_a_minute_is_told(ahead: float | None, words: str) -> None:
+    """A Date has whole seconds, and a response takes some."""
+    message = clock_message(ahead)
+    assert (words in message, bool(message)) == (True, bool(words))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from provisioner.model import ErrorClass, Failure, Verdict, Window
+from dataclasses import replace
+
+import pytest
+
+from provisioner.commands.status_text import status_lines
+from provisioner.model import ErrorClass, Failure, LossCause, PendingReason, Unmet, Verdict, Window
+from provisioner.state.marker_files import UNSEEN
+from provisioner.telemetry.pool_status import StandingRefusal
 from provisioner.telemetry.pool_windows import format_pool_line
 from provisioner.telemetry.repeated_texts import make_numbering, number_repeated_texts
+from provisioner.telemetry.status_inputs import StatusInputs
 from provisioner.telemetry.status_model import status_model
 from tests.support.desk import make_status_inputs
-from tests.unit.core import NOW, OTHER, TEMPLATE, limits, memory, record, running, slot
+from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, limits, memory, record, running, slot
 
 FULL = Failure(ErrorClass.STOCKOUT, "the zone has no room for machines of this type; " * 2)
 
@@ -29,12 +37,37 @@ def test_the_first_request_has_the_text_and_later_ones_and_pools_have_the_number
     assert cells == ["[1]", "[1]"]
 
 
+DENIED, IMAGE = (replace(FULL, error=error) for error in (ErrorClass.DENIED, ErrorClass.INVALID))
+LOST = running(1, Verdict.LOST, failure=FULL, cause=LossCause.EXITED, closed_at=NOW - 9)
+SEEN_TWICE: dict[str, StatusInputs] = {
+    "a refused create": make_status_inputs(
+        memory(record(slot(0, failure=DENIED))), refused=[StandingRefusal("a", "create", TEMPLATE, NOW, FULL.text)]
+    ),
+    "an unseen pool": make_status_inputs(
+        memory(record(slot(0))),
+        pools={"a": [UNSEEN + FULL.text]},
+        unmet={REQUEST: (Unmet("a", PendingReason.UNSEEN, 1, since=NOW),)},
+    ),
+    "a failing pool": make_status_inputs(memory(record(slot(0, failure=IMAGE)))),
+    "lost machines": make_status_inputs(memory(record(LOST, slot(0, failure=FULL), count=2))),
+}
+
+
+@pytest.mark.parametrize("inputs", SEEN_TWICE.values(), ids=SEEN_TWICE)
+def test_a_screen_has_a_text_once(inputs: StatusInputs) -> None:
+    status = status_model(inputs)
+    assert "\n".join(status_lines(status)).count(FULL.text) > 1, "it would be repeated"
+    screen = "\n".join(status_lines(number_repeated_texts(status, "pressure")))
+    assert screen.count(FULL.text) == screen.count(f"[1] {FULL.text}") == 1, screen
+
+
 def test_a_cell_keeps_a_text_that_the_screen_does_not_show_in_full() -> None:
     window = Window(1, level=1, is_probing=True, blocked_at=NOW - 5, retry_at=NOW + 50, failure=FULL)
     status = status_model(make_status_inputs(memory(record(running(0)), windows={("a", TEMPLATE): window})))
     for more, cell in ((["pressure"], "[1]"), ([], FULL.text)):
         numbered = number_repeated_texts(status, *more)
         assert [row.last_error["text"] for row in numbered.templates if row.last_error] == [cell]
+        assert format_pool_line(numbered.pressure[0]).count(FULL.text) == 1, "the back-off and the last error share it"
     assert numbered.pressure == status.pressure
 
 
