@@ -31,8 +31,9 @@ def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
-    """Return the pools that take no machine because the settings or a hold pause them."""
-    return frozenset([name for name, pool in limits_under_holds(limits, holds).pools.items() if pool.is_paused])
+    """Return the pools that take no machine because the settings or a hold of their own pause them."""
+    held = holds.of_kind(HoldKind.PAUSE).keys() | holds.of_kind(HoldKind.DRAIN).keys()
+    return frozenset([name for name, pool in limits.pools.items() if pool.is_paused or name in held])
 
 
 def format_hold(hold: Hold) -> str:

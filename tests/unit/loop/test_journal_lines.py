@@ -313,6 +313,17 @@ def test_pools_are_recorded_as_paused_and_resumed_although_no_plan_can_be_record
     ]
 
 
+def test_a_stop_of_everything_is_no_pause_of_each_pool(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    set_holds(bench.state, replace(PAUSE, target="pool"), STOP)
+    bench.cycle()
+    release(bench.state, HoldKind.STOP_ALL, target="")
+    bench.cycle(2)
+    lines = bench.state.journal.find("paused", "resumed", "hold").lines
+    assert [(line["event"], line.get("pool")) for line in lines if line["event"] != "hold"] == [("paused", "pool")]
+    assert len(lines) == 4, "two holds set, and one released"
+
+
 def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     set_holds(bench.state, replace(PAUSE, target="pool"))
