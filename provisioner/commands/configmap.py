@@ -21,12 +21,10 @@ from provisioner.commands.shared_options import FINE, UsageError, add_shared, co
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import format_read_error, join
 from provisioner.hostfactory import provider_config, templates
+from provisioner.schema.setting_types import FileUse, file_use
 
 LARGEST = 1_048_576
 """Most bytes of a ConfigMap's data."""
-
-PUBLIC = frozenset({"ca_file", "ca_bundle"})
-"""Optional settings that name a file without a secret. Every other optional file is a login or a key."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
@@ -55,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the ConfigMap. Raises ConfigError, TemplatesError, DirectoryError, UsageError."""
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
-    included_files, secret_files = _find_files(options.config)
+    included_files, left_files = _find_files(options.config)
     data: dict[str, str] = {}
     own = {path for path in (file, Path(provider.config_path)) if path.exists()}
     for path in sorted({*own, Path(provider.templates_path), *included_files.values()}, key=lambda path: path.name):
@@ -75,9 +73,8 @@ def run(options: argparse.Namespace) -> int:
         )
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
     for place, path in included_files.items():
-        if place[-1] in PUBLIC:
-            print(f"# With {path.name}, the {_format_setting(place)}.")
-    for place, path in secret_files.items():
+        print(f"# With {path.name}, the {_format_setting(place)}.")
+    for place, path in left_files.items():
         print(f"# Without {path}, the {_format_setting(place)}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -86,19 +83,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """Return two mappings from setting to file: the files that the ConfigMap includes, and the files that may
+    """Return two mappings from setting to file: the files that the ConfigMap includes, and all others, which may
     contain a key."""
     included_files: dict[Place, Path] = {}
-    secret_files: dict[Place, Path] = {}
+    left_files: dict[Place, Path] = {}
     configuration = settings(given)
     if configuration.ca_bundle is not None:
         included_files["ca_bundle",] = configuration.ca_bundle.resolve()
     for name, pool in configuration.pools.items():
         for setting, field in type(pool).model_fields.items():
             if isinstance(value := getattr(pool, setting), Path):
-                is_public = field.is_required() or setting in PUBLIC
-                (included_files if is_public else secret_files)["pools", name, setting] = value.resolve()
-    return included_files, secret_files
+                chosen = included_files if file_use(field) is FileUse.CARRIED else left_files
+                chosen["pools", name, setting] = value.resolve()
+    return included_files, left_files
 
 
 def _format_setting(place: Place) -> str:

@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
+from pydantic.fields import FieldInfo
 
 from provisioner.model import PoolLimits
-from provisioner.schema.validation import Expects, Section
+from provisioner.schema.validation import Expects, Section, all_notes
 
 SPILL_SECONDS = 180.0
 """Default of ``spill_after_seconds`` for machines that no queue holds."""
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """A label value that Kubernetes accepts. Ids and names become label values of pods."""
+
+
+class FileUse(Enum):
+    """The use that commands make of the file that a setting names. No command prints a file without a mark."""
+
+    CARRIED = "carried"
+    """The ConfigMap of the loop's pod contains the file."""
+    SECRET = "secret"
+    """The file may hold a key, so no command ever prints or copies it."""
+
+
+def file_use(field: FieldInfo) -> FileUse | None:
+    """Return the mark of a setting that names a file; None if it has none."""
+    return next((note for note in all_notes(field) if isinstance(note, FileUse)), None)
 
 
 def _resolve_path(written: object, info: ValidationInfo) -> object:
@@ -63,6 +79,10 @@ File = Annotated[
     Path, Field(strict=False), BeforeValidator(_resolve_path), AfterValidator(_check_path), Expects("a path")
 ]
 OptionalFile = File | None
+CarriedFile = Annotated[File, FileUse.CARRIED]
+OptionalCarriedFile = CarriedFile | None
+SecretFile = Annotated[File, FileUse.SECRET]
+OptionalSecretFile = SecretFile | None
 Endpoint = Annotated[
     str | None,
     StringConstraints(pattern=r"^https?://[^\s/]+"),

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from provisioner.files.config_error import ConfigError as ConfigError
@@ -96,8 +97,12 @@ def words_of(model: type[Section], setting: str) -> str:
     field = model.model_fields[setting]
     if get_origin(field.annotation) is Literal:
         return " or ".join(repr(word) for word in get_args(field.annotation))
-    notes = [*field.metadata, *_nested_notes(field.annotation)]
-    return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
+    return next((note.words for note in all_notes(field) if isinstance(note, Expects)), "a mapping of settings")
+
+
+def all_notes(field: FieldInfo) -> list[object]:
+    """Return the metadata of a setting's type and of its parts."""
+    return [*field.metadata, *_nested_notes(field.annotation)]
 
 
 def _nested_notes(annotation: object) -> Iterator[object]:

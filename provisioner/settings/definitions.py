@@ -19,7 +19,9 @@ from provisioner.schema.setting_types import (
     Duration,
     DurationOrZero,
     Label,
+    OptionalCarriedFile,
     OptionalFile,
+    OptionalSecretFile,
     PlaceName,
     Pool,
     Price,
@@ -109,7 +111,7 @@ class Server(Section):
     """Access to metrics, health and status page. Reading changes no state. The pages name machines, addresses and
     requests; they contain no secret and no pod spec."""
 
-    token_file: OptionalFile = None
+    token_file: OptionalSecretFile = None
     """File of one line, the token that a reader has to send; default none, so everyone who reaches ``listen`` can read.
     Sent as ``Authorization: Bearer TOKEN``. The file is read again when it changes.
     ``/healthz`` and ``/readyz`` answer without a token, by their status code alone, because a platform's probes have no
@@ -118,7 +120,7 @@ class Server(Section):
     """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed
     certificate is used without a restart. Without TLS the token can be read on the network between reader and
     server."""
-    tls_key: OptionalFile = None
+    tls_key: OptionalSecretFile = None
     """File of the certificate's private key, PEM, without a passphrase; default none."""
 
 
@@ -211,7 +213,7 @@ class Settings(Section):
     """Limits on the cost of machines; default no limit."""
     compute: Compute = Compute()
     """Use of the Compute Engine API."""
-    ca_bundle: OptionalFile = None
+    ca_bundle: OptionalCarriedFile = None
     """File of the certificate authorities (PEM) that every client trusts instead of the system's; default
     ``REQUESTS_CA_BUNDLE``, else the system's. For a proxy that decrypts TLS, or endpoints with private certificates.
 

@@ -11,11 +11,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from provisioner.backends import registry
 from provisioner.commands import cli
 from provisioner.hostfactory import templates
 from tests.support.clients.terraform import RENDERED
 from tests.support.manifests import KUSTOMIZE, Manifest, built, only
 from tests.support.network.authority import Authority
+from tests.support.third_kind import install
 
 CONFIG = KUSTOMIZE / "base" / "config"
 AUTHORITY = RENDERED / "cluster-ca.crt"
@@ -74,6 +76,25 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
     output = capsys.readouterr().out
     assert "a secret" not in output
     assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in output
+
+
+def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without a mark may be a secret, even if the kind requires it."""
+    monkeypatch.syspath_prepend(install(tmp_path / "installed"))
+    registry.get_kind.cache_clear()
+    settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
+    settings["pools"]["yard-a"] = {"kind": "yard", "yard": "north", "key": "key", "plan": "plan", "map": "map"}
+    (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+    for name in ("key", "plan", "map"):
+        (conf / name).write_text(f"content of {name}")
+    assert cli.run(["configmap"]) == 0
+    output = capsys.readouterr().out
+    assert "content of map" in output
+    for name in ("key", "plan"):
+        assert f"content of {name}" not in output
+        assert f"# Without {conf / name}, the {name} of pool yard-a, which may hold a key: give it" in output
 
 
 @pytest.mark.parametrize("place", ["all.pem", "trust/all.pem"])

@@ -10,7 +10,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from provisioner.model import ErrorClass, Phase
-from provisioner.schema.setting_types import Duration, DurationOrZero, OptionalFile, OptionalText, Pool, Switch, Text
+from provisioner.schema.setting_types import (
+    Duration,
+    DurationOrZero,
+    OptionalSecretFile,
+    OptionalText,
+    Pool,
+    Switch,
+    Text,
+)
 from provisioner.schema.validation import Expects, Section
 
 
@@ -171,7 +179,7 @@ class CommandPool(Pool):
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables of the programs. They get no others than HOME, LANG=C.UTF-8 and PATH. Default
     none."""
-    credentials: OptionalFile = None
+    credentials: OptionalSecretFile = None
     """File that is read anew before each process, for the variable ``credentials_variable``; default none."""
     credentials_variable: Text = "PLACE_TOKEN"
     """Variable with the content of ``credentials``; default PLACE_TOKEN."""

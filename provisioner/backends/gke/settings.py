@@ -8,10 +8,11 @@ from pydantic import StringConstraints
 
 from provisioner.schema.setting_types import (
     LABEL_VALUE,
+    CarriedFile,
     Endpoint,
-    File,
+    OptionalCarriedFile,
     OptionalDuration,
-    OptionalFile,
+    OptionalSecretFile,
     OptionalText,
     Pool,
     Switch,
@@ -32,9 +33,9 @@ class GkePool(Pool):
     """Kind of the place."""
     namespace: Namespace = "gcp-symphony"
     """Namespace of the pods; default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
-    pod_spec: File
+    pod_spec: CarriedFile
     """File in the configuration's directory: a pod's spec, or a full Pod manifest. No default."""
-    kubeconfig: OptionalFile = None
+    kubeconfig: OptionalSecretFile = None
     """File that names cluster and credentials; default ``GKE_KUBECONFIG`` of HF's provider config, then the
     environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
     context: OptionalText = None
@@ -43,10 +44,10 @@ class GkePool(Pool):
     """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials are used, except
     that an address with http:// (the embedded cloud) gets none. ``PROVISIONER_EMBEDDED_CLOUD`` of the environment
     replaces it, and cluster and login with it."""
-    ca_file: OptionalFile = None
+    ca_file: OptionalCarriedFile = None
     """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which includes the
     authority of a GKE cluster's DNS endpoint."""
-    credentials: OptionalFile = None
+    credentials: OptionalSecretFile = None
     """Key file of a service account, or configuration of a workload identity federation, for the endpoint; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None

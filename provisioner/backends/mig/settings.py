@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from provisioner.schema.setting_types import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
+from provisioner.schema.setting_types import DurationOrZero, Endpoint, OptionalSecretFile, PlaceName, Pool, Switch
 from provisioner.schema.validation import Expects
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
@@ -39,7 +39,7 @@ class MigPool(Pool):
     ipv6: Switch = False
     """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false, because HF's
     documentation names only IPv4 addresses."""
-    credentials: OptionalFile = None
+    credentials: OptionalSecretFile = None
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0

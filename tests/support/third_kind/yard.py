@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 from provisioner.backends import Backend, MachineSize
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.lab.fake_backend import FakeBackend, FakePlace, FakePool
-from provisioner.schema.setting_types import Site, Text
+from provisioner.schema.setting_types import (
+    OptionalCarriedFile,
+    OptionalFile,
+    OptionalSecretFile,
+    Site,
+    Text,
+)
 from provisioner.schema.validation import Problem
 
 
@@ -17,6 +23,13 @@ class YardPool(FakePool):
 
     yard: Text
     """Name of the yard. No default."""
+
+    key: OptionalSecretFile = None
+    """File with the key of the yard; default none."""
+    plan: OptionalFile = None
+    """File that this kind marks neither as carried nor as a secret; default none."""
+    map: OptionalCarriedFile = None
+    """File that the loop's pod gets; default none."""
 
     @property
     def identity(self) -> tuple[str, ...]:
