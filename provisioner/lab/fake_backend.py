@@ -254,7 +254,7 @@ class FakeBackend:
             name_collisions=ours,
             spec="fake",
             asked=frozenset(sought),
-            ends=dict.fromkeys(ended, MachineEnd(LossCause.EXITED, ENDED)),
+            ends={name: MachineEnd(LossCause.EXITED, ENDED) for name in ended if self._is_own(entries[name])},
             doubles={name: more for name, more in self.place.double_machines().items() if name in machines},
         )
 

@@ -10,10 +10,11 @@ import pytest
 from provisioner.backends import registry
 from provisioner.lab import fake_backend
 from provisioner.lab.cloud.server import Simulator
+from provisioner.testing.place import Place
 from tests.contract.command_place import LsfPlace
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
-from tests.contract.places import GkePlace, Place
+from tests.contract.places import GkePlace
 from tests.support.clients.wire import Wire
 from tests.support.clouds.switches import ASSUMED, EACH, assume
 from tests.support.third_kind import install
@@ -57,12 +58,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halve the time-outs, for places that hang."""
-    monkeypatch.setattr(Place, "call", Place.call / 2)
-
-
-@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Yield an empty pool in a cloud of its own."""
     kind, _, flip = request.param.partition(": ")
@@ -77,7 +72,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     if kind == "yard":
         monkeypatch.syspath_prepend(install(tmp_path))
-        yield MemoryPlace(registry.get_kind("yard"), yard="north")
+        yield MemoryPlace(registry.get_kind("yard"), yard="north", keeps_records=True)
         return
     if flip:
         assume(ASSUMED[flip], monkeypatch)

@@ -8,7 +8,7 @@ from provisioner.backends.kind import Kind
 from provisioner.lab.fake_backend import FakeBackend
 from provisioner.model import ErrorClass, Failure
 from provisioner.schema.setting_types import Site
-from tests.contract.places import PREFIX, Place
+from provisioner.testing.place import PREFIX, How, Place
 from tests.support.steered_place import steered
 
 
@@ -16,7 +16,6 @@ class MemoryPlace(Place):
     """A backend that a kind makes from settings, used only through the kind's interface."""
 
     pool = "memory-a"
-    patience = 30.0
 
     def __init__(self, kind: Kind[Any], **settings: object) -> None:
         super().__init__()
@@ -31,6 +30,13 @@ class MemoryPlace(Place):
         assert isinstance(backend, FakeBackend)
         return backend
 
+    def other_pool(self) -> FakeBackend:
+        pool = self._pool.model_copy(update={"name": "memory-b"})
+        return FakeBackend(pool, self._place, provisioner="demo")
+
+    def other_provisioner(self) -> FakeBackend:
+        return FakeBackend(self._pool, self._place, provisioner="other")
+
     def hold(self) -> bool:
         self._place.hold()
         return True
@@ -38,9 +44,23 @@ class MemoryPlace(Place):
     def release(self) -> None:
         self._place.boot()
 
-    def end(self, name: str) -> bool:
-        self._place.keeps_records = True
-        self._place.crash(name)
+    def end(self, name: str, how: How) -> bool:
+        if how is How.EXIT:
+            self._place.crash(name)
+        elif how is How.KILL:
+            self._place.delete(self._place.present()[name])
+        return how in (How.EXIT, How.KILL)
+
+    def restart(self, name: str) -> bool:
+        """Begin the machine again, if it was created so. Else it ends."""
+        if self._place.begins_again:
+            self._place.begin_again(name, self._place.present()[name].uid)
+        else:
+            self._place.crash(name)
+        return True
+
+    def starve(self, reason: ErrorClass) -> bool:
+        self._place.starve(Failure(reason, "The place has no room for this machine now."))
         return True
 
     def double(self, name: str) -> bool:
@@ -51,8 +71,8 @@ class MemoryPlace(Place):
         """Do nothing, because a place in memory has no connections."""
         self.backend.close()
 
-    def present(self) -> set[str]:
-        return set(self._place.present())
+    def present(self) -> list[str]:
+        return self._place.names()
 
     def creates(self) -> int:
         return self._place.creates
@@ -70,9 +90,7 @@ class MemoryPlace(Place):
         self._place.delete(self._place.present()[name], at_once=True)
 
     def recreate(self, name: str) -> None:
-        mark = self._place.present()[name].mark
-        self.remove(name)
-        self._place.create(name, mark)
+        self._place.begin_again(name, f"{self._place.present()[name].uid}-submitted-later")
 
     def fail_creates(self, error: ErrorClass) -> None:
         self._place.refusal = Failure(error, "The create was refused by the test's own fault.")

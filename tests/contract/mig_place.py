@@ -19,7 +19,7 @@ from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
-from tests.contract.places import PREFIX, Place
+from provisioner.testing.place import PREFIX, How, Place
 from tests.support.clients.wire import Wire
 from tests.support.clouds.compute_cloud import QUICK
 from tests.support.clouds.specs import advised
@@ -38,29 +38,31 @@ class MigPlace(Place):
     """A zonal or regional group."""
 
     pool = "mig-a"
-    patience = 30.0
 
     def __init__(self, simulator: Simulator, wire: Wire, spec: MigSpec) -> None:
         super().__init__()
         self._simulator, self._wire, self._spec = simulator, wire, spec
         simulator.call(lambda cloud: cloud.impose(Conditions(mig=QUICK_GROUP)))
-        place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
-        endpoint = f"{wire.address}/compute/v1/"
-        self._settings = MigPool(
-            name=self.pool,
-            project=spec.project,
-            group=spec.name,
-            endpoint=endpoint,
-            observe_seconds=0.01,
-            **place,
-        )
         self._opened: list[MigBackend] = []
         self.backend = self.another()
 
     def another(self) -> MigBackend:
-        self._opened.append(
-            MigBackend(self._settings, Projects(PREFIX, times=ComputeTimes(call=self.call, admission=2.0)))
+        return self._backend_of(self.pool, self._spec)
+
+    def other_pool(self) -> MigBackend:
+        return self._backend_of("mig-other", REGIONAL if self._spec is ZONAL else ZONAL)
+
+    def _backend_of(self, pool: str, spec: MigSpec) -> MigBackend:
+        settings = MigPool(
+            name=pool,
+            project=spec.project,
+            group=spec.name,
+            endpoint=f"{self._wire.address}/compute/v1/",
+            observe_seconds=0.01,
+            **({"zone": spec.zone} if spec.zone else {"region": spec.region}),
         )
+        times = ComputeTimes(call=self.call, admission=2.0)
+        self._opened.append(MigBackend(settings, Projects(PREFIX, times=times)))
         return self._opened[-1]
 
     def close(self) -> None:
@@ -68,8 +70,8 @@ class MigPlace(Place):
         for backend in self._opened:
             backend.close()
 
-    def present(self) -> set[str]:
-        return self._in_groups(lambda groups: {entry["name"] for entry in groups.state()})
+    def present(self) -> list[str]:
+        return self._in_groups(lambda groups: [entry["name"] for entry in groups.state()])
 
     def creates(self) -> int:
         calls = self._simulator.call(lambda cloud: dict(cloud.world.calls))
@@ -102,6 +104,21 @@ class MigPlace(Place):
         self.remove(name)
         self._on_group(lambda group: group.create([name]))
         until(lambda: self._runs(name), self.patience, what=f"{name} runs again")
+
+    def end(self, name: str, how: How) -> bool:
+        """End the VM of a member: it stops, is deleted outside the group, or is preempted."""
+        acts = {How.EXIT: "stop", How.KILL: "delete", How.PREEMPTION: "preempt"}
+        if how in acts:
+            self._in_groups(lambda groups: [getattr(groups.vms, acts[how])(vm) for vm in groups.vms.named(name)])
+        return how in acts
+
+    def restart(self, name: str) -> bool:
+        self._on_group(lambda group: group.recreate([instance_url(group.members[name].zone, name)]))
+        return True
+
+    def starve(self, reason: ErrorClass) -> bool:
+        self._fault(Fault({ErrorClass.STOCKOUT: "stockout", ErrorClass.QUOTA: "quota"}[reason]))
+        return True
 
     def fail_creates(self, error: ErrorClass) -> None:
         words = "The request was refused by the test's own fault."

@@ -15,7 +15,8 @@ from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, LossCause, Machine, MachineEnd, Phase
-from tests.contract.places import PREFIX, REQUEST, GkePlace, Place
+from provisioner.testing.place import PREFIX, REQUEST, Place
+from tests.contract.places import GkePlace
 from tests.kube.client import Client
 from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.space import Pods

@@ -30,8 +30,9 @@ from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, LossCause, Phase, Snapshot
+from provisioner.testing.place import always
 from tests.contract.mig_place import QUICK_GROUP
-from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
+from tests.contract.places import QUICK_PODS, QUICK_WATCH
 from tests.support.checks import callers, rights
 from tests.support.checks.discovery_schema import discovery
 from tests.support.clouds.specs import advised

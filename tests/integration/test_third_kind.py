@@ -23,6 +23,8 @@ from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install
 from tests.support.waiting import PATIENCE, until
 
+BUILT_IN = " or ".join(registry.BUILT_IN)
+
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -63,7 +65,7 @@ def test_it_inherits_what_it_says_of_the_environment(site: Site) -> None:
         ({"yard": 5}, "pools.host.yard: expected a text, got 5"),
         ({"yard": "junk"}, "pools.host.yard: is closed"),
         ({"yard": "north", "yardd": 1}, "pools.host.yardd: unknown setting; did you mean 'yard'?"),
-        ({"yard": "north", "kind": "yrad"}, "pools.host.kind: expected gke or mig or yard, got 'yrad'"),
+        ({"yard": "north", "kind": "yrad"}, f"pools.host.kind: expected {BUILT_IN} or yard, got 'yrad'"),
     ],
     ids=["a wrong type", "a mistake of its own", "an unknown setting", "an unknown kind"],
 )
@@ -86,7 +88,7 @@ def test_a_template_that_promises_more_than_its_hosts_have_is_advised_against(si
 def test_without_the_distribution_it_is_an_unknown_kind(tmp_path: Path) -> None:
     pools = {"host": {"kind": "yard", "yard": "north"}}
     problems = Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host"])]).problems()
-    assert problems[0] == "provisioner.yaml: pools.host.kind: expected gke or mig, got 'yard'"
+    assert problems[0] == f"provisioner.yaml: pools.host.kind: expected {BUILT_IN}, got 'yard'"
 
 
 # --- as processes -----------------------------------------------------------------------------------------------------

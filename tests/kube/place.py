@@ -8,7 +8,8 @@ from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import ErrorClass
-from tests.contract.places import Place
+from provisioner.testing.place import How, Place
+from tests.contract.places import end_pod
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space
 
@@ -32,7 +33,6 @@ class KubePlace(Place):
 
     backend: GkeBackend
     pool = "gke-main"
-    patience = 30.0
 
     def __init__(self, space: Space, proxy: Proxy, directory: Path, *, watched: bool) -> None:
         super().__init__()
@@ -47,7 +47,16 @@ class KubePlace(Place):
             self.backend.start(lambda: None)
 
     def another(self) -> GkeBackend:
-        self._opened.append(GkeBackend(self._settings, provisioner="demo", times=TIMES))
+        return self._another(self._settings, "demo")
+
+    def other_pool(self) -> GkeBackend:
+        return self._another(self._settings.model_copy(update={"name": "gke-other"}), "demo")
+
+    def other_provisioner(self) -> GkeBackend:
+        return self._another(self._settings, "other")
+
+    def _another(self, settings: GkePool, provisioner: str) -> GkeBackend:
+        self._opened.append(GkeBackend(settings, provisioner=provisioner, times=TIMES))
         return self._opened[-1]
 
     def close(self) -> None:
@@ -55,8 +64,14 @@ class KubePlace(Place):
         for backend in self._opened:
             backend.close()
 
-    def present(self) -> set[str]:
-        return self._space.names()
+    def present(self) -> list[str]:
+        return sorted(self._space.names())
+
+    def end(self, name: str, how: How) -> bool:
+        """End the pod as its kubelet or an operator does."""
+        if is_possible := how in (How.EXIT, How.KILL, How.TIME_LIMIT):
+            end_pod(self._space, name, how)
+        return is_possible
 
     def creates(self) -> int:
         return len(self._proxy.creates())

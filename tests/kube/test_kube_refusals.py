@@ -15,7 +15,7 @@ import yaml
 
 from provisioner.backends import Severity
 from provisioner.model import ErrorClass, Failure
-from tests.contract.places import PREFIX, REQUEST
+from provisioner.testing.place import PREFIX, REQUEST
 from tests.kube.client import Document
 from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, KubePlace

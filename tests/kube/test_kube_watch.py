@@ -16,7 +16,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import Create
 from provisioner.names import machine_name
-from tests.contract.places import PREFIX, REQUEST
+from provisioner.testing.place import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, TIMES
 from tests.kube.proxy import Proxy, Trouble

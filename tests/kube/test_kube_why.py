@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from provisioner.model import LossCause, Machine, Phase
-from tests.contract.places import PREFIX, REQUEST
+from provisioner.testing.place import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
 from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL, STUCK

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from provisioner.backends import BackendError
 from provisioner.lab.fake_backend import Entry, FakePlace, Mark
-from provisioner.model import Failure
+from provisioner.model import Failure, Machine, Phase
 
 
 class SteeredPlace(FakePlace):
@@ -18,6 +19,10 @@ class SteeredPlace(FakePlace):
     """Failure of every create."""
     silence: Failure | None = None
     """Failure of every call, which has no effect."""
+    lack: Failure | None = None
+    """Reason why machines that are created wait for ever."""
+    begins_again = False
+    """True if a machine whose host fails is begun again under its uid."""
     loss: Failure | None = None
     """Failure of every change, which has its effect."""
 
@@ -58,6 +63,31 @@ class SteeredPlace(FakePlace):
     def hold(self) -> None:
         """Hold machines that are created from now on in a queue, until they boot."""
         self._pool = self._pool.model_copy(update={"queue_seconds": 3600.0})
+
+    def starve(self, lack: Failure) -> None:
+        """Let machines that are created from now on wait for this reason."""
+        self.lack = lack
+        self._pool = self._pool.model_copy(update={"boot_seconds": 1e9})
+
+    def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
+        """Return the machines as they are now, by name. Machines that wait say why."""
+        return {
+            name: replace(one, failure=self.lack, spills_at_once=self.lack is not None)
+            if one.phase is Phase.PENDING and one.queued is None
+            else one
+            for name, one in super().machines(entries).items()
+        }
+
+    def names(self) -> list[str]:
+        """Return the names of all machines that have not ended, with doubles."""
+        ended = self._clock()
+        return [one.name for one in (*self.present().values(), *self.doubles()) if ended < one.ends]
+
+    def begin_again(self, name: str, uid: str) -> None:
+        """Let a machine boot again, as a machine with this uid and the same address."""
+        with self._lock:
+            self._entries[name] = replace(self._entries[name], uid=uid, runs=self._clock() + 0.05)
+        self._wake()
 
     def crash(self, name: str) -> None:
         """End a machine by itself now."""

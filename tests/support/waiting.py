@@ -1,29 +1,4 @@
-"""Wait for a condition with a deadline, so that no test sleeps."""
+"""The waiting of all tests, which the suite for kinds of places uses too."""
 
-from __future__ import annotations
-
-import os
-import time
-from collections.abc import Callable
-from typing import TypeVar
-
-T = TypeVar("T")
-
-PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
-"""The factor by which all waits of tests are longer than on an idle machine; CI sets 4."""
-
-
-def until(condition: Callable[[], T], seconds: float, *, every: float = 0.02, what: str = "the condition") -> T:
-    """Return the first true value of ``condition``, which is asked every ``every`` seconds.
-
-    Raises AssertionError if the value is still false after ``seconds`` times ``PATIENCE``.
-    """
-    patient = seconds * PATIENCE
-    deadline = time.monotonic() + patient
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come true within {patient:g} s; last value: {value!r}")
-        time.sleep(every)
+from provisioner.testing.waiting import PATIENCE as PATIENCE
+from provisioner.testing.waiting import until as until

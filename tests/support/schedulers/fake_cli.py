@@ -52,12 +52,12 @@ class Jobs:
         self.file.truncate()
         self.file.flush()
 
-    def add(self, name, mark):
+    def add(self, name, mark, reruns):
         number = str(self.all["next"])
         self.all["next"] += 1
         now = time.time()
         times = {"made_at": now, "runs_at": now + self.all["waits"], "ends_at": now + self.all["lives"]}
-        self.jobs[number] = {"name": name, "mark": mark, "state": "waiting", **times}
+        self.jobs[number] = {"name": name, "mark": mark, "state": "waiting", "reruns": reruns, **times}
         self.all["created"] = [*self.all.get("created", ()), name]
         return number
 
@@ -91,13 +91,13 @@ def fail(text, code):
     sys.exit(code)
 
 
-def create(jobs, name, mark, said):
-    """Make a job, and print what the command says."""
+def create(jobs, name, mark, said, reruns=False):
+    """Make a job, and print what the command says. ``reruns``: it begins again after the end of its host."""
     fault = jobs.fault("hang", "no_answer", "refuse")
     if fault == "refuse":
         jobs.save()
         fail("LSF is down. Please wait ...", 255)
-    number = jobs.add(name, mark)
+    number = jobs.add(name, mark, reruns)
     jobs.save()
     if fault == "hang":
         time.sleep(3600)
@@ -127,7 +127,8 @@ def bsub(jobs, arguments):
     if jobs.all.get("refusal"):
         jobs.save()
         fail(jobs.all["refusal"], 255)
-    create(jobs, option(arguments, "-J"), option(arguments, "-Jd"), "Job <{}> is submitted to queue <grid>.")
+    said = "Job <{}> is submitted to queue <grid>."
+    create(jobs, option(arguments, "-J"), option(arguments, "-Jd"), said, "-rn" not in arguments)
 
 
 def bkill(jobs, arguments):

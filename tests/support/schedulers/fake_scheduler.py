@@ -56,12 +56,17 @@ class FakeScheduler:
         """Return the jobs that have not ended, by id."""
         return {number: job for number, job in self.state()["jobs"].items() if job["state"] != "ended"}
 
-    def add(self, name: str, mark: str = "") -> None:
-        """Make a job as another user."""
+    def add(self, name: str, mark: str = "", number: str = "", *, delay: float = 0.0) -> None:
+        """Make a job as another user, ``delay`` seconds from now. ``number``: its id; default: the next number."""
         with self.changed() as state:
-            times = {"made_at": time.time(), "runs_at": 0.0, "ends_at": 1e12}
-            state["jobs"][str(state["next"])] = {"name": name, "mark": mark, "state": "waiting", **times}
+            times = {"made_at": time.time() + delay, "runs_at": 0.0, "ends_at": 1e12}
+            state["jobs"][number or str(state["next"])] = {"name": name, "mark": mark, "state": "waiting", **times}
             state["next"] += 1
+
+    def fail_host(self, name: str) -> None:
+        """Let the host of a job fail. The job begins again under its number if it was submitted so, or else ends."""
+        job = next(job for job in self.jobs().values() if job["name"] == name)
+        self.change(name, **({"state": "waiting"} if job.get("reruns") else {"ends_at": 0.0, "why": "lost host"}))
 
     def change(self, name: str, **fields: object) -> None:
         """Change the jobs of this name that have not ended."""

@@ -1,0 +1,206 @@
+"""The place that a test owns: a backend, and actions of others at the same place.
+
+A kind implements ``Place`` for a real place, or for one that behaves alike, and runs ``provisioner.testing.suite``
+with it. A method that returns False by default is optional: the tests that need it are skipped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from enum import StrEnum
+from itertools import count
+
+from provisioner.backends import Backend
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
+from provisioner.names import machine_name
+from provisioner.testing.waiting import until
+
+PREFIX = "hf"
+"""Beginning of the names of our machines."""
+REQUEST = "abcdefghij"
+OTHER_REQUEST = "klmnopqrst"
+
+
+class How(StrEnum):
+    """The ways in which a machine ends without a delete by the loop."""
+
+    EXIT = "exit"
+    """Its program ends."""
+    KILL = "kill"
+    """Another user, or an operator, ends it."""
+    TIME_LIMIT = "time_limit"
+    """The place ends it when its time is over."""
+    PREEMPTION = "preemption"
+    """The place needs its room."""
+    HOST = "host"
+    """Its host fails."""
+
+
+class Place(ABC):
+    """A pool in a place that a test owns. It is empty at first. Loop time advances with each call of :meth:`now`."""
+
+    pool: str
+    """Name of the pool."""
+    backend: Backend
+    """The backend that is tested. It belongs to the provisioner ``demo``."""
+    patience: float = 30.0
+    """Seconds within which all effects in the place have happened."""
+    call: float = 3.0
+    """Seconds of the time-out of a call. Tests with a place that hangs halve it, so read it when a backend is made."""
+
+    def __init__(self) -> None:
+        """Begin loop time."""
+        self._times = count(1000.0)
+
+    # --- the suite's methods ------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the next moment of loop time."""
+        return next(self._times)
+
+    def create_of(self, number: int, template: str = "small") -> Create:
+        """Return the create of one slot."""
+        return Create(machine_name(PREFIX, REQUEST, number), self.pool, template, REQUEST)
+
+    def create(self, *numbers: int) -> list[Outcome]:
+        """Create the machines of these slots."""
+        return self.backend.create([self.create_of(number) for number in numbers], always)
+
+    def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
+        """Delete one machine."""
+        delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, is_forced=force, is_adopted=adopted)
+        (outcome,) = self.backend.delete([delete], always)
+        return outcome
+
+    def observe(self, names: Collection[str] = ()) -> Snapshot:
+        """Return a snapshot of the pool."""
+        return self.backend.observe(self.now(), dict.fromkeys(names, ""))
+
+    def until_seen(self, name: str, phase: Phase = Phase.RUNNING) -> Machine:
+        """Wait until the machine is in this phase. Return the machine."""
+
+        def seen() -> Machine | None:
+            machine = self.observe().machines.get(name)
+            return machine if machine is not None and machine.phase is phase else None
+
+        machine = until(seen, self.patience, what=f"{name} is {phase}")
+        assert machine is not None
+        return machine
+
+    def until_gone(self, name: str) -> None:
+        """Wait until an observation lacks the machine."""
+        until(lambda: name not in self.observe().machines, self.patience, what=f"{name} is gone")
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def another(self) -> Backend:
+        """Return a second backend of the pool, as for a successor or an operator's tool. The place closes it."""
+
+    @abstractmethod
+    def present(self) -> list[str]:
+        """Return the name of each object in the place, from the place itself. Two objects of one name are two entries.
+
+        Records of machines that ended do not count.
+        """
+
+    @abstractmethod
+    def creates(self) -> int:
+        """Return the number of create calls that reached the place."""
+
+    def other_pool(self) -> Backend | None:
+        """Return the backend of another pool of the same provisioner at the same place, under another name. None if a
+        place cannot have two pools."""
+        return None
+
+    def other_provisioner(self) -> Backend | None:
+        """Return the backend of a pool of the same name that belongs to another provisioner. None if two provisioners
+        cannot share a place."""
+        return None
+
+    # --- actions of others --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def spawn_foreign(self, name: str) -> None:
+        """Make a machine of this name as another user."""
+
+    @abstractmethod
+    def copy(self, name: str, as_name: str) -> None:
+        """Make a machine as another user, with all marks of one of ours except its name."""
+
+    @abstractmethod
+    def stray(self, name: str) -> None:
+        """Remove the marks that make a machine ours."""
+
+    def remove_stray(self, name: str) -> None:
+        """Delete a strayed machine as an operator. Needed only if the backend may not delete it."""
+        raise NotImplementedError(f"the backend deletes {name} itself")
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Delete a machine as another user, and wait until it is gone."""
+
+    @abstractmethod
+    def recreate(self, name: str) -> None:
+        """Replace a machine by another with the same name and identity.
+
+        If the place may use a number or an address a second time, the other machine has the same number and address.
+        """
+
+    # --- the life of a machine (optional) -----------------------------------------------------------------------------
+
+    def end(self, name: str, how: How) -> bool:
+        """Let a machine end in this way. Return False if no machine of the place ends so."""
+        return False
+
+    def restart(self, name: str) -> bool:
+        """Let the place stop a machine and begin it again, if it does such a thing unless a machine forbids it, for
+        example when a host fails (requeue, automatic restart, repair). Return False if it never does."""
+        return False
+
+    def double(self, name: str) -> bool:
+        """Make a second object of this name with our identity. Return False if the place keeps names unique."""
+        return False
+
+    def hold(self) -> bool:
+        """Hold machines that are created from now on in the place's queue. Return False if the place has no queue."""
+        return False
+
+    def release(self) -> None:
+        """Release all machines from the queue. Needed only with ``hold``."""
+        raise NotImplementedError("the place has no queue")
+
+    def starve(self, reason: ErrorClass) -> bool:
+        """Accept creates from now on, but let the machines wait: without room (STOCKOUT), or at a limit (QUOTA).
+
+        Return False if the place refuses such creates, or gives no such reason.
+        """
+        return False
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fail_creates(self, error: ErrorClass) -> None:
+        """Refuse all creates from now on for this reason: QUOTA, DENIED or INVALID."""
+
+    @abstractmethod
+    def lose_responses(self) -> None:
+        """Apply all creates and deletes from now on, and lose their responses."""
+
+    @abstractmethod
+    def hang(self) -> None:
+        """Answer no call from now on."""
+
+    @abstractmethod
+    def black_out(self) -> None:
+        """Answer each call from now on with a failure of the place."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """End all faults."""
+
+
+def always() -> bool:
+    """Return True, because a test's time is never over."""
+    return True

@@ -1,0 +1,39 @@
+"""Names and helpers of the suite's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from provisioner.model import ErrorClass, Machine, Outcome, Phase
+from provisioner.testing.place import OTHER_REQUEST, PREFIX, REQUEST, Place
+from provisioner.testing.waiting import until
+
+ONE = f"{PREFIX}-{REQUEST}-000001"
+TWO = f"{PREFIX}-{REQUEST}-000002"
+UNKNOWN = f"{PREFIX}-{OTHER_REQUEST}-000001"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halve the time-outs, for places that hang."""
+    monkeypatch.setattr(Place, "call", Place.call / 2)
+
+
+def errors(outcomes: Sequence[Outcome]) -> list[ErrorClass | None]:
+    """Return the error of each outcome."""
+    return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
+
+
+def wait_for_other_machine(place: Place, before: Machine) -> Machine:
+    """Wait for an observation of the other machine of this name, because lists may be late. Return the machine."""
+
+    def other() -> Machine | None:
+        seen = place.observe().machines.get(ONE)
+        there = seen is not None and seen.phase is Phase.RUNNING and before.fingerprint.differs(seen.fingerprint)
+        return seen if there else None
+
+    snapshot = until(other, place.patience, what="the other machine is seen")
+    assert snapshot is not None
+    return snapshot
