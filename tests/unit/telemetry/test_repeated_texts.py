@@ -67,7 +67,8 @@ def test_a_cell_keeps_a_text_that_the_screen_does_not_show_in_full() -> None:
     for more, cell in ((["pressure"], "[1]"), ([], FULL.text)):
         numbered = number_repeated_texts(status, *more)
         assert [row.last_error["text"] for row in numbered.templates if row.last_error] == [cell]
-        assert format_pool_line(numbered.pressure[0]).count(FULL.text) == 1, "the back-off and the last error share it"
+        line = format_pool_line(numbered.pressure[0])
+        assert (line.count(FULL.text), line.count("[1]")) == (1, len(more)), "the back-off and the last error share it"
     assert numbered.pressure == status.pressure
 
 
