@@ -146,9 +146,8 @@ class LifeSigns(NamedTuple):
             "gone": f"{process} is gone without an end: ",
             "released": f"{process} no longer holds loop.lock and did not sign off: ",
         }.get(self.fate, "")
-        return reason + START.format(
-            f", and a later one began on {self.later_directory}" if self.later_directory else ""
-        )
+        later = f", and a later one began on {self.later_directory}" if self.later_directory else ""
+        return reason + START.format(later)
 
 
 class Heartbeat(Located):

@@ -61,13 +61,7 @@ def _impossible_documents(memory: Memory, limits: Limits, now: float) -> list[di
         if record.ended_at is not None and record.ended_at > now - HOUR and not tried:
             failed[record.template] = min(record.ended_at, failed.get(record.template, now))
     return [
-        {
-            "pool": "",
-            "template": id_,
-            "error": ErrorClass.INVALID,
-            "text": text,
-            **past_fields(memory, "since", at, now),
-        }
+        {"pool": "", "template": id_, "error": ErrorClass.INVALID, "text": text} | past_fields(memory, "since", at, now)
         for id_, at in sorted(failed.items())
         if (text := limits.template_problem(id_))
     ]

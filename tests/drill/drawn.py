@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from provisioner.lab.cloud.world import Fault
 from tests.conformance.stage import loop_time
@@ -206,8 +207,9 @@ def process(chance: random.Random) -> Incident:
 
 
 def listed(chance: random.Random) -> Incident:
-    """Return an incident of the table, with another number of machines before."""
-    one = chance.choice([one for one in INCIDENTS if "budget" not in one.settings])
+    """Return an incident of the table, with another number of machines before, which no cap or budget forbids."""
+    own = [(one, {*one.settings, *chain.from_iterable(one.pools.values())}) for one in INCIDENTS]
+    one = chance.choice([one for one, names in own if not names & {"budget", "max_machines_total"}])
     return replace(one, begin=chance.randint(8, 12))
 
 
