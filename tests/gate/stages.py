@@ -82,6 +82,7 @@ LOADED_BY_NAME = {
         "provisioner.backends.gke.kind",
         "provisioner.backends.mig.kind",
         "provisioner.backends.command.kind",
+        "provisioner.backends.ray.kind",
     ),
 }
 """Modules that a module imports by a name it computes. Commands need no row: who starts a process needs them all."""

@@ -1,0 +1,221 @@
+"""The ray backend. A pool is the jobs of one cluster that have our mark; the name of a job is that of its machine."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.call_batch import Call, run_calls
+from provisioner.backends.concurrency import MOST
+from provisioner.backends.host_addresses import HostAddresses
+from provisioner.backends.http import Document
+from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.backends.ray.api import RayApi
+from provisioner.backends.ray.settings import RayPool
+from provisioner.backends.responses import text, translated_errors, words
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    LossCause,
+    Machine,
+    MachineEnd,
+    Outcome,
+    Phase,
+    Queued,
+    Snapshot,
+)
+from provisioner.names import name_pattern
+
+PHASES = {
+    "PENDING": Phase.PENDING,
+    "RUNNING": Phase.RUNNING,
+    "STOPPED": Phase.GONE,
+    "SUCCEEDED": Phase.GONE,
+    "FAILED": Phase.GONE,
+}
+"""Phases of Ray's statuses. An unknown status fails the observation."""
+MARK = "hf-provisioner"
+"""Key of our mark in the metadata of a job."""
+JobsByName = Mapping[str, Sequence[Document]]
+
+
+class RayBackend:
+    """The backend of a pool of jobs."""
+
+    def __init__(self, pool: RayPool, api: RayApi, *, provisioner: str, prefix: str) -> None:
+        """Prepare the backend. ``prefix``: beginning of the names of our machines."""
+        self.pool, self.pace = pool.name, pool.observe_seconds
+        self._settings, self._api = pool, api
+        self._owner = f"{provisioner}/{pool.name}"
+        self._shape = name_pattern(prefix)
+        self._addresses = HostAddresses()
+        self._uncertain = UncertainCreates(pool.lag_seconds)
+        self._stopped: set[str] = set()
+        """Uids of jobs that we have asked Ray to stop. One that waits stays PENDING until it would have started."""
+        self._machines: Mapping[str, Machine] = {}
+        dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
+        self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing, because jobs cannot be watched."""
+
+    def close(self) -> None:
+        """Do nothing: connections end with the process."""
+
+    @translated_errors()
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        """Return a snapshot of our jobs."""
+        session = self._api.session()
+        divided = divide(self._read_list(), sought, self)
+        collisions = {name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs))}
+        if divided.machines != self._machines:
+            self._machines = divided.machines
+        self._stopped &= {one.fingerprint.uid for one in self._machines.values()}
+        return Snapshot(
+            pool=self.pool,
+            began_at=now,
+            wall=self._api.clock.now(),
+            machines=self._machines,
+            foreign=frozenset(divided.others.keys() - collisions),
+            spec=self._digest,
+            asked=frozenset(sought),
+            problems=self._api.clock.slowness(),
+            name_collisions=frozenset(collisions),
+            endpoint_identity=session,
+        )
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Submit jobs that a list lacks. Of two submissions of a name at a time, Ray fails both."""
+        began = time.monotonic()
+        listed, outcomes = list_before(creates, self._read_list, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
+        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Stop jobs that a list shows, and delete the records of those that have ended."""
+        listed, outcomes = list_before(deletes, self._read_list, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
+        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
+
+    def ahead(self) -> float | None:
+        """Return the seconds by which the head's clock is ahead."""
+        return self._api.clock.ahead()
+
+    def is_shown(self, job: Document, sought: Mapping[str, str]) -> bool:
+        """Return whether the job is a machine of this pool, also if its mark is gone and it has the sought uid."""
+        return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
+
+    def end(self, job: Document) -> MachineEnd | None:
+        """Return None, because records of ended jobs stay until they are deleted."""
+        return None
+
+    def machine(self, job: Document) -> Machine:
+        """Return a job as a machine."""
+        name, uid, phase = text(job["submission_id"]), _uid(job), PHASES[job["status"]]
+        host = urlsplit(job.get("driver_agent_http_address") or "").hostname if phase is Phase.RUNNING else None
+        stops = uid in self._stopped and phase is not Phase.GONE
+        wait = Queued(int(job["start_time"]) // 1000, words(job.get("message") or ""))
+        return Machine(
+            name,
+            Phase.STOPPING if stops else phase if host or phase is not Phase.RUNNING else Phase.PENDING,
+            Fingerprint(uid=uid),
+            self._addresses.get(host) if host else "",
+            launched=int(job["start_time"]) // 1000 if host else 0,
+            failure=_failure(job) if phase is Phase.GONE else None,
+            cause=_cause(job) if phase is Phase.GONE else None,
+            queued=wait if phase is Phase.PENDING and not stops else None,
+            is_strayed=not self._is_own(job),
+        )
+
+    @translated_errors()
+    def _read_list(self) -> JobsByName:
+        """Return the submitted jobs by name. Raise BackendError otherwise."""
+        found: dict[str, list[Document]] = {}
+        for job in self._api.jobs():
+            if job.get("submission_id"):
+                found.setdefault(job["submission_id"], []).append(job)
+        return found
+
+    def _create(self, create: Create, listed: JobsByName, listed_at: float) -> Mapping[str, Failure]:
+        if jobs := listed.get(create.name):
+            if not any(map(self._is_own, jobs)):
+                raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")
+            self._uncertain.settle(create.name)
+            return {}
+        self._uncertain.check(create, listed_at)
+        try:
+            self._api.submit(self._body(create))
+        except BackendError as error:
+            if error.failure.error.is_ambiguous:
+                self._uncertain.note(create.name)
+            raise
+        return {}
+
+    def _body(self, create: Create) -> dict[str, Any]:
+        pool = self._settings
+        return {
+            "entrypoint": pool.entrypoint,
+            "submission_id": create.name,
+            "entrypoint_num_cpus": pool.num_cpus,
+            "entrypoint_num_gpus": pool.num_gpus,
+            "entrypoint_memory": pool.memory,
+            "entrypoint_resources": dict(pool.resources) or None,
+            "metadata": {MARK: f"{self._owner}/{create.request}/{create.template}"},
+            "runtime_env": {"env_vars": {**pool.environment, "HF_MACHINE_NAME": create.name}},
+        }
+
+    @translated_errors(ErrorClass.UNAVAILABLE)
+    def _delete(self, delete: Delete, listed: JobsByName) -> Mapping[str, Failure]:
+        for job in listed.get(delete.name, ()):
+            if _uid(job) == delete.uid if delete.uid else delete.is_adopted or self._is_own(job):
+                if PHASES[job["status"]] is Phase.GONE:
+                    self._api.forget(delete.name)
+                else:
+                    self._api.stop(delete.name)
+                    self._stopped.add(_uid(job))
+        return {}
+
+    def _is_own(self, job: Document) -> bool:
+        """Return whether the job has the shape of our names, and the mark of this pool and of its request."""
+        found = self._shape.fullmatch(job["submission_id"])
+        return found is not None and _mark(job).startswith(f"{self._owner}/{found['request']}/")
+
+    def _is_of_provisioner(self, job: Document) -> bool:
+        return _mark(job).startswith(f"{self._owner.partition('/')[0]}/")
+
+
+def _mark(job: Document) -> str:
+    return str((job.get("metadata") or {}).get(MARK) or "")
+
+
+def _uid(job: Document) -> str:
+    """Return the identity of a job. A job of the same name that is submitted later has another start."""
+    return f"{job['submission_id']}.{job['start_time']}"
+
+
+def _cause(job: Document) -> LossCause:
+    return LossCause.DELETED if job["status"] == "STOPPED" else LossCause.EXITED
+
+
+def _failure(job: Document) -> Failure | None:
+    """Return the words on the end of a job. Ray's message quotes the job's output after a comma.
+
+    Ray ends jobs that have waited for resources for RAY_JOB_START_TIMEOUT_SECONDS.
+    """
+    if job["status"] == "SUCCEEDED":
+        return None
+    said = words(str(job.get("message") or job["status"]).partition(", last available logs")[0])
+    waited = job.get("error_type") == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
+    return Failure(ErrorClass.STOCKOUT if waited else ErrorClass.OTHER, said)

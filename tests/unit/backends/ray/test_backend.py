@@ -1,0 +1,251 @@
+"""Jobs of Ray as machines, and the calls that create and delete them, on a dashboard whose answers a test sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.backends.http import Request, Way
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.ray import api
+from provisioner.backends.ray.backend import RayBackend
+from provisioner.backends.ray.kind import KIND
+from provisioner.backends.ray.settings import RayPool
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Phase, Snapshot
+
+NAME = "hf-abcdefghij-000001"
+MARK = "demo/ray/abcdefghij/small"
+START = 1_795_000_000_123
+Body = dict[str, Any]
+
+
+def job(status: str = "RUNNING", **more: object) -> Body:
+    """Return a job of ours as Ray 2.60 lists it."""
+    return {
+        "type": "SUBMISSION",
+        "submission_id": NAME,
+        "status": status,
+        "message": "said",
+        "error_type": None,
+        "start_time": START,
+        "metadata": {"hf-provisioner": MARK},
+        "driver_agent_http_address": "http://10.0.0.7:52365",
+        **more,
+    }
+
+
+class Dashboard:
+    """The answers of a head."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Body] = []
+        self.session = "session_1"
+        self.list_answer = b""
+        self.answers: dict[str, tuple[int, str]] = {}
+        """Status and text of the answer to a method other than GET."""
+        self.requests: list[Request] = []
+
+    def exchange(self, _: Way, request: Request, __: PlaceClock) -> tuple[urllib3.HTTPResponse, bytes]:
+        """Answer a request."""
+        self.requests.append(request)
+        status, text = self.answers.get(request.method, (200, "{}"))
+        if request.path == "/api/version":
+            text = json.dumps({"session_name": self.session})
+        elif request.method == "GET":
+            text = self.list_answer.decode() or json.dumps(self.jobs)
+        return urllib3.HTTPResponse(status=status), text.encode()
+
+    def sent(self) -> list[tuple[str, str]]:
+        """Return the requests that change something."""
+        return [(one.method, one.path) for one in self.requests if one.method != "GET"]
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
+    """Return a head to which all calls go."""
+    made = Dashboard()
+    monkeypatch.setattr(api, "exchange", made.exchange)
+    return made
+
+
+def backend(**settings: object) -> RayBackend:
+    """Return the backend of a pool."""
+    body = {"name": "ray", "endpoint": "http://head:8265", "entrypoint": "run", "lag_seconds": 0, **settings}
+    pool = RayPool.model_validate(body)
+    return RayBackend(pool, api.RayApi(pool), provisioner="demo", prefix="hf")
+
+
+def observe(made: RayBackend, *sought: str) -> Snapshot:
+    return made.observe(1.0, dict.fromkeys(sought, ""))
+
+
+def create(made: RayBackend) -> ErrorClass | None:
+    """Create the machine. Return the class of the failure."""
+    (outcome,) = made.create([Create(NAME, "ray", "small", "abcdefghij")], lambda: True)
+    return outcome.failure.error if outcome.failure else None
+
+
+def delete(made: RayBackend, uid: str = "") -> ErrorClass | None:
+    """Delete the machine. Return the class of the failure."""
+    (outcome,) = made.delete([Delete(NAME, "ray", DeleteReason.RETURNED, uid)], lambda: True)
+    return outcome.failure.error if outcome.failure else None
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "cause"),
+    [
+        ("PENDING", Phase.PENDING, None),
+        ("RUNNING", Phase.RUNNING, None),
+        ("STOPPED", Phase.GONE, LossCause.DELETED),
+        ("SUCCEEDED", Phase.GONE, LossCause.EXITED),
+        ("FAILED", Phase.GONE, LossCause.EXITED),
+    ],
+)
+def test_each_status_has_its_phase_and_cause(
+    head: Dashboard, status: str, phase: Phase, cause: LossCause | None
+) -> None:
+    head.jobs = [job(status)]
+    machine = observe(backend()).machines[NAME]
+    assert (machine.phase, machine.cause) == (phase, cause)
+    assert (machine.queued is not None) == (status == "PENDING")
+    assert (machine.ip, machine.launched) == (("10.0.0.7", START // 1000) if status == "RUNNING" else ("", 0))
+
+
+def test_an_unknown_status_fails_the_observation(head: Dashboard) -> None:
+    head.jobs = [job("SUSPENDED")]
+    with pytest.raises(BackendError):
+        observe(backend())
+
+
+def test_a_failure_has_rays_words_without_the_output_and_a_wait_that_ray_ended_is_a_stockout(head: Dashboard) -> None:
+    head.jobs = [job("FAILED", message="exit code 3, last available logs (truncated):\nsecret")]
+    failure = observe(backend()).machines[NAME].failure
+    assert failure is not None
+    assert (failure.error, failure.text) == (ErrorClass.OTHER, "exit code 3")
+    head.jobs = [job("FAILED", error_type="JOB_SUPERVISOR_ACTOR_START_TIMEOUT")]
+    failure = observe(backend()).machines[NAME].failure
+    assert failure is not None
+    assert failure.error is ErrorClass.STOCKOUT
+
+
+@pytest.mark.parametrize(
+    "mark", ["demo/other/abcdefghij/small", "two/ray/abcdefghij/small", "demo/ray/klmnopqrst/x", ""]
+)
+def test_jobs_without_the_mark_of_the_pool_are_not_ours(head: Dashboard, mark: str) -> None:
+    head.jobs = [job(metadata={"hf-provisioner": mark} if mark else None)]
+    snapshot = observe(backend(), NAME)
+    assert not snapshot.machines
+    assert (NAME in snapshot.name_collisions) == mark.startswith("demo/")
+    assert (NAME in snapshot.foreign) != mark.startswith("demo/")
+    assert create(backend()) is ErrorClass.OTHER
+    assert delete(backend()) is None
+    assert head.sent() == []
+
+
+def test_a_job_that_is_submitted_again_has_another_uid(head: Dashboard) -> None:
+    head.jobs = [job()]
+    first = observe(backend()).machines[NAME].fingerprint
+    head.jobs = [job(start_time=START + 1)]
+    assert first.differs(observe(backend()).machines[NAME].fingerprint)
+    assert delete(backend(), first.uid) is None
+    assert head.sent() == []
+
+
+def test_a_name_that_the_list_shows_is_not_submitted_again(head: Dashboard) -> None:
+    head.jobs = [job()]
+    assert create(backend()) is None
+    assert head.sent() == []
+
+
+def test_a_create_tells_the_machine_its_name(head: Dashboard) -> None:
+    assert create(backend(environment={"A": "b"})) is None
+    body = json.loads(head.requests[-1].body or b"")
+    assert (body["submission_id"], body["metadata"]) == (NAME, {"hf-provisioner": MARK})
+    assert body["runtime_env"] == {"env_vars": {"A": "b", "HF_MACHINE_NAME": NAME}}
+
+
+@pytest.mark.parametrize(
+    ("status", "call"),
+    [
+        ("PENDING", ("POST", f"/api/jobs/{NAME}/stop")),
+        ("RUNNING", ("POST", f"/api/jobs/{NAME}/stop")),
+        ("FAILED", ("DELETE", f"/api/jobs/{NAME}")),
+    ],
+)
+def test_a_live_job_is_stopped_and_the_record_of_an_ended_one_is_forgotten(
+    head: Dashboard, status: str, call: tuple[str, str]
+) -> None:
+    head.jobs = [job(status)]
+    assert delete(backend()) is None
+    assert head.sent() == [call]
+    head.answers = dict.fromkeys(("POST", "DELETE"), (404, "Job does not exist"))
+    assert delete(backend()) is None
+
+
+def test_a_waiting_job_that_was_stopped_is_stopping_and_the_next_delete_stops_it_again(head: Dashboard) -> None:
+    made, head.jobs = backend(), [job("PENDING")]
+    assert delete(made) is None
+    machine = observe(made).machines[NAME]
+    assert (machine.phase, machine.queued) == (Phase.STOPPING, None)
+    assert delete(made) is None
+    assert head.sent() == [("POST", f"/api/jobs/{NAME}/stop")] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (500, "Traceback\n  File\nRuntimeError: Job x already exists.\n.\n", ErrorClass.OTHER),
+        (500, "Traceback\nRuntimeError: GCS is down\n", ErrorClass.UNAVAILABLE),
+        (401, "no", ErrorClass.DENIED),
+        (503, "", ErrorClass.UNAVAILABLE),
+    ],
+)
+def test_a_refusal_has_its_class(head: Dashboard, status: int, text: str, error: ErrorClass) -> None:
+    head.answers = {"POST": (status, text)}
+    assert create(backend()) is error
+
+
+@pytest.mark.parametrize("answer", [b"[{", b"{}", b"null", b"<html>"])
+def test_a_list_that_is_cut_or_no_list_is_not_empty(head: Dashboard, answer: bytes) -> None:
+    head.list_answer = answer
+    with pytest.raises(BackendError) as caught:
+        observe(backend())
+    assert caught.value.failure.error is ErrorClass.UNAVAILABLE
+    assert create(backend()) is ErrorClass.UNAVAILABLE
+    assert head.sent() == []
+
+
+def test_another_session_is_another_endpoint(head: Dashboard) -> None:
+    made = backend()
+    first = observe(made).endpoint_identity
+    head.session = "session_2"
+    assert first
+    assert observe(made).endpoint_identity not in ("", first)
+
+
+def test_the_token_is_read_anew_and_is_in_a_header_only(head: Dashboard, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    made = backend(token_file=str(file))
+    observe(made)
+    file.write_text("second\n")
+    observe(made)
+    assert [one.headers["Authorization"] for one in head.requests[1:3]] == ["Bearer first", "Bearer second"]
+    assert not any("second" in f"{one.path}{one.query}{one.body!r}" for one in head.requests)
+    file.unlink()
+    with pytest.raises(BackendError) as caught:
+        observe(made)
+    assert caught.value.failure.error is ErrorClass.DENIED
+
+
+def test_machines_on_the_head_or_on_shared_hosts_are_warned_of() -> None:
+    body = {"name": "ray", "endpoint": "http://head:8265", "entrypoint": "run"}
+    assert KIND.warnings(RayPool.model_validate(body)) == []
+    odd = {**body, "num_cpus": 0, "exclusive": False, "token_file": "/t"}
+    found = [text.split(":")[0] for text in KIND.warnings(RayPool.model_validate(odd))]
+    assert found == ["pools.ray.num_cpus", "pools.ray.exclusive", "pools.ray.endpoint"]
