@@ -416,6 +416,7 @@ def test_calls_of_hostfactory(tmp_path: Path, cloud: Simulator, scrape: Scraping
         seen.becomes(2, "script_calls_refused_total", script="requestMachines")
         hf.stop_loop()
         hf.start_loop()
+        hf.cycles()
         assert seen.value("script_calls_refused_total", script="requestMachines") == 2, "never lower, nor counted again"
         began = time.time()
         hf.reclaimed()

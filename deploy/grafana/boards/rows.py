@@ -86,6 +86,21 @@ def pressure(labels: str) -> list[Question]:
             "s",
             width=12,
         ),
+        line_question(
+            "Queued",
+            "Machines that their place holds in a queue. They keep their positions until their requests end.",
+            f"sum by (pool) ({selector('machines_queued', labels)})",
+            "{{pool}}",
+            width=12,
+        ),
+        line_question(
+            "Longest wait in a queue",
+            "Age of the create of the queued machine that waits longest.",
+            f"time() - min by (pool) ({selector('oldest_queued_timestamp_seconds', labels)})",
+            "{{pool}}",
+            "s",
+            12,
+        ),
     ]
 
 
