@@ -197,10 +197,10 @@ def no_room(hf: Grid) -> None:
 
 
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
-    """Run a script with a limit of file sizes, which stands for a full disk."""
+    """Run a script with a limit of file sizes, which stands for a full disk. The limit would truncate bytecode."""
     return subprocess.run(
         hf.command(name, INPUTS[name]),
-        env=hf.environment,
+        env=hf.environment | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         check=False,
         timeout=30 * PATIENCE,
