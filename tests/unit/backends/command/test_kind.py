@@ -21,7 +21,7 @@ Change = tuple[str, object]
 def sample(name: str) -> dict[str, Any]:
     """Return the settings of a pool of a sample."""
     for file in SAMPLES.glob("*.yaml"):
-        pools = yaml.safe_load(file.read_text())["pools"]
+        pools = yaml.safe_load(file.read_text()).get("pools", {})
         if name in pools:
             body: dict[str, Any] = pools[name]
             return deepcopy(body)
