@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
-.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-schedulers test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -25,6 +25,7 @@ help:
 	@echo 'make chaos       the same for ten minutes, with other seeds'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
+	@echo 'make test-schedulers  the tests on a real Slurm of Debian, run without rights (three minutes; needs its packages, which make tools installs)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
 	@echo 'make checkov     findings of checkov in manifests, Dockerfiles and Terraform that deploy/checkov.yaml does not accept (a minute)'
@@ -53,7 +54,7 @@ check: lint
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS) tests/unit
 
 test: setup-test
-	$(PYTEST) -m 'not slow and not flips and not crowd and not chaos and not pubsub and not kube and not vm' $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m 'not slow and not flips and not crowd and not chaos and not pubsub and not kube and not schedulers and not vm' $(PYTEST_ARGS) $(TESTS)
 
 test-all: setup-test
 	@$(BIN)/python -m tests.gate all
@@ -94,6 +95,10 @@ test-kube: setup-test
 	@if [ -n "$$TEST_KUBECONFIG" ]; then workers=0; \
 	    else KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; workers=2; fi; \
 	    $(BIN)/pytest -n $$workers --dist loadfile --no-loadscope-reorder -m kube $(PYTEST_ARGS) $(TESTS)
+
+# One after the other, because all use one cluster.
+test-schedulers: setup-test
+	$(BIN)/pytest -m schedulers $(PYTEST_ARGS) $(TESTS)
 
 # On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
 test-nfs: setup-test

@@ -21,6 +21,7 @@ from tests.support.checks.attendance import attend
 from tests.support.checks.simulators import Notes
 from tests.support.clouds import pubsub_emulator
 from tests.support.clouds.switches import ASSUMED, EACH, FLIPPED, assume
+from tests.support.schedulers.slurm import NO_SLURM, SlurmCluster, is_installed
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
@@ -193,3 +194,13 @@ def pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(pubsub_emulator.NO_EMULATOR)
     with pubsub_emulator.running(program, tmp_path_factory.mktemp("pubsub") / "emulator.log") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A Slurm cluster with slurmdbd."""
+    if not is_installed():
+        pytest.skip(NO_SLURM)
+    cluster = SlurmCluster(accounting=True)
+    yield cluster
+    cluster.stop()

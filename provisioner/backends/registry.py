@@ -22,7 +22,7 @@ from provisioner.schema.setting_types import Pool, Site
 GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""
 
-BUILT_IN = {name: f"provisioner.backends.{name}.kind" for name in ("gke", "mig", "command", "ray")}
+BUILT_IN = {name: f"provisioner.backends.{name}.kind" for name in ("gke", "mig", "command", "slurm", "ray")}
 """Module of each built-in kind, which has the attribute ``KIND``. The value is only a name, so that this module does
 not import the kinds."""
 

@@ -25,7 +25,10 @@ REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", 
 IN_MEMORY = ["fake", "yard"]
 """The fake, and a kind that another distribution brings."""
 
-UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, "lsf", *REAL]
+SCHEDULERS = [pytest.param("slurm", marks=pytest.mark.schedulers)]
+"""Places of real schedulers."""
+
+UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, "lsf", *REAL, *SCHEDULERS]
 
 FLIPPED = [
     pytest.param(f"mig-zonal: {one.id}", id=f"mig-zonal: {one.id}", marks=one.marks) for one in EACH if one.marks
@@ -64,6 +67,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if kind.startswith("kube"):
         yield from real_place(request, tmp_path)
         return
+    if kind == "slurm":
+        yield from slurm_place(request, tmp_path)
+        return
     if kind == "lsf":
         yield LsfPlace(tmp_path)
         return
@@ -92,5 +98,14 @@ def real_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Plac
     from tests.kube.place import KubePlace
 
     made = KubePlace(space, proxy, directory, watched=request.param == "kube-watched")
+    yield made
+    made.close()
+
+
+def slurm_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Place]:
+    """Yield a partition of the tests' Slurm cluster."""
+    from tests.contract.slurm_place import SlurmPlace
+
+    made = SlurmPlace(request.getfixturevalue("slurm"), directory)
     yield made
     made.close()

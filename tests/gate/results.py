@@ -23,6 +23,7 @@ UNAVAILABLE = {
     "needs gcluster": "built from a clone of Google's Cluster Toolkit, which is no Go module that a proxy has",
     "needs a mirror of Debian's": "debootstrap makes the guest of its packages; where CI reaches one, these tests run",
     "needs another Python": "Debian has one Python; a machine that has others runs these tests",
+    "needs Slurm": "Debian's packages in Debian 12's versions; a machine without root or Debian cannot install them",
     "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",
 }
 """Words of the reasons that are accepted unless REQUIRE_ALL=1, and why: CI installs from Debian, PyPI and the Go proxy

@@ -45,6 +45,7 @@ STAGES = (
     Stage("flips", "test-flips", marker="flips"),
     Stage("pubsub", "test-pubsub", marker="pubsub"),
     Stage("kube", "test-kube", marker="kube", paths=("deploy/**", "config/**"), needs=("go",)),
+    Stage("schedulers", "test-schedulers", marker="schedulers", paths=("config/places/**",)),
     Stage("vm", "test-vm", marker="vm", paths=("deploy/**", "docs/**", "config/**")),
     Stage("crowd", "test-crowd", marker="crowd"),
     Stage("chaos", "test-chaos", marker="chaos"),
@@ -83,6 +84,7 @@ LOADED_BY_NAME = {
         "provisioner.backends.mig.kind",
         "provisioner.backends.command.kind",
         "provisioner.backends.ray.kind",
+        "provisioner.backends.slurm.kind",
     ),
 }
 """Modules that a module imports by a name it computes. Commands need no row: who starts a process needs them all."""

@@ -23,6 +23,18 @@ need /usr/bin/python3 python3
 /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || lacking+=(python3-venv)
 need qemu-system-x86_64 qemu-system-x86
 need mke2fs e2fsprogs
+need slurmctld slurmctld
+need slurmd slurmd
+need slurmrestd slurmrestd
+need slurmdbd slurmdbd
+need scontrol slurm-client
+need mariadbd mariadb-server
+need tsp task-spooler
+need sge_qmaster gridengine-master
+need sge_execd gridengine-exec
+need qsub gridengine-client
+compgen -G "/usr/lib/*/slurm-wlm/auth_jwt.so" >/dev/null || lacking+=(slurm-wlm-jwt-plugin)
+compgen -G "/usr/lib/*/slurm-wlm/accounting_storage_mysql.so" >/dev/null || lacking+=(slurm-wlm-mysql-plugin)
 
 [ ${#lacking[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

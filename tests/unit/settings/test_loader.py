@@ -354,7 +354,7 @@ WRONG_SETTINGS = {
     "a value for a section": ("backoff", 7, ": expected a mapping of settings, got 7"),
     "a value for a pool": (GKE, 3, ": expected a mapping of settings, got 3"),
     "a pool without a kind": (MIG, {"group": "hf-a"}, ".kind: missing; expected gke or mig"),
-    "an unknown kind": (f"{MIG}.kind", "vm", ": expected gke or mig or command or ray, got 'vm'"),
+    "an unknown kind": (f"{MIG}.kind", "vm", ": expected gke or mig or command or slurm or ray, got 'vm'"),
     "an id that is no label value": ("id", "-demo", f": expected {NAME}, got '-demo'"),
     "an id that is too long": ("id", "x" * 64, f": expected {NAME}, got '{'x' * 58}…"),
     "a prefix in capitals": ("name_prefix", "Hf", f": expected {PREFIX}, got 'Hf'"),

@@ -1,0 +1,1 @@
+"""The kind ``slurm``: jobs of a Slurm cluster, by slurmrestd."""

@@ -1,0 +1,238 @@
+"""Calls to slurmrestd, in the version of its API that both sides know.
+
+An answer counts only if it has status 200, no errors, and the expected key. slurmrestd sends empty lists with errors,
+and the same answer for a bad token as for a dead slurmctld, so the token's own end is read first.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Flow
+from provisioner.backends.http import Document, Request, Way, connect, exchange, parse
+from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.proxies_and_authorities import seconds_until
+from provisioner.backends.responses import class_of_status, translated_errors, words
+from provisioner.backends.slurm.job_states import number
+from provisioner.backends.slurm.settings import SlurmPool
+from provisioner.model import ErrorClass
+from provisioner.utc import format_utc
+
+CALL_SECONDS = 15.0
+"""Time-out of a call. slurmrestd answers for a silent slurmctld after 10 s."""
+NEWEST, OLDEST = 45, 36
+"""The last numbers of the API's versions that this module knows."""
+MANY_CANCELLED = 40
+"""First version in which one call can cancel many jobs."""
+CANCELS_A_CALL = 200
+"""Jobs that one call cancels."""
+TOKEN_SHARE = 0.2
+"""Share of its life below which a token that is not renewed is a problem for the operator."""
+
+NOTHING_NEW = "No job changes"
+"""Beginning of the warning with an empty list that does not mean that there are no jobs."""
+
+AUTHENTICATION, UNKNOWN_JOB, ALREADY_DONE = 1007, 2017, 2021
+"""Numbers of errors: Slurm refuses the login, does not know the job, or has ended the job already."""
+
+_CLASSES: Mapping[int, ErrorClass] = {
+    **dict.fromkeys((2000, 2006, 2014, 2015, 2029, 2048, 2053, 2127, 9001, 9002), ErrorClass.INVALID),
+    **dict.fromkeys((AUTHENTICATION, 2002, 2045, 2046, 2066), ErrorClass.DENIED),
+    **dict.fromkeys((2049, 2050, 2051, 2067), ErrorClass.QUOTA),
+    **dict.fromkeys((-1, 1800, 2070, 5005), ErrorClass.UNAVAILABLE),
+    UNKNOWN_JOB: ErrorClass.NOT_FOUND,
+}
+"""Error classes of Slurm's error numbers."""
+_WORDS = (
+    (ErrorClass.DENIED, ("authentication", "access/permission", "invalid account", "invalid qos")),
+    (ErrorClass.QUOTA, ("limit", "exceed")),
+)
+"""Words of errors whose number is not in the table. The numbers of limits differ between versions."""
+
+
+class SlurmError(BackendError):
+    """A refusal by slurmrestd or slurmctld."""
+
+    def __init__(self, error: ErrorClass, text: str, number: int, retry_after: float | None = None) -> None:
+        super().__init__(error, text, retry_after)
+        self.number = number
+        """Slurm's number of the error; 0 if there is none."""
+
+
+class Token:
+    """The user's token, read anew for each call."""
+
+    def __init__(self, pool: SlurmPool) -> None:
+        self._file, self._setting = pool.token_file, f"pools.{pool.name}.token_file"
+
+    def read(self) -> str:
+        """Return the token. Raise BackendError if there is none or if it has ended."""
+        try:
+            token = self._file.read_text(encoding="ascii").strip().removeprefix("SLURM_JWT=")
+        except (OSError, ValueError) as error:
+            raise BackendError(
+                ErrorClass.DENIED, f"{self.named()}: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        if not token or len(token.split()) != 1:
+            raise BackendError(ErrorClass.DENIED, f"{self.named()} does not hold one token: write a new one")
+        ends = self._times(token).get("exp")
+        if ends is not None and ends < time.time():
+            text = f"the token has ended at {format_utc(ends)}: write a new one, and check what renews it"
+            raise BackendError(ErrorClass.DENIED, f"{self.named()}: {text}")
+        return token
+
+    def problem(self) -> str:
+        """Return a warning if the token is near its end; empty if it is not, or if ``read`` raises."""
+        try:
+            times = self._times(self.read())
+        except BackendError:
+            return ""
+        ends, begin = times.get("exp"), times.get("iat")
+        if ends is None or begin is None or ends - time.time() >= TOKEN_SHARE * (ends - begin):
+            return ""
+        return f"{self.named()}: the token ends at {format_utc(ends)}, and nothing has renewed it: check what renews it"
+
+    def named(self) -> str:
+        """Return the setting and the file."""
+        return f"{self._setting} {self._file}"
+
+    def _times(self, token: str) -> dict[str, float]:
+        """Return the times in the token, in epoch seconds; empty if it is not a token that we can read. Slurm alone
+        verifies it."""
+        try:
+            part = token.split(".")[1]
+            claims = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+            return {name: float(claims[name]) for name in ("exp", "iat") if name in claims}
+        except (LookupError, TypeError, ValueError):
+            return {}
+
+
+class SlurmApi:
+    """A slurmrestd. Thread-safe."""
+
+    def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
+        """Prepare the calls for the pools of a cluster, of which ``pool`` is any. Raise OSError for an unusable file of
+        authorities."""
+        self._way: Way = connect(pool.endpoint.rstrip("/"), pool.ca_file)
+        self._user, self._seconds = pool.user, seconds
+        self.token = Token(pool)
+        self.clock, self.flow = PlaceClock(), Flow()
+        self._refusals = LoginRefusals(self.clock, self.token.named)
+        self._lock = threading.Lock()
+        self._version = None if pool.api_version == "auto" else int(pool.api_version.rpartition(".")[2])
+
+    def version(self) -> int:
+        """Return the last number of the API's version. The first call finds it. Raise BackendError if there is none."""
+        with self._lock:
+            if self._version is None:
+                self._version = next(filter(self._answers, range(NEWEST, OLDEST - 1, -1)), None)
+            if self._version is None:
+                text = f"slurmrestd knows no version of its API from v0.0.{OLDEST} to v0.0.{NEWEST}"
+                raise BackendError(ErrorClass.NOT_FOUND, text)
+            return self._version
+
+    def jobs(self) -> list[Document]:
+        """Return all jobs that the user sees. Raise BackendError otherwise, also for a list that may lack jobs."""
+        answer = self._ask("GET", "jobs")
+        warnings = [str(one.get("description", "")) for one in answer.get("warnings") or ()]
+        if any(warning.startswith(NOTHING_NEW) for warning in warnings):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"the list of jobs is incomplete: {words(' '.join(warnings))}")
+        jobs: list[Document] = answer["jobs"]
+        return jobs
+
+    @translated_errors(ErrorClass.UNAVAILABLE)
+    def submit(self, body: Document) -> int:
+        """Submit a job. Return its id; warnings beside it are the job's, which may wait for ever. Raise BackendError
+        otherwise."""
+        return int(self._ask("POST", "job/submit", body, accepts="job_id")["job_id"])
+
+    def cancel(self, job: int) -> None:
+        """Cancel one job. A job that has ended or is unknown is a success."""
+        try:
+            self._ask("DELETE", f"job/{job}")
+        except SlurmError as error:
+            if error.failure.error is not ErrorClass.NOT_FOUND:
+                raise
+
+    def cancel_many(self, jobs: Sequence[int]) -> dict[int, BackendError]:
+        """Cancel jobs with one call. Return the errors by job. The version must be at least ``MANY_CANCELLED``."""
+        if not jobs:  # Without ids, the call would cancel whatever fits.
+            raise ValueError("no jobs to cancel")
+        answer = self._ask("DELETE", "jobs/", {"jobs": [str(job) for job in jobs]}, accepts="status")
+        errors: dict[int, BackendError] = {}
+        for one in answer["status"]:
+            code, said = int((one.get("error") or {}).get("code") or 0), _text(one.get("error") or {})
+            if code not in (0, UNKNOWN_JOB, ALREADY_DONE):
+                errors[number(one["job_id"])] = SlurmError(_class_of(200, code, said), words(said), code)
+        return errors
+
+    def node_address(self, node: str) -> str:
+        """Return the address or name at which a node is reached; empty if Slurm does not know."""
+        nodes = self._ask("GET", f"node/{node}")["nodes"]
+        return str(nodes[0].get("address") or "") if nodes else ""
+
+    def _answers(self, version: int) -> bool:
+        """Return whether slurmrestd has this version. Raise BackendError if it does not answer or refuses us."""
+        try:
+            self._call("GET", f"/slurm/v0.0.{version}/ping")
+        except BackendError as error:
+            if error.failure.error is ErrorClass.NOT_FOUND:
+                return False
+            if isinstance(error, SlurmError) and error.number:  # the version exists, and slurmctld has a problem
+                return True
+            raise
+        return True
+
+    def _ask(self, method: str, path: str, body: Document | None = None, *, accepts: str = "") -> Document:
+        """Return an answer. ``accepts``: key whose presence means success, so that errors are only warnings."""
+        return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
+
+    def _call(self, method: str, path: str, body: Document | None = None, accepts: str = "") -> Document:
+        headers = {"X-SLURM-USER-NAME": self._user, "X-SLURM-USER-TOKEN": self.token.read()}
+        content = None if body is None else json.dumps(body).encode()
+        reply, answered = exchange(self._way, Request(method, path, self._seconds, {}, content, headers), self.clock)
+        is_json = answered.lstrip().startswith(b"{")
+        answer: Document = parse(answered) if is_json or reply.status == 200 else {}
+        if reply.status == 200 and (answer.get(accepts) or not answer.get("errors")):
+            return answer
+        text = "; ".join(dict.fromkeys(_texts(answer))) or answered[:400].decode(errors="replace")
+        code = _first_number(answer)
+        found = _class_of(reply.status, code, text)
+        error = SlurmError(found, words(text), code, seconds_until(reply.headers.get("Retry-After")))
+        is_login = found is ErrorClass.DENIED and code in (0, AUTHENTICATION)
+        self._refusals.explain(error, UNKNOWN_USER if is_login else reply.status)
+        raise error
+
+
+def _class_of(status: int, number: int, text: str) -> ErrorClass:
+    """Return the class of an error. From 26.05 each error of slurmctld has status 422, before it had 500."""
+    if number in _CLASSES:
+        return _CLASSES[number]
+    by_words = (found for found, parts in _WORDS if any(part in text.lower() for part in parts))
+    return next(by_words, None) or class_of_status(status, {422: ErrorClass.UNAVAILABLE, 200: ErrorClass.UNAVAILABLE})
+
+
+def _first_number(answer: Document) -> int:
+    """Return Slurm's number of the first error. Its key differs, even within a version."""
+    for error in answer.get("errors") or ():
+        for key in ("error_number", "error_code", "errno"):
+            if isinstance(number := error.get(key), int):
+                return number
+    return 0
+
+
+def _texts(answer: Document) -> list[str]:
+    return [_text(one) for part in ("errors", "warnings") for one in answer.get(part) or ()]
+
+
+def _text(error: Mapping[str, Any]) -> str:
+    """Return the words of an error, which are in one or both of two keys."""
+    parts = dict.fromkeys(str(error[key]) for key in ("error", "description", "string", "message") if error.get(key))
+    return ": ".join(parts) or json.dumps(dict(error))

@@ -1,0 +1,41 @@
+"""A cluster as all pools with its address and user share it: calls, the list of jobs, and addresses of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from provisioner.backends import BackendError
+from provisioner.backends.host_addresses import HostAddresses
+from provisioner.backends.http import Document
+from provisioner.backends.responses import translated_errors
+from provisioner.backends.shared_list import SharedList
+from provisioner.backends.slurm.api import CALL_SECONDS, SlurmApi
+from provisioner.backends.slurm.settings import SlurmPool
+from provisioner.model import ErrorClass
+
+JobsByName = Mapping[str, Sequence[Document]]
+
+
+class Cluster:
+    """A Slurm cluster. It makes no call by itself."""
+
+    def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
+        """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError for an unusable file of
+        authorities."""
+        try:
+            self.api = SlurmApi(pool, seconds)
+        except OSError as error:
+            text = (
+                f"pool {pool.name}: ca_file {pool.ca_file} cannot be used: {error}; correct pools.{pool.name}.ca_file"
+            )
+            raise BackendError(ErrorClass.INVALID, text) from error
+        self.list: SharedList[JobsByName] = SharedList(lambda _: self.read_list())
+        self.addresses = HostAddresses(self.api.node_address)
+
+    @translated_errors()
+    def read_list(self) -> JobsByName:
+        """Return the records of all jobs that the user sees, by name. Raise BackendError otherwise."""
+        found: dict[str, list[Document]] = {}
+        for record in self.api.jobs():
+            found.setdefault(record["name"], []).append(record)
+        return found

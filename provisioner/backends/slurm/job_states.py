@@ -1,0 +1,154 @@
+"""The state of a job as a machine, in each version of slurmrestd's API. No I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.backends.http import Document
+from provisioner.backends.responses import text, translated_errors, words
+from provisioner.backends.slurm.submission import Identity, read_identity
+from provisioner.model import ErrorClass, Failure, LossCause, MachineEnd, Phase
+
+ENDED: Mapping[str, LossCause] = {
+    "COMPLETED": LossCause.EXITED,
+    "FAILED": LossCause.EXITED,
+    "OUT_OF_MEMORY": LossCause.EXITED,
+    "CANCELLED": LossCause.DELETED,
+    "TIMEOUT": LossCause.EXPIRES,
+    "DEADLINE": LossCause.EXPIRES,
+    "PREEMPTED": LossCause.PREEMPTED,
+    "NODE_FAIL": LossCause.NODE,
+    "BOOT_FAIL": LossCause.NODE,
+}
+"""States of jobs that have ended, with the cause of the end."""
+BASE = frozenset({"PENDING", "RUNNING", "SUSPENDED", *ENDED})
+BOOTING = frozenset({"CONFIGURING", "POWER_UP_NODE"})
+"""Words beside RUNNING while the node boots."""
+REQUEUED = frozenset({"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+
+_LIMITS = re.compile(r"QOS\w*(Limit|PerUser|PerAccount|PerJob)|Assoc\w+|Max\w+")
+"""Reasons of jobs that wait for a limit of a quality of service or an account."""
+_REASONS = (
+    (ErrorClass.DENIED, re.compile(r"Invalid(Account|QOS)|QOSNotAllowed|AccountNotAllowed")),
+    (ErrorClass.QUOTA, _LIMITS),
+    (ErrorClass.STOCKOUT, re.compile(r"Partition(Down|Inactive)")),
+    (ErrorClass.INVALID, re.compile(r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied")),
+)
+"""Classes of the reasons that are more than a wait for other jobs."""
+
+
+def number(value: object) -> int:
+    """Return a number of a job, which newer versions wrap in an object; 0 if it is unset or infinite."""
+    if isinstance(value, Mapping):
+        value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
+    return int(value) if isinstance(value, int | float) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as slurmrestd lists it. Moments are epoch seconds by Slurm's clock, 0 if unknown."""
+
+    id: int
+    name: str
+    user: str
+    identity: Identity | None
+    words: frozenset[str]
+    """Base state and further words of the state."""
+    reason: str
+    explanation: str
+    """Slurm's words on the reason."""
+    submitted: int
+    started: int
+    ends: int
+    host: str
+    restarts: int
+    exit: str
+    """The exit status in words; empty for success."""
+
+    @property
+    def uid(self) -> str:
+        """Return the identity of the job. Ids begin again when slurmctld loses its state."""
+        return f"{self.id}.{self.submitted}"
+
+    @property
+    def is_requeued(self) -> bool:
+        """Return whether Slurm has begun the job again, so that it is another machine."""
+        return self.restarts > 0 or bool(self.words & REQUEUED)
+
+    @property
+    def phase(self) -> Phase:
+        """Return the phase of the job's machine. GONE without leftovers means that Slurm only remembers the job."""
+        if "COMPLETING" in self.words:
+            return Phase.STOPPING
+        if self.words & ENDED.keys() or self.is_requeued:
+            return Phase.GONE
+        runs = self.words & {"RUNNING", "SUSPENDED"} and not self.words & BOOTING and self.host
+        return Phase.RUNNING if runs else Phase.PENDING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the job waits in the queue."""
+        return "PENDING" in self.words and not self.words & BOOTING
+
+    @property
+    def end(self) -> MachineEnd | None:
+        """Return the end of a job that Slurm only remembers; None if the job has not ended entirely."""
+        ended = next((word for word in ENDED if word in self.words), None)
+        if ended is None or "COMPLETING" in self.words:
+            return None
+        found = ErrorClass.INVALID if self.reason == "BadConstraints" else ErrorClass.OTHER
+        parts = [ended, self._said if self.reason not in ("", "None", "NonZeroExitCode") else "", self.exit]
+        return MachineEnd(ENDED[ended], Failure(found, ", ".join(filter(None, parts))))
+
+    @property
+    def failure(self) -> Failure | None:
+        """Return why the job waits, unless it only waits for its turn; None if it runs."""
+        found = next((error for error, shape in _REASONS if shape.fullmatch(self.reason)), None)
+        return Failure(found, self._said) if found and "PENDING" in self.words else None
+
+    @property
+    def _said(self) -> str:
+        return words(f"{self.reason}: {self.explanation}" if self.explanation else self.reason)
+
+
+@translated_errors()
+def read_jobs(records: Sequence[Document]) -> list[Job]:
+    """Return the jobs of records, the oldest first. Raise BackendError if a record is not as documented."""
+    return sorted(map(read_job, records), key=lambda job: (job.submitted, job.id))
+
+
+def read_job(record: Document) -> Job:
+    """Return the job of a record. Raise LookupError, TypeError or ValueError for a record that is not as documented,
+    also for a state that is unknown."""
+    state = record["job_state"]
+    state_words = frozenset([state] if isinstance(state, str) else map(text, state))
+    if not state_words & (BASE | {"COMPLETING"}):
+        raise ValueError(f"job {record['job_id']} has the unknown state {', '.join(sorted(state_words)) or 'none'}")
+    return Job(
+        id=int(record["job_id"]),
+        name=text(record["name"]),
+        user=text(record["user_name"]),
+        identity=read_identity(str(record.get("comment") or "")),
+        words=state_words,
+        reason=str(record.get("state_reason") or ""),
+        explanation=str(record.get("state_description") or ""),
+        submitted=number(record.get("submit_time")),
+        started=number(record.get("start_time")),
+        ends=number(record.get("end_time")),
+        host=str(record.get("batch_host") or ""),
+        restarts=number(record.get("restart_cnt")),
+        exit=_exit(record.get("exit_code")),
+    )
+
+
+def _exit(value: Any) -> str:
+    """Return an exit status in words; empty for success. Up to v0.0.38, it is the status of wait(2)."""
+    if isinstance(value, Mapping):
+        signal = number((value.get("signal") or {}).get("id") or (value.get("signal") or {}).get("signal_id"))
+        code = number(value.get("return_code"))
+    else:
+        signal, code = number(value) & 127, number(value) >> 8
+    return f"signal {signal}" if signal else f"exit code {code}" if code else ""

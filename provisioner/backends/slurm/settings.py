@@ -1,0 +1,100 @@
+"""The settings of a pool of Slurm jobs. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from provisioner.schema.setting_types import (
+    CarriedFile,
+    DurationOrZero,
+    OptionalCarriedFile,
+    OptionalText,
+    Pool,
+    SecretFile,
+    Switch,
+)
+from provisioner.schema.validation import Expects
+
+Address = Annotated[
+    str,
+    StringConstraints(pattern=r"^(https?://[^\s/]+|unix:///)\S*$"),
+    Expects("an address beginning with http://, https:// or unix:///"),
+]
+ApiVersion = Annotated[
+    str, StringConstraints(pattern=r"^(auto|v0\.0\.\d{2})$"), Expects("auto, or a version as v0.0.41")
+]
+Word = Annotated[str, StringConstraints(pattern=r"^\S+$"), Expects("a word")]
+OptionalNumber = Annotated[int | None, Field(gt=0), Expects("a whole number > 0")]
+
+
+class SlurmPool(Pool):
+    """Jobs of one user in one partition of a Slurm cluster. Each job is a machine, all from one script."""
+
+    kind: Literal["slurm"] = "slurm"
+    """Kind of the place."""
+    endpoint: Address
+    """Address of slurmrestd: https://HOST:PORT, or unix:///PATH of its socket. http:// is for hosts that only trusted
+    users reach, because the token is sent in clear. No default."""
+    user: Word
+    """Slurm user who owns the jobs. No default."""
+    token_file: SecretFile
+    """File with the user's JSON web token. It is read before each call, so that it can be renewed at any time.
+    No default."""
+    api_version: ApiVersion = "auto"
+    """Version of slurmrestd's API; default auto, the newest that both sides know (v0.0.36 to v0.0.45)."""
+    partition: Word
+    """Partition of the jobs. No default."""
+    script_file: CarriedFile
+    """File in the configuration's directory: the batch script of each job, which starts the machine's daemons and stays
+    in the foreground. ``HF_MACHINE_NAME`` in its environment is the machine's name. No default."""
+    account: OptionalText = None
+    """Account that the jobs are charged to; default the user's."""
+    qos: OptionalText = None
+    """Quality of service; default the account's."""
+    reservation: OptionalText = None
+    """Reservation whose nodes the jobs use; default none."""
+    constraints: OptionalText = None
+    """Features that a node must have, as in ``sbatch --constraint``; default none."""
+    tres_per_node: OptionalText = None
+    """Further resources, for example ``gres/gpu:1``; default none."""
+    cpus: OptionalNumber = None
+    """CPUs of each job; default Slurm's, one."""
+    memory_mb: OptionalNumber = None
+    """Memory of each job in units of 2^20 bytes; default the partition's."""
+    time_limit_minutes: OptionalNumber = None
+    """Minutes after which Slurm ends a job; default the partition's. The loop names the machine for return before."""
+    exclusive: Switch = True
+    """True: each job has its node for itself, and so its own host name; default true. False: several machines share a
+    node's name, so the script must give each a host name of its own."""
+    environment: Mapping[str, str] = Field(default_factory=dict)
+    """Further variables of the script's environment; default none."""
+    working_directory: Word = "/tmp"
+    """Directory in which the script runs; default /tmp, because a user's home may be missing on the nodes."""
+    ca_file: OptionalCarriedFile = None
+    """Certificate authority of slurmrestd (PEM); default ``ca_bundle``, else the system's."""
+    lag_seconds: DurationOrZero = 0.0
+    """Least seconds between the starts of two observations that prove that a machine is gone; default 0, because
+    slurmctld lists a job as soon as it has accepted it."""
+    observe_seconds: DurationOrZero = 5.0
+    """Seconds between two observations; default 5. A list of 1,000 jobs costs slurmctld half a second; all pools of a
+    cluster share it."""
+
+    read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "api_version")
+
+    @property
+    def where(self) -> str:
+        """Return the partition in words."""
+        return f"partition {self.partition} at {self.endpoint}"
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        """Return a key that is equal for pools of the same cluster with the same credentials."""
+        return (self.endpoint, self.user, str(self.token_file), str(self.ca_file or ""), self.api_version)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Return a key that is equal for two equal pools."""
+        return ("slurm", self.endpoint, self.user, self.partition, self.account or "", str(self.script_file))

@@ -1,0 +1,182 @@
+"""A partition of a real Slurm cluster, with slurmdbd and its limits, behind a proxy that fails as networks do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provisioner.backends.slurm.backend import SlurmBackend
+from provisioner.backends.slurm.cluster import Cluster
+from provisioner.backends.slurm.settings import SlurmPool
+from provisioner.model import ErrorClass
+from provisioner.testing.fault_proxy import Fault, FaultProxy
+from provisioner.testing.place import PREFIX, How, Place
+from provisioner.testing.waiting import until
+from tests.support.schedulers.slurm import SlurmCluster
+
+SCRIPT = "#!/bin/sh\nexec sleep 1000\n"
+ACCOUNT = "bank"
+
+
+class SlurmPlace(Place):
+    """A pool of jobs. All jobs have one user, because unprivileged daemons run jobs of their own user only."""
+
+    pool = "hpc"
+    patience = 60.0
+
+    def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.proxy = FaultProxy(cluster.url)
+        self.proxy.__enter__()
+        (directory / "token").write_text(cluster.token())
+        (directory / "pilot.sh").write_text(SCRIPT)
+        self.settings = SlurmPool(
+            name=self.pool,
+            endpoint=self.proxy.address,
+            user=cluster.user,
+            token_file=directory / "token",
+            script_file=directory / "pilot.sh",
+            partition="grid",
+            account=ACCOUNT,
+            cpus=1,
+            exclusive=False,
+            observe_seconds=0.0,
+        )
+        self._undo: list[tuple[str, ...]] = []
+        self.backend = self.another()
+
+    def another(self, provisioner: str = "demo", **settings: object) -> SlurmBackend:
+        pool = self.settings.model_copy(update=settings)
+        return SlurmBackend(pool, Cluster(pool, self.call), provisioner=provisioner, prefix=PREFIX)
+
+    def other_pool(self) -> SlurmBackend:
+        return self.another(name="hpc-other")
+
+    def other_provisioner(self) -> SlurmBackend:
+        return self.another("other")
+
+    def close(self) -> None:
+        """End all jobs and the proxy."""
+        self.heal()
+        self.proxy.__exit__(None, None, None)
+        self.cluster.forget_jobs()
+
+    def present(self) -> list[str]:
+        return [*self.jobs().values()]
+
+    def jobs(self) -> dict[str, str]:
+        """Return the names of the jobs that have not ended, by id, as Slurm's own command lists them."""
+        lines = self.cluster.run("squeue", "-h", "-t", "PD,R,CF,S,CG", "-o", "%A %j").splitlines()
+        return dict(line.split(None, 1) for line in lines)  # type: ignore[misc]
+
+    def creates(self) -> int:
+        return sum(one.path.endswith("/job/submit") for one in self.proxy.exchanges)
+
+    def spawn_foreign(self, name: str) -> None:
+        self._submit(name, "")
+
+    def copy(self, name: str, as_name: str) -> None:
+        self._submit(as_name, self._comment(name))
+
+    def stray(self, name: str) -> None:
+        self.cluster.run("scontrol", "update", f"JobId={self.job_id(name)}", "Comment=changed")
+
+    def remove(self, name: str) -> None:
+        self.cluster.run("scancel", self.job_id(name))
+        self.until_gone(name)
+
+    def recreate(self, name: str) -> None:
+        comment = self._comment(name)
+        self.remove(name)
+        self._submit(name, comment)
+
+    def hold(self) -> bool:
+        """Fill the node."""
+        self._submit("fills-the-node", "", "--exclusive")
+        self._until_running("fills-the-node")
+        return True
+
+    def release(self) -> None:
+        self.cluster.run("scancel", self.job_id("fills-the-node"))
+
+    def end(self, name: str, how: How) -> bool:
+        """End the job. One that exits is ended by a signal to its script. Other ends would concern the whole node."""
+        options = {How.EXIT: ("--full", "--signal=TERM"), How.KILL: ()}
+        if how in options:
+            self.cluster.run("scancel", *options[how], self.job_id(name))
+        return how in options
+
+    def restart(self, name: str) -> bool:
+        """Let the node fail and come back. Slurm begins jobs again that do not forbid it."""
+        self.node("State=DOWN")
+        self.cluster.resume_node()
+        return True
+
+    def starve(self, reason: ErrorClass) -> bool:
+        if reason is ErrorClass.STOCKOUT:
+            self.partition("State=DOWN", "State=UP")
+        else:
+            self.account_limit(f"modify account {ACCOUNT} set GrpJobs=0", "GrpJobs=-1")
+        return True
+
+    def double(self, name: str) -> bool:
+        self._submit(name, self._comment(name))
+        return True
+
+    def fail_creates(self, error: ErrorClass) -> None:
+        user = self.cluster.user
+        commands = {
+            ErrorClass.QUOTA: (f"modify user {user} set MaxSubmitJobs=0", f"modify user {user} set MaxSubmitJobs=-1"),
+            ErrorClass.DENIED: (f"delete user {user} account={ACCOUNT}", f"add user {user} account={ACCOUNT}"),
+        }
+        if error is ErrorClass.INVALID:
+            self.cluster.run("scontrol", "delete", "PartitionName=grid")
+            self._undo.append(("scontrol", "create", "PartitionName=grid", "Nodes=ALL"))
+        else:
+            act, undo = (("sacctmgr", "-i", *command.split()) for command in commands[error])
+            self.cluster.run(*act)
+            self._undo.append(undo)
+
+    def lose_responses(self) -> None:
+        self.proxy.fault = Fault.LOST_ANSWER
+
+    def hang(self) -> None:
+        self.proxy.fault = Fault.HANG
+
+    def black_out(self) -> None:
+        self.proxy.fault = Fault.REFUSE
+
+    def heal(self) -> None:
+        self.proxy.fault = Fault.NONE
+        for command in self._undo:
+            self.cluster.run(*command)
+        self._undo.clear()
+        self.cluster.resume_node()
+
+    def account_limit(self, limit: str, end: str) -> None:
+        """Set a limit by sacctmgr until the place is healed. ``end``: the value without the limit."""
+        self.cluster.run("sacctmgr", "-i", *limit.split())
+        self._undo.append(("sacctmgr", "-i", *limit.partition(" set ")[0].split(), "set", end))
+
+    def partition(self, change: str, end: str) -> None:
+        """Change the partition until the place is healed."""
+        self.cluster.run("scontrol", "update", "PartitionName=grid", change)
+        self._undo.append(("scontrol", "update", "PartitionName=grid", end))
+
+    def node(self, state: str) -> None:
+        """Change the state of the node until the place is healed."""
+        self.cluster.run("scontrol", "update", "NodeName=n1", state, "Reason=test")
+
+    def _submit(self, name: str, comment: str, *more: str) -> None:
+        options = ("-J", name, f"--comment={comment}", "-p", "grid", f"--account={ACCOUNT}", "-o", "/dev/null", *more)
+        self.cluster.run("sbatch", *options, "-D", "/tmp", "-n", "1", "--wrap", "exec sleep 1000")
+
+    def _until_running(self, name: str) -> None:
+        until(lambda: self.cluster.run("squeue", "-h", "-n", name, "-t", "R"), self.patience, what=f"{name} runs")
+
+    def job_id(self, name: str) -> str:
+        """Return the id of the oldest job of this name."""
+        return min((job for job, of in self.jobs().items() if of == name), key=int)
+
+    def _comment(self, name: str) -> str:
+        return self.cluster.run("squeue", "-h", "-j", self.job_id(name), "-O", "Comment:200")
