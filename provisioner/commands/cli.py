@@ -114,6 +114,11 @@ COMMANDS = (
         "configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."
     ),
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
+    CommandEntry(
+        "new-kind",
+        "Write the skeleton of a distribution that brings a kind of place, with the tests of all kinds.",
+        is_in_lab=True,
+    ),
     CommandEntry("completion", "Print the code with which a shell completes commands, options and files."),
     CommandEntry(
         "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="init_and_trim"

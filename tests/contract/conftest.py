@@ -10,6 +10,7 @@ import pytest
 from provisioner.backends import registry
 from provisioner.lab import fake_backend
 from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.skeleton.contract import SkeletonPlace
 from provisioner.testing.place import Place
 from tests.contract.command_place import LsfPlace
 from tests.contract.memory_place import MemoryPlace
@@ -22,8 +23,8 @@ from tests.support.third_kind import install
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
 """A namespace of a real cluster. If it and the simulator differ, the simulator is wrong."""
 
-IN_MEMORY = ["fake", "yard"]
-"""The fake, and a kind that another distribution brings."""
+IN_MEMORY = ["fake", "yard", "skeleton"]
+"""The fake, a kind that another distribution brings, and the kind that ``provisioner new-kind`` copies."""
 
 SCHEDULERS = [pytest.param("slurm", marks=pytest.mark.schedulers)]
 """Places of real schedulers."""
@@ -75,6 +76,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     if kind == "fake":
         yield MemoryPlace(fake_backend.KIND)
+        return
+    if kind == "skeleton":
+        yield SkeletonPlace()
         return
     if kind == "yard":
         monkeypatch.syspath_prepend(install(tmp_path))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ import yaml
 
 from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
 from provisioner.optional_packages import MissingExtra, require_packages
+from tests.support.environments import build_ours, environment
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.hostfactory.sites import Site, small_site
 
@@ -81,43 +78,11 @@ def test_a_package_that_is_absent_names_what_brings_it() -> None:
 # --- nothing but the base is installed --------------------------------------------------------------------------------
 
 
-OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a virtual environment with what pip installs when no extra is asked for; nothing is downloaded."""
+    """Return a virtual environment with what pip installs when no extra is asked for."""
     directory = tmp_path_factory.mktemp("base")
-    source, wheels, environment = (directory / name for name in ("source", "wheels", "venv"))
-    source.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in ("provisioner", "hf_scripts"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    _pip("wheel", *OFFLINE, "--no-build-isolation", "-w", wheels, source)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    _pip("--python", environment / "bin" / "python", "install", *OFFLINE, *wheels.glob("*"))
-    site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    (installed,) = importlib.metadata.distributions(name="hostfactory-provisioner", path=[str(site_packages)])
-    for requirement in installed.requires or ():
-        if "extra ==" not in requirement:
-            _copy(requirement.partition(">")[0], site_packages)
-    return environment
-
-
-def _pip(*arguments: str | Path) -> None:
-    """Run pip as one who sees nothing of our clone: neither by PYTHONPATH nor by this directory."""
-    subprocess.run([sys.executable, "-I", "-m", "pip", *arguments], env={"PATH": os.environ["PATH"]}, check=True)
-
-
-def _copy(name: str, site_packages: Path) -> None:
-    """Copy a distribution that is installed here, instead of a download by pip."""
-    distribution = importlib.metadata.distribution(name)
-    for file in distribution.files or ():
-        if ".." not in file.parts:
-            target = site_packages / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(distribution.locate_file(file), target)
+    return environment(directory / "venv", [build_ours(directory)])
 
 
 @pytest.mark.slow

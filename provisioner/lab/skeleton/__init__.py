@@ -1,0 +1,1 @@
+"""The example that ``provisioner new-kind`` copies: a kind whose place is in memory, with the place of its tests."""

@@ -1,0 +1,202 @@
+"""The backend of kind ``skeleton``: the machines of a pool are jobs of a place that does not keep names unique."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.call_batch import Call, run_calls
+from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.lab.skeleton.settings import SkeletonPool
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    LossCause,
+    Machine,
+    MachineEnd,
+    Outcome,
+    Phase,
+    Queued,
+    Snapshot,
+)
+
+PHASES = {"pending": Phase.PENDING, "starting": Phase.PENDING, "running": Phase.RUNNING}
+"""Phase of each state of a job that has not ended. A state that is not in the table fails the observation."""
+
+LACKS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
+"""Reasons of pending jobs for which another pool shall make the machine. Any other reason is a normal wait."""
+
+CAUSES = {"preempted": LossCause.PREEMPTED, "host failed": LossCause.NODE, "time limit": LossCause.EXPIRES}
+"""Causes of ends, by the place's words. Any other end counts as an exit."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the place lists it."""
+
+    number: int
+    name: str
+    mark: str
+    """A text that only we can have written, e.g. in the job's comment."""
+    submitted: int
+    """Epoch seconds. Numbers are used again, so the number alone does not identify a job."""
+    state: str = "running"
+    words: str = ""
+    """The place's reason why the job waits or has ended."""
+    address: str = ""
+
+    @property
+    def uid(self) -> str:
+        """Return the identity of the job."""
+        return f"{self.number}.{self.submitted}"
+
+
+class Client:
+    """The calls of the place. REPLACE THE BODIES: as written, the place is in memory.
+
+    A call raises BackendError with the class of the error. Without an answer in time: TIMEOUT. An answer that cannot be
+    read, or only in part, is an error and never an empty list.
+    """
+
+    def __init__(self) -> None:
+        """Begin with an empty place."""
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self.all: dict[int, Job] = {}
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs, also those of others if names can be theirs, the oldest first."""
+        with self._lock:
+            return sorted(self.all.values(), key=lambda job: job.submitted)
+
+    def submit(self, name: str, mark: str, environment: Mapping[str, str]) -> None:
+        """Submit a job that the place never begins again by itself (requeue off)."""
+        with self._lock:
+            number = next(self._numbers)
+            self.all[number] = Job(number, name, mark, int(time.time()), address=f"10.0.0.{number % 250 + 1}")
+
+    def cancel(self, job: Job) -> None:
+        """End a job. A job that is gone is a success."""
+        with self._lock:
+            self.all.pop(job.number, None)
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class SkeletonBackend:
+    """A ``provisioner.backends.Backend``. It lists before it creates and deletes, because names are not unique."""
+
+    def __init__(self, pool: SkeletonPool, client: Client, *, provisioner: str) -> None:
+        """Prepare the backend. ``provisioner``: the id of the configuration, which is part of the mark."""
+        self.pool, self.pace = pool.name, pool.observe_seconds
+        self._settings, self._client = pool, client
+        self._mark = f"{provisioner}/{pool.name}"
+        self._uncertain = UncertainCreates(pool.lag_seconds)
+        self._machines: Mapping[str, Machine] = {}
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing, because the place cannot be watched."""
+
+    def close(self) -> None:
+        """End connections."""
+        self._client.close()
+
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        """Return a snapshot of one list."""
+        divided = divide(self._jobs_by_name(), sought, self)
+        if divided.machines != self._machines:
+            self._machines = divided.machines
+        return Snapshot(
+            pool=self.pool,
+            began_at=now,
+            machines=self._machines,
+            foreign=frozenset(divided.others),
+            spec=self._settings.queue,
+            asked=frozenset(sought),
+            ends=divided.ends,
+            doubles=divided.doubles,
+        )
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Submit a job for each name that the list lacks."""
+        began = time.monotonic()
+        listed, outcomes = list_before(creates, self._jobs_by_name, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
+        return run_calls(calls, workers=4, may_start=may_start)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Cancel the jobs that the deletes mean."""
+        listed, outcomes = list_before(deletes, self._jobs_by_name, may_start)
+        if listed is None:
+            return outcomes
+        calls = [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
+        return run_calls(calls, workers=4, may_start=may_start)
+
+    def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
+        """Return whether the job is ours, also if its mark is gone and it has the sought uid."""
+        return self._is_own(job) or sought.get(job.name) == job.uid
+
+    def end(self, job: Job) -> MachineEnd | None:
+        """Return the end of a job of which only a record is left."""
+        failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
+        return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
+
+    def machine(self, job: Job) -> Machine:
+        """Return a job that has not ended as a machine."""
+        if job.state not in PHASES:
+            raise BackendError(ErrorClass.OTHER, f"the state {job.state!r} of {job.name} is unknown")
+        is_pending = job.state == "pending"
+        lack = LACKS.get(job.words) if is_pending else None
+        return Machine(
+            job.name,
+            PHASES[job.state],
+            Fingerprint(uid=job.uid, ip=job.address),
+            job.address,
+            launched=job.submitted,
+            failure=Failure(lack, job.words) if lack else None,
+            queued=Queued(job.submitted, job.words) if is_pending and not lack else None,
+            spills_at_once=lack is not None,
+            is_strayed=not self._is_own(job),
+        )
+
+    def _jobs_by_name(self) -> dict[str, list[Job]]:
+        found: dict[str, list[Job]] = {}
+        for job in self._client.jobs():
+            found.setdefault(job.name, []).append(job)
+        return found
+
+    def _create(self, create: Create, listed: Mapping[str, Sequence[Job]], listed_at: float) -> Mapping[str, Failure]:
+        if jobs := listed.get(create.name):
+            if not any(map(self._is_own, jobs)):
+                raise BackendError(ErrorClass.OTHER, f"the name is taken: {create.name} exists and is not ours")
+            self._uncertain.settle(create.name)
+            return {}
+        self._uncertain.check(create, listed_at)
+        try:
+            self._client.submit(create.name, f"{self._mark}/{create.name}", {"HF_MACHINE_NAME": create.name})
+        except BackendError as error:
+            if error.failure.error.is_ambiguous:
+                self._uncertain.note(create.name)
+            raise
+        return {}
+
+    def _delete(self, delete: Delete, listed: Mapping[str, Sequence[Job]]) -> Mapping[str, Failure]:
+        for job in listed.get(delete.name, ()):
+            is_meant = job.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(job)
+            if is_meant and job.state != "ended":
+                self._client.cancel(job)
+        return {}
+
+    def _is_own(self, job: Job) -> bool:
+        return job.mark == f"{self._mark}/{job.name}"

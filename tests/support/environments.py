@@ -1,0 +1,78 @@
+"""Virtual environments that have the built distribution and nothing of this clone; nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Collection
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.support.hostfactory.provider import ROOT
+
+OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
+
+
+def build_ours(directory: Path) -> Path:
+    """Return the wheel of this distribution, built from a copy in a directory."""
+    source = directory / "source"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("provisioner", "hf_scripts"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return build(source, directory / "wheels")
+
+
+def build(source: Path, wheels: Path) -> Path:
+    """Return the wheel of a source."""
+    before = {*wheels.glob("*")}
+    _pip("wheel", *OFFLINE, "--no-build-isolation", "-w", wheels, source)
+    (made,) = {*wheels.glob("*")} - before
+    return made
+
+
+def environment(directory: Path, wheels: Collection[Path], extras: Collection[str] = ()) -> Path:
+    """Return a virtual environment with the wheels, and with what ours requires for these extras."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    _pip("--python", directory / "bin" / "python", "install", *OFFLINE, *wheels)
+    site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
+    (ours,) = importlib.metadata.distributions(name="hostfactory-provisioner", path=[str(site_packages)])
+    _copy_required(ours, frozenset(extras), site_packages, set())
+    return directory
+
+
+def _pip(*arguments: str | Path) -> None:
+    """Run pip as one who sees nothing of our clone: neither by PYTHONPATH nor by this directory."""
+    subprocess.run([sys.executable, "-I", "-m", "pip", *arguments], env={"PATH": os.environ["PATH"]}, check=True)
+
+
+def _copy_required(
+    distribution: importlib.metadata.Distribution, extras: Collection[str], site_packages: Path, done: set[object]
+) -> None:
+    """Copy the distributions that one requires, and that they require, instead of a download by pip."""
+    for requirement in map(Requirement, distribution.requires or ()):
+        marker = requirement.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            continue
+        if (key := (requirement.name, frozenset(requirement.extras))) in done:
+            continue
+        done.add(key)
+        is_ours = requirement.name == "hostfactory-provisioner"
+        required = distribution if is_ours else importlib.metadata.distribution(requirement.name)
+        if not is_ours:
+            _copy(required, site_packages)
+        _copy_required(required, requirement.extras, site_packages, done)
+
+
+def _copy(distribution: importlib.metadata.Distribution, site_packages: Path) -> None:
+    for file in distribution.files or ():
+        if ".." not in file.parts and file.suffix != ".pyc":
+            target = site_packages / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(distribution.locate_file(file), target)
