@@ -13,7 +13,6 @@ from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_failures, find_snapshots
 from provisioner.names import short_name, split_name
-from provisioner.telemetry.pool_windows import format_count
 
 SHOWN = 10
 """Number of machines that the text names of each group, unless all are requested."""
@@ -158,8 +157,7 @@ def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
 def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
     """Yield the document as lines for a terminal. ``every``: name all machines of each group."""
     listed = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
-    clouds = format_count(document["clouds"], "machine")
-    yield f"HostFactory {listed}, memory has {document['memory']}, the clouds {clouds}."
+    yield f"Machines: HostFactory {listed}, memory has {document['memory']}, the clouds have {document['clouds']}."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())
     for group in document["groups"]:
         machines = group["machines"]

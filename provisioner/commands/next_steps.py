@@ -15,13 +15,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
-from provisioner.telemetry.pool_windows import (
-    format_count,
-    format_local_time,
-    format_pool_line,
-    pool_failures,
-    window_documents,
-)
+from provisioner.telemetry.pool_windows import format_local_time, format_pool_line, pool_failures, window_documents
 from provisioner.telemetry.status_inputs import loop_document, read_script_calls, silence_message
 from provisioner.telemetry.timeline import Kind, Subject
 from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, find_queues, unmet_lines
@@ -106,7 +100,7 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         yield f"Machines of it that HostFactory has: {kept:,}{ending}."
         return
     ran = sum(slot.is_with_hf for slot in slots)
-    yield f"It is running: {ran:,} of {format_count(record.count, 'machine')} run."
+    yield f"It is running. Machines that run: {ran:,} of {record.count:,}."
     document = {"missing": sources.unmet().by_request().get(record.id, [])}
     lines = unmet_lines(document, loop_acts=not sources.silence_message())
     yield from (_with_full_stop(line.strip()) for line in lines)
@@ -157,7 +151,7 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
 
 
 def _return(sources: Sources, record: ReturnRecord) -> str:
-    settled = f"{len(record.results):,} of {format_count(len(record.names), 'machine')} settled"
+    settled = f"{len(record.results):,} of {len(record.names):,} settled"
     if record.ended is not None:
         ended_at = sources.local(record.ended_at or sources.memory.written.time)
         return f"It ended as {record.ended} at {ended_at}: {settled}."

@@ -159,12 +159,10 @@ class Slot(NamedTuple):
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
     @property
-    def is_refused(self) -> bool:
-        """Return whether the place refused the create, so that no machine costs anything before the slot is proven
-        gone."""
-        is_unknown = not (self.observed.was_seen or self.observed.is_accepted)
-        is_answered = self.failure is not None and not self.failure.error.is_ambiguous
-        return self.verdict is Verdict.FAILED and is_unknown and is_answered
+    def may_cost(self) -> bool:
+        """Return whether a machine may exist that costs. A refused create costs nothing before it is proven gone."""
+        is_known = self.observed.was_seen or self.observed.is_accepted or self.verdict is not Verdict.FAILED
+        return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 
     def with_observed(self, **facts: Any) -> Slot:
         """Return the slot with other facts of its machine."""

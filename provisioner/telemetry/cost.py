@@ -24,9 +24,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     if not has_prices(limits):
         return None
     budget, ahead = limits.budget, memory.written.ahead
-    machines = Counter(
-        (slot.pool, record.template) for record, slot in memory.slots if slot.may_exist and not slot.is_refused
-    )
+    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if slot.may_cost)
     hour_used = get_hourly_cost(limits, machines)
     month_used = get_month_cost(memory, limits, now, ahead)
     hours_left = max(0.0, get_month(now + ahead)[2] - (now + ahead)) / HOUR

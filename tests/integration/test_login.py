@@ -418,7 +418,9 @@ def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, 
     assert ask(api)
     guard.tokens = {"two"}
     text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
-    assert text.startswith(f"kubeconfig {path} cannot be used: "), "the newer file is the cause, not the login before"
+    assert text.startswith(f"{path}, {tmp_path / 'Bank-Root.pem'} cannot be used: "), (
+        "the newer file is the cause, not the login before"
+    )
     write_kubeconfig(path, guard.address, {"token": "two"})
     assert ask(api)
 
@@ -434,7 +436,7 @@ def test_an_authority_that_cannot_be_read_is_named_when_the_one_before_no_longer
     assert ask(api), "the one before works"
     guard.tokens = set()
     text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
-    assert text.startswith(f"{authority} cannot be used: ")
+    assert text.startswith(f"{tmp_path / 'k'}, {authority} cannot be used: ")
     authority.write_text(content)
     guard.tokens = {"one"}
     assert ask(api)

@@ -73,7 +73,7 @@ class Login:
         self._reading = read()
         self._signature = self._reading.signature
         self._last_failure: tuple[float, Failure] | None = None
-        self._refused_message = self._reading.problem
+        self._problem = self._reading.problem
         """Reason why the present files are not in use; empty if they are."""
         self._renewed_at = float("-inf")
 
@@ -121,8 +121,9 @@ class Login:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
                 self._renewed_at = self._clock()
                 self._read_again()
-            if self._refused_message:
-                raise BackendError(ErrorClass.DENIED, self._refused_message)
+            if self._problem:
+                files = ", ".join(filter(None, self._reading.files))
+                raise BackendError(ErrorClass.DENIED, f"{files} cannot be used: {self._problem}")
 
     def _follow(self) -> None:
         if signature(self._reading.files) != self._signature:
@@ -135,30 +136,26 @@ class Login:
         try:
             reading = self._read()
         except (BackendError, *MALFORMED) as error:
-            self._refused_message = _one_line(error)
+            self._problem = _one_line(error)
         else:
-            self._refused_message = reading.problem
+            self._problem = reading.problem
             if not reading.problem or self._reading.problem:
                 self._reading, self._signature, self._last_failure = reading, reading.signature, None
-        if self._refused_message:
-            log.warning("Changed files of a login cannot be used", extra={"text": self._refused_message})
+        if self._problem:
+            log.warning("Changed files of a login cannot be used", extra={"text": self._problem})
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
-    context, clock = pool.context, PlaceClock()
-
-    def read() -> Reading:
-        nonlocal context
-        try:
-            # Choose a kubeconfig's current context only once, because another context is another cluster.
-            if pool.kubeconfig is not None and pool.endpoint is None and context is None:
-                context = current_context(pool.kubeconfig)
-            return _reading(pool, context, clock)
-        except (BackendError, *MALFORMED) as error:
-            raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
-
-    return KubeApi(Login(read), times, clock=clock)
+    clock = PlaceClock()
+    try:
+        # Choose a kubeconfig's current context only once, because another context is another cluster.
+        context = pool.context
+        if pool.kubeconfig is not None and pool.endpoint is None and context is None:
+            context = current_context(pool.kubeconfig)
+        return KubeApi(Login(lambda: _reading(pool, context, clock)), times, clock=clock)
+    except (BackendError, *MALFORMED) as error:
+        raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
 
 
 def _reading(pool: GkePool, context: str | None, clock: PlaceClock) -> Reading:
@@ -178,7 +175,7 @@ def _reading(pool: GkePool, context: str | None, clock: PlaceClock) -> Reading:
         try:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError as error:
-            problem = f"{', '.join(filter(None, files))} cannot be used: {_one_line(error)}"
+            problem = _one_line(error)
         else:  # Otherwise each new connection would read the files, even between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)

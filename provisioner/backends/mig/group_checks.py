@@ -281,8 +281,7 @@ class Problems:
             texts.append(f"{deleted} deleted by others, e.g. {min(names)}: {self._deleted_because}")
         if self._strayed_names:
             words = f"e.g. {min(self._strayed_names)}: the provisioner cannot delete them"
-            count = len(self._strayed_names)
-            texts.append(f"members that were taken out of the group and run on: {count}, {words}")
+            texts.append(f"members that were taken out of the group and run on: {len(self._strayed_names)}, {words}")
         for problem in texts:
             if problem not in self.texts:
                 log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})

@@ -70,16 +70,15 @@ class BudgetLeft:
 
     def _affordable(self, most: float, each: float) -> int:
         unknown = {(pool, ""): len(names) for pool, names in self._draft.unknown.items()}
-        exist = self._occupied.keys() | unknown.keys()
-        counts = {key: self._occupied.get(key, 0) + unknown.get(key, 0) - self._refused[key] for key in exist}
-        left = most - get_hourly_cost(self._draft.limits, counts)
+        left = most - get_hourly_cost(self._draft.limits, self._occupied) - get_hourly_cost(self._draft.limits, unknown)
+        left += get_hourly_cost(self._draft.limits, self._refused)
         return max(0, min(MAX_NUMBER, math.floor(left / each + TOLERANCE)))
 
     @cached_property
     def _refused(self) -> Counter[tuple[str, str]]:
         """The slots whose create was refused, by pool and template. Caps count them until they are proven gone."""
         slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
-        return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and one.is_refused])
+        return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and not one.may_cost])
 
     @cached_property
     def _month_is_spent(self) -> bool:

@@ -75,7 +75,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     )
     lines = [*diff_lines(document | {"listed_at": 1.0})]
     assert lines == [
-        "HostFactory lists 2, memory has 17, the clouds 2 machines.",
+        "Machines: HostFactory lists 2, memory has 17, the clouds have 2.",
         "  pool b: UNSEEN, no route to host",
         "     15  not listed, memory succeeded, cloud absent: it vanished; reported to HostFactory if it is missing "
         "from a second observation",
@@ -85,7 +85,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     ]
     everything = "\n".join(diff_lines(document | {"listed_at": None}, every=True))
     assert everything.count("hf-") == SHOWN + 7
-    assert everything.startswith("HostFactory has sent no list yet, memory has ")
+    assert everything.startswith("Machines: HostFactory has sent no list yet, memory has ")
 
 
 @given(

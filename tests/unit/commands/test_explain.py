@@ -181,7 +181,7 @@ def test_the_life_of_a_return_request_is_shown(desk: Desk, life: Life) -> None:
         "^The loop reports the end to HostFactory: complete.$",
         f"^{life.returned} is gone.$",
     )
-    assert "1 of 1 machine settled" in desk.now(life.return_id)[0]
+    assert "1 of 1 settled" in desk.now(life.return_id)[0]
 
 
 def test_the_life_of_a_pool_shows_its_refusals_and_windows(desk: Desk, life: Life) -> None:
@@ -245,7 +245,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         {},
         REQUEST,
         [
-            r"It is running: 1 of 6 machines run\.$",
+            r"It is running\. Machines that run: 1 of 6\.$",
             r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; b is paused",
             "Machines that do not run by ",
         ],
@@ -260,7 +260,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         memory(giving_back(name(0), name(1), id_=BACK, results={name(0): ReturnResult.GONE})),
         {},
         BACK,
-        ["It is running: 1 of 2 machines settled; it ends by "],
+        ["It is running: 1 of 2 settled; it ends by "],
     ),
     "a machine that boots: until when, and what its place says": (
         BOOTS,
