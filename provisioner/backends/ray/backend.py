@@ -44,6 +44,9 @@ PHASES = {
 """Phases of Ray's statuses. An unknown status fails the observation."""
 MARK = "hf-provisioner"
 """Key of our mark in the metadata of a job."""
+SETTLE_SECONDS = 10.0
+"""Time from the end of a job to the delete of its record. If the record goes at once, Ray 2.60 may keep the supervisor
+of the job, with its resources, for ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
@@ -127,11 +130,12 @@ class RayBackend:
         host = urlsplit(job.get("driver_agent_http_address") or "").hostname if phase is Phase.RUNNING else None
         stops = uid in self._stopped and phase is not Phase.GONE
         wait = Queued(int(job["start_time"]) // 1000, words(job.get("message") or ""))
+        ip = self._addresses.get(host) if host else ""
         return Machine(
             name,
             Phase.STOPPING if stops else phase if host or phase is not Phase.RUNNING else Phase.PENDING,
-            Fingerprint(uid=uid),
-            self._addresses.get(host) if host else "",
+            Fingerprint(uid=uid, ip=ip),
+            ip,
             launched=int(job["start_time"]) // 1000 if host else 0,
             failure=_failure(job) if phase is Phase.GONE else None,
             cause=_cause(job) if phase is Phase.GONE else None,
@@ -181,7 +185,8 @@ class RayBackend:
         for job in listed.get(delete.name, ()):
             if _uid(job) == delete.uid if delete.uid else delete.is_adopted or self._is_own(job):
                 if PHASES[job["status"]] is Phase.GONE:
-                    self._api.forget(delete.name)
+                    if (self._api.clock.now() or time.time()) - int(job.get("end_time") or 0) / 1000 >= SETTLE_SECONDS:
+                        self._api.forget(delete.name)
                 else:
                     self._api.stop(delete.name)
                     self._stopped.add(_uid(job))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def test_each_status_has_its_phase_and_cause(
     machine = observe(backend()).machines[NAME]
     assert (machine.phase, machine.cause) == (phase, cause)
     assert (machine.queued is not None) == (status == "PENDING")
+    assert machine.fingerprint.ip == machine.ip
     assert (machine.ip, machine.launched) == (("10.0.0.7", START // 1000) if status == "RUNNING" else ("", 0))
 
 
@@ -185,6 +187,17 @@ def test_a_live_job_is_stopped_and_the_record_of_an_ended_one_is_forgotten(
     assert head.sent() == [call]
     head.answers = dict.fromkeys(("POST", "DELETE"), (404, "Job does not exist"))
     assert delete(backend()) is None
+
+
+def test_the_record_of_a_job_that_has_just_ended_stays_for_seconds(head: Dashboard) -> None:
+    made = backend()
+    now = time.time()
+    head.jobs = [job("STOPPED", end_time=int(now * 1000))]
+    assert delete(made) is None
+    assert head.sent() == []
+    head.jobs = [job("STOPPED", end_time=int((now - 11) * 1000))]
+    assert delete(made) is None
+    assert head.sent() == [("DELETE", f"/api/jobs/{NAME}")]
 
 
 def test_a_waiting_job_that_was_stopped_is_stopping_and_the_next_delete_stops_it_again(head: Dashboard) -> None:
