@@ -301,6 +301,7 @@ OPERATION = {"name": "o", "status": "DONE", "error": ERRORS, "httpErrorStatusCod
 COMPUTE: Mapping[str, dict[str, Any]] = {
     "instanceGroupManagers": {"kind": "compute#instanceGroupManagerList", "items": [GROUP]},
     "hf-a": GROUP,
+    "a": {"kind": "compute#autoscaler", "name": "a", "autoscalingPolicy": {"mode": "ON", "maxNumReplicas": 9}},
     "listManagedInstances": {
         "managedInstances": [member(0, "NONE", "RUNNING"), member(1, "CREATING", ""), member(2, "DELETING", "STOPPING")]
     },

@@ -254,6 +254,7 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
     point_at(plugins, theirs)
     gce.stop_loop()
     (gce.conf / "provisioner.yaml").unlink()
+    (gce.conf / ".gcpgceinst.state-directories").unlink()
     assert through(gce, plugins, "getReturnRequests", {"machines": []})["message"] == "theirs"
     assert files(gce.conf, tmp_path / "db") == before
 

@@ -81,4 +81,4 @@ def test_check_install_finds_a_process_that_holds_the_lock_of_intent_for_long(hf
     with DataLock(path):
         os.utime(path, (time.time() - 75, time.time() - 75))
         found = [str(result) for result in check_all(Directories(hf.environment), "")]
-    assert [line for line in found if line.startswith(f"fix: {path}: held for 7")], found
+    assert [line for line in found if line.startswith(f"fix: {hf.state.path}: intent.json.lock is held for 7")], found

@@ -105,7 +105,7 @@ def test_there_is_one_place() -> None:
     installer = (ROOT / "deploy" / "bundle" / "install.sh").read_text()
     (prefix,) = re.findall(r"(?m)^command=install prefix=(\S+) ", installer)
 
-    assert named - {"/opt/symphony"} == {prefix}  # the other is the machines' own
+    assert named - {"/opt/symphony", "/opt/lsf"} == {prefix}  # the others are the machines' and a scheduler's own
     assert service()["ExecStart"] == f"{prefix}/bin/provisioner run"
 
 

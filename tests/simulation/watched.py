@@ -41,7 +41,12 @@ class Watched:
         return self._provisioner.grid.wanted.total() - self._stage.ledger.usable()
 
     def left(self) -> set[str]:
-        """Return the machines of ours that HostFactory does not have."""
+        """Return the machines of ours that HostFactory does not have, none before its first request.
+
+        A loop whose directory has no request leaves machines alone, because another directory may have theirs.
+        """
+        if not self._provisioner.state.intent.existed():
+            return set()
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         return there - self._provisioner.grid.hosts.keys()
 
