@@ -81,7 +81,7 @@ class Reader(Protocol[Job]):
         """Return whether the job is a machine of the pool, also if it has lost its mark and has the sought uid."""
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job of which nothing is left to delete; None if there is something."""
+        """Return the end of a job whose record need not be deleted; None if the machine is still there."""
 
     def machine(self, job: Job) -> Machine:
         """Return the machine of a job."""

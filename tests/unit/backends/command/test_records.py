@@ -1,4 +1,4 @@
-"""What list commands print, in each format. What is not entirely as declared is no list."""
+"""Readings of the output of list commands, in each format. An output that is not entirely as declared is no list."""
 
 from __future__ import annotations
 
