@@ -23,7 +23,7 @@ from provisioner.hostfactory.provider_config import DirectoryError, TemplatesErr
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
 from provisioner.process_end import CLOSED_PIPE
-from provisioner.state.errors import StateError
+from provisioner.state.errors import StateError, advice_message
 from provisioner.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -235,9 +235,9 @@ def _discard_output() -> None:
 
 def _refused_message(error: OSError) -> str:
     """Return the message about an error of the operating system. If the error names no file, it concerns our output."""
+    refused = error.filename or "a write to our output"
     return (
-        f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. Check "
-        "disk space, rights and mounts there, then try again."
+        f"The operating system refused {refused}: {error.strerror or error}. {advice_message(error)}, then try again."
     )
 
 

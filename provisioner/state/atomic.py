@@ -25,6 +25,7 @@ from provisioner.state.errors import (
     is_denied,
     missing,
     not_ours_message,
+    unreadable,
     writing,
 )
 
@@ -278,6 +279,4 @@ def stat_file(path: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if is_denied(error):
-            raise denied(path) from error
-        raise StateUnreadable(f"{path}: {error.strerror}. Check the state directory's mount.") from error
+        raise unreadable(path, error, "examined") from error

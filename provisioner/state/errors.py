@@ -68,6 +68,13 @@ def denied(path: str) -> StateDenied:
     return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {denied_message(path)}")
 
 
+def unreadable(path: str, error: OSError, done: str = "read") -> StateError:
+    """Return the error for a refused read, or for another refused question that ``done`` names."""
+    if is_denied(error):
+        return denied(path)
+    return StateUnreadable(f"{path}: cannot be {done}: {error.strerror}. {advice_message(error)}.")
+
+
 def denied_message(path: str) -> str:
     """Return a sentence that names the owner of the file and our own user."""
     from provisioner.files import ownership

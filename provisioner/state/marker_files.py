@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from provisioner.files.safe_open import closed_at_end
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.atomic import Located, discard, open_shared, remove, stat_file, write_all
-from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
+from provisioner.state.errors import missing, unreadable, writing
 
 DIRECTORY_MODE = 0o770
 
@@ -70,9 +70,7 @@ def names_in(path: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        if is_denied(error):
-            raise denied(path) from error
-        raise StateUnreadable(f"{path}: cannot be listed: {error.strerror}. Check the mount.") from error
+        raise unreadable(path, error, "listed") from error
 
 
 SILENT_SECONDS = 60.0

@@ -253,7 +253,8 @@ class Ledger:
         excused = late or (self.disturbed(name) and name not in self.known_since)
         if self.made[name] > 1 and not excused:
             self.breaks(Law.NAMED_ONCE, f"{name} is made {self.made[name]} times, now in {pool}")
-        present = Counter(self._template_of(one, labels) for one, labels in event["held"] if is_ours(one, labels))
+        held = [(one, labels) for one, labels in event["held"] if labels or not self._is_unknowable(one)]
+        present = Counter(self._template_of(one, labels) for one, labels in held if is_ours(one, labels))
         for template, count in present.items():
             if template and count > self._caps[pool]:
                 self.breaks(Law.PROVEN, f"{count} machines of {template} in {pool}, cap {self._caps[pool]}, by {name}")
@@ -306,7 +307,12 @@ class Ledger:
         """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
         id_ = get_request_id(PREFIX, name)
         perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
-        return self._cannot_go(name) or name in self.known_since or (id_ in perhaps and self.life > 0)
+        reported = name in self.known_since or (id_ in perhaps and self.life > 0)
+        return reported or self._cannot_go(name) or self._is_unknowable(name)
+
+    def _is_unknowable(self, name: str) -> bool:
+        """Return True for a pod whose labels a policy removed, if its record was in the memory that was lost."""
+        return self.memory_made_again and "altered" in self.struck.get(name, ())
 
     def _cannot_go(self, name: str) -> bool:
         """Return True if a fault keeps the cloud from ending the machine."""

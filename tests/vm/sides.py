@@ -97,7 +97,11 @@ class Sides:
                     return False
             return True
 
-        self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
+        try:
+            self.guest.until(has_logged, seconds, what=f"{unit} says {words}")
+        except AssertionError as error:
+            error.add_note(f"The end of its log:\n{self.log(unit)[-4000:]}")
+            raise
 
     def signed(self) -> dict[str, Any]:
         """Return the signature of the present loop on the server's disk."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner.commands import cli, status
 from provisioner.commands.cli import run
 from provisioner.files.version import full_version
+from provisioner.state.errors import STALE
 from tests.support.hostfactory.sites import example_site
 
 
@@ -131,6 +135,24 @@ def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
     assert "provisioner.yaml" in error
     assert "`provisioner check`" in error
     assert not (site / "work" / "holds.json").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "status", "recover"])
+def test_a_stale_state_directory_is_to_be_mounted_anew(
+    site: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    real, work = os.stat, str(site / "work")
+
+    def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if path == work or (isinstance(path, Path) and str(path) == work):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), work)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(cli, "_discard_output", lambda: None)
+    code, out, error = ended(command)
+    assert (code, out) == (1, "")
+    assert f"The operating system refused {work}: Stale file handle. {STALE}, then try again." in error
 
 
 def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_traceback_is_logged_at_debug(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from provisioner.state import atomic
-from provisioner.state.atomic import read_whole, replace
-from provisioner.state.errors import StateMissing, StateUnreadable, StateUnwritable
+from provisioner.state.atomic import read_whole, replace, stat_file
+from provisioner.state.errors import StateError, StateMissing, StateUnreadable, StateUnwritable
+from provisioner.state.marker_files import names_in
 from tests.support.stores import failing
 
 
@@ -35,6 +37,18 @@ def test_what_stays_stale_is_to_be_mounted_anew_and_not_to_be_made(tmp_path: Pat
         read_whole(str(tmp_path / "f"), "Make it.")
     assert "Make it" not in str(raised.value)
     assert "does not exist" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("call", "ask"), [("lstat", stat_file), ("listdir", names_in)])
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.ESTALE, "mount it anew"), (errno.EIO, "dmesg"), (errno.EACCES, "belongs to")]
+)
+def test_a_refused_question_about_a_file_names_the_next_step(
+    tmp_path: Path, monkeypatch, call: str, ask: Callable[[str], object], code: int, words: str
+) -> None:
+    monkeypatch.setattr(os, call, failing(getattr(os, call), code))
+    with pytest.raises(StateError, match=words):
+        ask(str(tmp_path))
 
 
 def test_another_error_of_reading_is_not_tried_again(tmp_path: Path, monkeypatch) -> None:
