@@ -74,7 +74,7 @@ def _head(seen: StatusModel) -> Iterator[str]:
     last, host = loop["last_beat"], loop.get("host", "?")
     ran = "has never run" if last is None else f"last ran at {format_local_time(last)} on {host}"
     ago = "" if silent is None else f", {silent:.0f} s ago"
-    yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
+    yield f"{f'Provisioner {seen.provisioner}'.strip()} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
     yield f"  {hf_message(seen.hostfactory)}"
     if loop["waits"]:

@@ -57,12 +57,12 @@ class StatusInputs:
 def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
     """Read the files. If this process's loop passes its ``memory``, do not read memory.json.
 
-    Raise StateError, for example if the directory was never used.
+    Raise StateError, for example if neither a script nor a loop has ever used the directory.
     """
     # Read memory before intent, so that intent contains every request in memory.
     remembered, memory_file = (memory, File()) if memory else _memory(state)
-    intent, intent_file = _intent(state, remembered)
-    signs, pool_status = state.life_signs(), read_pool_status(state)
+    pool_status, signs = read_pool_status(state), state.life_signs()
+    intent, intent_file = _intent(state, remembered, has_loop=pool_status.limits is not None)
     later = (read_note(pool_status.note, state.path) or [""])[-1]
     return StatusInputs(
         directory=state.path,
@@ -112,12 +112,14 @@ def _memory(state: State) -> tuple[Memory | None, File]:
     return memory, File()
 
 
-def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
+def _intent(state: State, memory: Memory | None, *, has_loop: bool) -> tuple[Intent | None, File]:
     try:
         intent, newest = state.intent.read_newest()
-    except StateMissing:
+    except StateMissing as error:
         if memory is None and not (state.memory.existed() or state.intent.existed()):
-            raise
+            if not has_loop:
+                raise
+            return None, File(Condition.NEW, str(error))
         return None, File(Condition.MISSING, "INTENT LOST: intent.json is missing although it was written")
     except StateUnreadable as error:
         return None, File(Condition.UNREADABLE, f"INTENT UNREADABLE: {error}")

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,15 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.directory_note import SUFFIX, add_to_note
+from provisioner.state.errors import StateMissing
 from provisioner.state.locks import LockFile, identity
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory_file import MemoryStore
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.pool_windows import format_local_time
+from provisioner.telemetry.status_inputs import read_status_inputs
 from tests.support.clock_times import clock_time
-from tests.support.desk import Desk
+from tests.support.desk import Desk, make_pool_status
 from tests.support.parts import alter
 from tests.support.stores import add_request
 from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
@@ -523,6 +525,25 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
     assert (wide.count("no room") > 2, "[1]" in wide) == (True, False)
     assert wrap("  gcloud " + "word " * 50) == "  gcloud " + "word " * 50, "a command to copy stays whole"
     assert json.loads(shown(desk, "-o", "json")[1])["pools"][0]["last_error"]["text"] == HOSTILE.text
+
+
+def test_before_the_first_request_a_loop_s_trouble_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The scripts make the files of the state only then, and a first hour has more trouble than any other."""
+    desk = Desk(tmp_path, capsys)
+    with pytest.raises(StateMissing, match="the directory is new"):
+        read_status_inputs(desk.state)
+    refused = LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")
+    desk.state.pool_status.write(asdict(make_pool_status(memory(), TWO_POOLS, configuration=refused)))
+    desk.state.heartbeat.touch()
+    code, text = shown(desk)
+    assert code == 1
+    assert text.startswith(f"Provisioner in {desk.state.path}\n")
+    assert "CONFIGURATION REFUSED" in text
+    assert "nonsense: unknown setting" in text
+    assert "LOST" not in text
+    desk.state.pool_status.write(asdict(make_pool_status(memory(), TWO_POOLS)))
+    assert shown(desk)[0] == 0
+    assert document(desk)["files"]["intent"]["condition"] == "new"
 
 
 @pytest.mark.parametrize(
