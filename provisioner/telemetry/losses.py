@@ -21,6 +21,7 @@ CODE = re.compile(r"OOMKilled|exit code \d+")
 STEPS = {
     LossCause.EXITED: "their program ends by itself: read its output (kubectl logs, Cloud Logging)",
     LossCause.DELETED: "see the problems of the pool, and search the audit log for who deletes them",
+    LossCause.UNKNOWN: "search the audit log for who stops them, and their own logs for a shutdown",
 }
 """Next step of an operator, by the causes that do not pass by themselves."""
 

@@ -156,6 +156,12 @@ def deleted_by_others(site: Site) -> None:
     site.request("Vm", 8)
 
 
+def stopped_by_others(site: Site) -> None:
+    """Stop most of the group's instances, as a schedule or a colleague does, and leave them there."""
+    site.complete(8, "Vm")
+    site.simulator.call(lambda cloud: [cloud.groups.vms.stop(vm) for vm in [*cloud.groups.vms][:5]])
+
+
 def vanished(site: Site) -> None:
     """Take all pods away without a trace while no watch runs, as a restored cluster does."""
     site.stop_loop()
@@ -435,6 +441,13 @@ INCIDENTS = (
         alert="LossSpike",
         begin=8,
         pools={"cloud": {"mode": "ON"}},
+    ),
+    Incident(
+        "machines that others stop",
+        stopped_by_others,
+        r"LOSSES: \d lost in mig-b since [^\n]*(TERMINATED|STOPPING)",
+        "(?i)audit log for who stops",
+        alert=OPERATOR,
     ),
     Incident(
         "an image that does not exist",

@@ -17,6 +17,7 @@ from tests.unit.core import NOW, memory, record, running
 
 EXIT = Failure(ErrorClass.OTHER, "main: Error: exit code 3")
 KILLED = Failure(ErrorClass.OTHER, "main: OOMKilled: exit code 137")
+STOPPED = Failure(ErrorClass.OTHER, "The instance is TERMINATED")
 Ended = Sequence[Slot]
 
 
@@ -44,6 +45,7 @@ NEEDS: dict[str, tuple[Ended, str]] = {
     "too little memory": (ended(3, EXITED, failure=KILLED), "exited: main: OOMKilled: exit code 137; their program"),
     "exits before the request ended": (ended(3, EXITED, failure=EXIT, verdict=Verdict.FAILED), "exited: main: Error"),
     "deletes by others": (ended(3, DELETED), "deleted by others; see the problems of the pool, and search the audit"),
+    "stops by others": (ended(3, LossCause.UNKNOWN, failure=STOPPED), "unknown: The instance is TERMINATED; search the"),
     "announced deletes, returned in time": (ended(3, DELETED, verdict=Verdict.RETURNED), "deleted by others; "),
 }
 PASSES: dict[str, tuple[Ended, str]] = {
