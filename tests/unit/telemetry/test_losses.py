@@ -45,7 +45,10 @@ NEEDS: dict[str, tuple[Ended, str]] = {
     "too little memory": (ended(3, EXITED, failure=KILLED), "exited: main: OOMKilled: exit code 137; their program"),
     "exits before the request ended": (ended(3, EXITED, failure=EXIT, verdict=Verdict.FAILED), "exited: main: Error"),
     "deletes by others": (ended(3, DELETED), "deleted by others; see the problems of the pool, and search the audit"),
-    "stops by others": (ended(3, LossCause.UNKNOWN, failure=STOPPED), "unknown: The instance is TERMINATED; search the"),
+    "stops by others": (
+        ended(3, LossCause.UNKNOWN, failure=STOPPED),
+        "unknown: The instance is TERMINATED; search the",
+    ),
     "announced deletes, returned in time": (ended(3, DELETED, verdict=Verdict.RETURNED), "deleted by others; "),
 }
 PASSES: dict[str, tuple[Ended, str]] = {
