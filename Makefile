@@ -12,6 +12,7 @@ IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is need
 .PHONY: help
 help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
+	@echo 'make demo PLACES=slurm  a real Slurm first, then the embedded cloud (half a minute; needs the packages of Slurm)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make check  format, lint, types, import contracts, and the tests that need no process and no socket (a minute and a half)'
 	@echo 'make test   the laws, the contract of all backends, conformance, scripts and loop (under four minutes)'
@@ -42,8 +43,9 @@ help:
 	@echo 'make bench-kube  the same for the gke backend, on a real Kubernetes API server (ten minutes)'
 	@echo 'make bench-gce   calls, CPU and memory of managed instance groups (about four minutes)'
 
+# PLACES names a module of tests.support, without its ending.
 demo: setup
-	@$(BIN)/provisioner demo
+	@$(BIN)/$(if $(PLACES),python -m tests.support.$(PLACES)_demo,provisioner demo)
 
 run: setup
 	@$(BIN)/provisioner demo --keep

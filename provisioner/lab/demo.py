@@ -52,11 +52,12 @@ class Show:
     """The state of the screen."""
 
     playground: Playground
+    title: str
     steps: list[Step] = field(default_factory=list)
 
     def render(self) -> Group:
         """Return the table of steps, and below it the machines in the cloud."""
-        steps = Table(title="HostFactory provisioner: the main job on the embedded cloud", title_justify="left")
+        steps = Table(title=f"HostFactory provisioner: {self.title}", title_justify="left")
         for heading in ("", "step", "what the cloud says"):
             steps.add_column(heading)
         steps.add_column("seconds", justify="right")
@@ -68,8 +69,8 @@ class Show:
     def _cloud(self) -> Table:
         pools = Table(title="in the cloud now", title_justify="left")
         phases = ("pending", "running", "stopping", "gone", "failed")
-        for heading in ("namespace or group", *phases):
-            pools.add_column(heading, justify="left" if heading == "namespace or group" else "right")
+        for heading in ("place", *phases):
+            pools.add_column(heading, justify="left" if heading == "place" else "right")
         counts = Counter((machine["pool"], machine["phase"]) for machine in self.playground.cloud())
         for pool in sorted({pool for pool, _ in counts}):
             pools.add_row(pool, *(str(counts[pool, phase] or "") for phase in phases))
@@ -79,11 +80,18 @@ class Show:
 class Demo:
     """The steps in order. A step raises NotHeldError if the cloud does not show the expected state."""
 
+    title = "the main job on the embedded cloud"
+    summary = (
+        "judged by the cloud's own state. Each machine was made once, in the place that had room. Exactly the machines "
+        "that the cloud took were reported. No machine was left."
+    )
+    """The end of the sentence that is printed if all steps passed."""
+
     def __init__(self, playground: Playground) -> None:
         self.cloud = playground
         self.hf = playground.hf
         self.machines: list[str] = []
-        self.show = Show(playground)
+        self.show = Show(playground, self.title)
         self._step = Step("")
 
     def play(self) -> None:
@@ -193,28 +201,25 @@ def demo(*, keep: bool) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if keep else TERMINATED))
     try:
         with Playground() as playground:
-            return _keep(playground, console) if keep else _play(playground, console)
+            return _keep(playground, console) if keep else show_demo(Demo(playground), console)
     except PlaygroundError as error:
         console.print(Text(str(error), style="red"))
         return 1
 
 
-def _play(playground: Playground, console: Console) -> int:
-    play = Demo(playground)
+def show_demo(play: Demo, console: Console) -> int:
+    """Play the steps and show them as a table. Return the exit code."""
     began = time.monotonic()
     try:
         with Live(get_renderable=play.show.render, console=console, refresh_per_second=4):
             play.play()
         console.print()
     except (NotHeldError, PlaygroundError) as error:
-        playground.kept = True
-        kept = f"Logs and state are kept in {playground.directory}"
+        play.cloud.kept = True
+        kept = f"Logs and state are kept in {play.cloud.directory}"
         console.print(Text(f"The step failed: {error}. {kept}", style="red"))
         return 1
-    console.print(
-        f"All steps passed in {time.monotonic() - began:.0f} s, judged by the cloud's own state. Each machine was made "
-        "once, in the place that had room. Exactly the machines that the cloud took were reported. No machine was left."
-    )
+    console.print(f"All steps passed in {time.monotonic() - began:.0f} s, {play.summary}")
     return 0
 
 

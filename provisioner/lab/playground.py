@@ -97,9 +97,11 @@ class Playground:
     """A directory with configuration and state, the simulator, and the loop. As a context manager, it ends both
     processes."""
 
-    def __init__(self) -> None:
-        if not CONFIG.is_dir():
-            raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
+    def __init__(self, config: Path | None = None, instance: str = INSTANCE) -> None:
+        """``config``: the configuration's directory, which is copied; default config/demoinst."""
+        self._sample = config or CONFIG
+        if not self._sample.is_dir():
+            raise PlaygroundError(f"{self._sample} is missing: the demonstration runs from a clone of the repository.")
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
         """Directory of the playground, removed with it unless ``kept``."""
         self.kept = False
@@ -112,7 +114,7 @@ class Playground:
         """The address of the loop that was started last."""
         self._processes: list[subprocess.Popen[str]] = []
         self.environment = {
-            "HF_PROVIDER_NAME": INSTANCE,
+            "HF_PROVIDER_NAME": instance,
             "HF_PROVIDER_CONFDIR": str(self.config),
             "HF_PROVIDER_WORKDIR": str(self.state),
             "HF_PROVIDER_LOGDIR": str(self.logs),
@@ -135,7 +137,7 @@ class Playground:
     def _begin(self) -> None:
         prepare(None)  # the cloud and the loop are local and need no proxy
         self.directory.mkdir(mode=0o700)
-        shutil.copytree(CONFIG, self.config)
+        shutil.copytree(self._sample, self.config)
         self.state.mkdir()
         self.logs.mkdir()
         self._start_simulator()

@@ -45,7 +45,7 @@ STAGES = (
     Stage("flips", "test-flips", marker="flips"),
     Stage("pubsub", "test-pubsub", marker="pubsub"),
     Stage("kube", "test-kube", marker="kube", paths=("deploy/**", "config/**"), needs=("go",)),
-    Stage("schedulers", "test-schedulers", marker="schedulers", paths=("config/places/**",)),
+    Stage("schedulers", "test-schedulers", marker="schedulers", paths=("config/places/**", "config/slurm-first/**")),
     Stage("vm", "test-vm", marker="vm", paths=("deploy/**", "docs/**", "config/**")),
     Stage("crowd", "test-crowd", marker="crowd"),
     Stage("chaos", "test-chaos", marker="chaos"),

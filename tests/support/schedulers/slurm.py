@@ -13,7 +13,8 @@ from tests.support.ports import free_ports
 from tests.support.schedulers.daemons import Daemons
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmrestd", "scontrol", "squeue")
-NO_SLURM = "needs Slurm (Debian's packages slurmctld slurmd slurmrestd slurm-client slurm-wlm-jwt-plugin)"
+PACKAGES = "slurmctld slurmd slurmrestd slurm-client slurm-wlm-jwt-plugin"
+NO_SLURM = f"needs Slurm (Debian's packages {PACKAGES})"
 
 CONFIG = """
 ClusterName=test
