@@ -14,7 +14,6 @@ from typing import Any
 from provisioner.backends import (
     Backend,
     BackendError,
-    Checkable,
     Finding,
     MachineSize,
     Rehearsing,
@@ -30,7 +29,7 @@ from provisioner.commands.shared_options import Document, UsageError, add_shared
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.model import find_failures
+from provisioner.model import Failure, find_failures, find_snapshots
 from provisioner.names import NO_TEMPLATE
 from provisioner.optional_packages import extra, require_packages
 from provisioner.settings.definitions import Settings
@@ -38,6 +37,7 @@ from provisioner.settings.warnings import find_size_warnings, find_warnings
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.marker_files import ReadContent, Side
+from provisioner.telemetry.pool_windows import format_count
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
 """The two sides that read HF's files, with their names in messages."""
@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
-        document["findings"] = findings_document(check_live(configuration, provider.templates))
+        findings, observed = check_live(configuration, provider.templates)
+        document |= {"findings": findings_document(findings), "observed": observed}
     return show(options, document, check_lines, fine=check_is_fine(document))
 
 
@@ -87,11 +88,12 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 # --- questions to the clouds ------------------------------------------------------------------------------------------
 
 
-def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Ask whether each pool's place can now make machines of the promised size. Change nothing.
+def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[Finding], dict[str, dict[str, int]]]:
+    """Ask whether each pool's place can now make machines of the promised size, and observe it. Change nothing.
 
-    After an error, the pool's place gets no further questions. Findings about the clock come first, because a wrong
-    clock also makes other calls fail.
+    Return the findings, and the number of our machines by observed pool, with those in the queue. After an error, the
+    pool's place gets no further questions. Findings about the clock come first, because a wrong clock also makes other
+    calls fail.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)
@@ -99,13 +101,23 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     try:
         findings += live_findings(backends, "pools")
         sizes = partial(size_findings, templates)
-        for question in (rehearsal_findings, sizes, event_findings, unseen_findings):
-            faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-            findings += question(settings, {name: one for name, one in backends.items() if name not in faulty})
+        for question in (rehearsal_findings, sizes, event_findings):
+            findings += question(settings, _without_faults(backends, findings))
+        observations = observe(_without_faults(backends, findings), 0.0, seconds=0.0)
+        findings += map(unseen_finding, find_failures(observations).items())
         findings[:0] = clock_findings(settings, backends)
     finally:
         close(backends)
-    return findings
+    seen = {name: list(one.machines.values()) for name, one in find_snapshots(observations).items()}
+    return findings, {
+        name: {"machines": len(machines), "queued": sum(machine.queued is not None for machine in machines)}
+        for name, machines in seen.items()
+    }
+
+
+def _without_faults(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
+    faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+    return {name: backend for name, backend in backends.items() if name not in faulty}
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
@@ -144,11 +156,12 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
     return unknown + find_size_warnings(settings, templates, sizes)
 
 
-def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a finding for each pool that cannot be observed, if its kind has no checks of its own."""
-    unchecked = {name: one for name, one in backends.items() if not isinstance(one, Checkable)}
-    failures = find_failures(observe(unchecked, 0.0, seconds=0.0))
-    return [Finding(name, Severity.ERROR, failure.text) for name, failure in failures.items()]
+def unseen_finding(unseen: tuple[str, Failure]) -> Finding:
+    """Return the finding about a pool that could not be observed, with the next step."""
+    name, failure = unseen
+    is_setting = failure.error.needs_operator
+    step = f"correct pools.{name} or its rights" if is_setting else "see whether this host reaches it, and try again"
+    return Finding(name, Severity.ERROR, f"cannot be observed: {failure.error}: {failure.text}; {step}")
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:
@@ -210,7 +223,11 @@ def check_lines(document: Document) -> Iterator[str]:
         yield f"  {one['severity'].upper()} {subject}: {one['text']}"
     yield from (f"  WARNING {text}" for text in document["warnings"])
     for name, pool in pools.items():
-        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
+        seen = document.get("observed", {}).get(name)
+        numbers = (
+            f": {format_count(seen['machines'], 'machine')} of ours, {seen['queued']} in the queue" if seen else ""
+        )
+        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}{numbers}"
     for id_, limits in document["templates"].items():
         most = limits["max_machines"]
         words = {None: "any number", 0: "none, because maxNumber is 0"}.get(most, f"at most {most}")

@@ -13,7 +13,7 @@ from provisioner.backends.gke.pod_fields import unknown_fields
 from provisioner.commands import check
 from provisioner.commands.check import check_lines
 from provisioner.commands.cli import run
-from provisioner.model import ErrorClass
+from provisioner.model import ErrorClass, Failure, Fingerprint, Machine, ObservationFailed, Phase, Queued, Snapshot
 from tests.support.hostfactory.sites import Site, example_site, small_site
 
 MAIN = "containers: [{name: main, image: busybox%s}]\n"
@@ -122,17 +122,19 @@ def test_the_timings_of_a_demonstration_on_a_real_cloud(
     ] * warned
 
 
-def test_findings_on_the_subscription_come_before_those_on_unseen_pools(
+def test_findings_come_by_severity_and_then_in_the_order_of_the_questions(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def finding(name: str) -> list[Finding]:
         return [Finding(name, Severity.WARNING, "")]
 
+    unseen = ObservationFailed("unseen", 0.0, Failure(ErrorClass.TIMEOUT, "no answer"))
     monkeypatch.setattr(check, "usable_backends", lambda *_: ({}, {}))
-    for question in ("unseen", "event", "size", "clock", "rehearsal"):
+    monkeypatch.setattr(check, "observe", lambda *_, **__: {"unseen": unseen})
+    for question in ("event", "size", "clock", "rehearsal"):
         monkeypatch.setattr(check, f"{question}_findings", lambda *_, name=question: finding(name))
-    findings = check.findings_document(check.check_live(site.load(), ()))
-    assert [one["pool"] for one in findings] == ["clock", "rehearsal", "size", "event", "unseen"]
+    findings = check.findings_document(check.check_live(site.load(), ())[0])
+    assert [one["pool"] for one in findings] == ["unseen", "clock", "rehearsal", "size", "event"], "errors are first"
 
 
 class Refusing:
@@ -154,9 +156,62 @@ def test_a_wrong_clock_is_the_first_finding_also_if_every_call_fails(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "usable_backends", lambda *_: ({"pods": Refusing()}, {}))
-    first, second = check.findings_document(check.check_live(site.load(), ()))
+    first, second = check.findings_document(check.check_live(site.load(), ())[0])
     assert "this host's clock is 25 min behind" in first["text"]
     assert "Unauthorized" in second["text"]
+
+
+class Seeing:
+    """A backend of any kind with a machine that runs and two in the queue. It has findings that are no errors."""
+
+    pool = "hosts"
+
+    def check(self, _: float) -> list[Finding]:
+        return [Finding(self.pool, Severity.WARNING, "slow")]
+
+    def observe(self, now: float, sought: object) -> Snapshot:
+        running = Machine("hf-a", Phase.RUNNING, Fingerprint("1"))
+        queued = [Machine(name, Phase.PENDING, Fingerprint(name), queued=Queued(1, "Priority")) for name in "bc"]
+        return Snapshot(self.pool, now, {one.name: one for one in (running, *queued)})
+
+    def close(self) -> None:
+        """Do nothing, because there is no connection."""
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (ErrorClass.DENIED, "correct pools.jobs or its rights"),
+        (ErrorClass.TIMEOUT, "see whether this host reaches it, and try again"),
+    ],
+)
+def test_every_kind_is_observed_and_counted_and_a_failure_has_cause_and_step(
+    site: Site,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: ErrorClass,
+    step: str,
+) -> None:
+    class Unseen(Seeing):
+        pool = "jobs"
+
+        def observe(self, now: float, sought: object) -> Snapshot:
+            raise BackendError(error, "its own words")
+
+    body = site.settings["pools"]["mig-a"]
+    site.settings["pools"] = {"hosts": body, "jobs": {**body, "group": "other"}}
+    site.templates[0]["pools"] = ["hosts", "jobs"]
+    site.write()
+    monkeypatch.setattr(check, "usable_backends", lambda *_: ({"hosts": Seeing(), "jobs": Unseen()}, {}))
+    assert run(["check", "--live", str(site.path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  ERROR pool jobs: cannot be observed: {error}: its own words; {step}" in lines
+    (seen,) = (line for line in lines if line.startswith("  pool hosts: "))
+    assert seen.endswith(": 3 machines of ours, 2 in the queue")
+    (unseen,) = (line for line in lines if line.startswith("  pool jobs: "))
+    assert "of ours" not in unseen
+    assert run(["check", "--live", str(site.path), "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["observed"] == {"hosts": {"machines": 3, "queued": 2}}
 
 
 # --- the example ------------------------------------------------------------------------------------------------------
