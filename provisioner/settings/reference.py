@@ -91,18 +91,14 @@ class _Untitled(GenerateJsonSchema):
 def schema(kinds: Sequence[Kind[Any]]) -> Json:
     """Return the JSON schema of provisioner.yaml. A setting is optional if HF's files or the environment may give
     it."""
-    pools: list[type[Section]] = [kind.pool for kind in kinds]
-    models: list[type[Section]] = [
-        *SECTIONS.values(),
-        TemplateSettings,
-        *pools,
-        *(inner for one in pools for inner in _inner(one).values()),
-    ]
+    definitions = {model.__name__: _object(model) for model in (*SECTIONS.values(), TemplateSettings)}
+    for kind in kinds:
+        for model in (kind.pool, *_inner(kind.pool).values()):
+            definitions[_prefix(kind) + model.__name__] = _object(model, _prefix(kind))
     root = _object(Settings)
     root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
     root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
     root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
-    definitions = {model.__name__: _object(model) for model in models}
     return {"$schema": DIALECT, "title": "provisioner.yaml", **root, "$defs": definitions}
 
 
@@ -116,9 +112,15 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
     return found
 
 
-def _object(model: type[Section]) -> Json:
-    """Return the schema of those settings of a model that the file may contain."""
-    whole = model.model_json_schema(schema_generator=_Untitled)
+def _prefix(kind: Kind[Any]) -> str:
+    """Return the begin of the names of a kind's definitions. Another distribution may name its classes as we do."""
+    return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."
+
+
+def _object(model: type[Section], prefix: str = "") -> Json:
+    """Return the schema of those settings of a model that the file may contain. ``prefix``: begin of the names of
+    definitions."""
+    whole = model.model_json_schema(schema_generator=_Untitled, ref_template=f"#/$defs/{prefix}{{model}}")
     properties = {name: whole["properties"][name] for name in model.model_fields if name not in NOT_WRITTEN}
     return {
         "type": "object",
@@ -143,13 +145,14 @@ def _pool(kinds: Sequence[Kind[Any]]) -> Json:
         "required": ["kind"],
         "properties": {"kind": {"enum": [kind.name for kind in kinds]}},
         "allOf": [
-            {"if": {"properties": {"kind": {"const": kind.name}}}, "then": _reference(kind.pool)} for kind in kinds
+            {"if": {"properties": {"kind": {"const": kind.name}}}, "then": _reference(kind.pool, _prefix(kind))}
+            for kind in kinds
         ],
     }
 
 
-def _reference(model: type[Section]) -> Json:
-    return {"$ref": f"#/$defs/{model.__name__}"}
+def _reference(model: type[Section], prefix: str = "") -> Json:
+    return {"$ref": f"#/$defs/{prefix}{model.__name__}"}
 
 
 def _or_null(value: Json) -> Json:

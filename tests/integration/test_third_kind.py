@@ -5,6 +5,7 @@ That its backend keeps the promises of all is shown in ``tests/contract``, where
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from provisioner.backends import registry
+from provisioner.commands.cli import run
 from provisioner.hostfactory import templates
 from provisioner.settings.warnings import find_warnings
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
@@ -89,6 +92,21 @@ def test_without_the_distribution_it_is_an_unknown_kind(tmp_path: Path) -> None:
     pools = {"host": {"kind": "yard", "yard": "north"}}
     problems = Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host"])]).problems()
     assert problems[0] == f"provisioner.yaml: pools.host.kind: expected {BUILT_IN}, got 'yard'"
+
+
+def test_the_schema_for_editors_accepts_its_pools_and_refuses_misspelt_settings(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["settings", "-o", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert list(validator.iter_errors(site.settings)) == []
+    for wrong in ({"yard": 5}, {"yardd": "north"}, {"kind": "yrad"}):
+        host = {**site.settings["pools"]["host"], **wrong}
+        assert not validator.is_valid({**site.settings, "pools": {"host": host}}), wrong
+    assert run(["settings"]) == 0
+    assert "kind `yard`\n\nHosts in one yard" in capsys.readouterr().out
 
 
 # --- as processes -----------------------------------------------------------------------------------------------------

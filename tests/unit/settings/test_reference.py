@@ -16,7 +16,9 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.commands import cli
-from provisioner.schema.validation import ConfigError
+from provisioner.lab.fake_backend import Fake, FakePool
+from provisioner.schema.setting_types import Text
+from provisioner.schema.validation import ConfigError, Section
 from provisioner.settings import loader, reference
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +54,37 @@ def test_every_setting_says_what_it_means_its_unit_and_what_holds_without_it() -
                 assert words.startswith(unit.capitalize()) or f" {unit} " in words, f"{name}: {words}"
             if type(default := setting.get("default")) in (int, float):
                 assert re.search(rf"\b{default:g}\b", words), f"{name}: {words}"
+
+
+def test_classes_of_another_distribution_may_have_the_names_of_ours() -> None:
+    class Ending(Section):
+        """An end."""
+
+        bell: Text
+        """Its bell. No default."""
+
+    class GkePool(FakePool):
+        """Pools of another kind of this class name."""
+
+        kind: str = "other"
+        """The kind."""
+        ending: Ending
+        """Its end. No default."""
+
+    class Other(Fake):
+        """Another kind."""
+
+        name = "other"
+        pool = GkePool
+
+    other = Other()
+    schema = reference.schema([*KINDS, other])
+    assert schema["$defs"]["GkePool"] == reference.schema(KINDS)["$defs"]["GkePool"]
+    assert schema["$defs"]["other.GkePool"]["properties"]["ending"]["$ref"] == "#/$defs/other.Ending"
+    valid = {"pools": {"a": {"kind": "other", "ending": {"bell": "loud"}}}}
+    made = jsonschema.Draft202012Validator(schema)
+    assert list(made.iter_errors(valid)) == []
+    assert not made.is_valid({"pools": {"a": {"kind": "other", "ending": {"exit": [1]}}}})
 
 
 @cache
