@@ -78,7 +78,7 @@ def get_available_templates(call: ScriptCall) -> str:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
     unused_keys = [*provider.config.unused, *provider.config.unknown]
     if unused_keys:  # log it here, because HF calls this when it starts and hardly ever again
-        log.append(call.directories, "INFO", "Settings that have no effect here", {"keys": unused_keys})
+        log.append(call.directories, "INFO", "Settings that the scripts do not use", {"keys": unused_keys})
     asked = _select_templates(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
     with contextlib.suppress(DirectoryError, StateError):

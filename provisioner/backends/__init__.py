@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from provisioner.model import FAULT, Create, Delete, ErrorClass, Failure, LossCause, Outcome, Snapshot
 
@@ -194,6 +194,23 @@ class Rehearsing(Protocol):
 
         Raise BackendError if the place does not answer.
         """
+
+
+class Measure(NamedTuple):
+    """A number of a backend, exported as the metric ``hf_provisioner_KIND_NAME`` with the label ``pool``."""
+
+    name: str
+    """Name of the metric without its prefix, ending with its unit."""
+    meaning: str
+    value: float
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A backend with metrics of its own."""
+
+    def measures(self) -> Sequence[Measure]:
+        """Return the present values without a call to the place. Each scrape asks, in a thread of the server."""
 
 
 @runtime_checkable

@@ -65,6 +65,11 @@ class Kind(ABC, Generic[SomePool]):
     template_fields: ClassVar[Mapping[str, str]] = {}
     """By setting of the implied pool: the field that gives it, which messages name in place of the setting."""
 
+    config_keys: ClassVar[frozenset[str]] = frozenset()
+    """Own keys in HF's provider config, which ``inherited`` finds in ``around.config.unknown``."""
+    docs: ClassVar[str] = ""
+    """Address of the kind's page for operators, which the list of settings and ``check --live`` name."""
+
     @abstractmethod
     def factory(self, site: Site) -> Callable[[SomePool], Backend]:
         """Return a function that makes the backends of one process. The backends share connections.

@@ -27,11 +27,13 @@ from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, all_at_once, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.provider_config import Directories, DirectoryError
+from provisioner.hostfactory.provider_config import FIELDS, Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import Failure, find_failures, find_snapshots
 from provisioner.names import NO_TEMPLATE
 from provisioner.optional_packages import extra, require_packages
+from provisioner.schema.setting_types import Pool
+from provisioner.schema.validation import suggestion
 from provisioner.settings.definitions import Settings
 from provisioner.settings.warnings import find_size_warnings, find_warnings
 from provisioner.state.directory import StateDir
@@ -56,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
         ending = ending_authorities(configuration.ca_bundle, time.time())
-        warnings = [*ending, *find_warnings(configuration, provider.templates), *stale_read_warnings(provider)]
+        warnings = [*ending, *find_warnings(configuration, provider.templates)]
+        warnings += _config_warnings(configuration, provider)
         document = check_document(configuration, warnings)
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
@@ -64,6 +67,19 @@ def run(options: argparse.Namespace) -> int:
         findings, observed = check_live(configuration, provider.templates)
         document |= {"findings": findings_document(findings), "observed": observed}
     return show(options, document, check_lines, fine=check_is_fine(document))
+
+
+def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
+    """Return the warnings about HF's files: other versions that were read, and keys that no kind of our pools has."""
+    of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
+    return [
+        *stale_read_warnings(provider),
+        *(
+            f"{provider.config_path}: {key} has no effect{suggestion(key, [*FIELDS, *sorted(of_kinds)])}"
+            for key in provider.config.unknown
+            if key not in of_kinds
+        ),
+    ]
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
@@ -104,7 +120,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[
         for question in (rehearsal_findings, sizes, event_findings):
             findings += question(settings, _without_faults(backends, findings))
         observations = observe(_without_faults(backends, findings), 0.0, seconds=0.0)
-        findings += map(unseen_finding, find_failures(observations).items())
+        findings += [unseen_finding(settings.pools[name], one) for name, one in find_failures(observations).items()]
         findings[:0] = clock_findings(settings, backends)
     finally:
         close(backends)
@@ -156,12 +172,12 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
     return unknown + find_size_warnings(settings, templates, sizes)
 
 
-def unseen_finding(unseen: tuple[str, Failure]) -> Finding:
-    """Return the finding about a pool that could not be observed, with the next step."""
-    name, failure = unseen
-    is_setting = failure.error.needs_operator
-    step = f"correct pools.{name} or its rights" if is_setting else "see whether this host reaches it, and try again"
-    return Finding(name, Severity.ERROR, f"cannot be observed: {failure.error}: {failure.text}; {step}")
+def unseen_finding(pool: Pool, failure: Failure) -> Finding:
+    """Return the finding about a pool that could not be observed, with the next step and the page of its kind."""
+    is_setting, docs = failure.error.needs_operator, get_kind(pool.kind).docs
+    step = f"correct pools.{pool.name} or its rights" if is_setting else "check that this host reaches it; try again"
+    more = f" ({docs})" if docs else ""
+    return Finding(pool.name, Severity.ERROR, f"cannot be observed: {failure.error}: {failure.text}; {step}{more}")
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:

@@ -27,6 +27,7 @@ from provisioner.settings.definitions import Settings
 from provisioner.settings.reload import Configuration
 from provisioner.state.protocols import State
 from provisioner.telemetry.authentication import Access
+from provisioner.telemetry.metric_collectors import KindMetrics
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
@@ -66,6 +67,7 @@ class Service:
         metrics = Metrics(self.registry, settings.id)
         self._backends = make_backends(settings.pools, settings.site)
         backends = {name: TimedBackend(backend, metrics) for name, backend in self._backends.items()}
+        KindMetrics({name: pool.kind for name, pool in settings.pools.items()}, self._backends, self.registry)
         configuration.judge = self._judge
         reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(

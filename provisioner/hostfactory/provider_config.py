@@ -101,8 +101,8 @@ class ProviderConfig(NamedTuple):
     gke_namespace: str = ""
     unused: tuple[str, ...] = ()
     """Known keys in the file that have no effect here."""
-    unknown: tuple[str, ...] = ()
-    """Unknown keys in the file."""
+    unknown: Mapping[str, object] = {}
+    """Keys in the file that only a kind of pools may know, with their values."""
 
 
 class ConfigFile(NamedTuple):
@@ -205,11 +205,12 @@ def load_config(path: str) -> ConfigFile:
     if not isinstance(values, dict):
         raise TemplatesError(path, f"expected a JSON object, got {format_value(values)}")
     problems: list[Problem] = []
-    fields: dict[str, Any] = {"unused": (), "unknown": ()}
+    fields: dict[str, Any] = {"unused": (), "unknown": {}}
     for key, value in values.items():
-        if key not in FIELDS:
-            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
-            fields[use] = (*fields[use], key)
+        if key not in FIELDS and (key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES)):
+            fields["unused"] = (*fields["unused"], key)
+        elif key not in FIELDS:
+            fields["unknown"][key] = value
         elif value not in (None, ""):
             words, usable = _usable(key, value)
             if usable is None:

@@ -46,6 +46,7 @@ def page(kinds: Iterable[Kind[Any]]) -> str:
         own = kind.pool.model_fields
         same = {name for name, field in Pool.model_fields.items() if _explained(field) == _explained(own[name])}
         parts += _part(f"`pools`: kind `{kind.name}`", kind.pool, same)
+        parts += [f"\nMore about the kind: {kind.docs}"] * bool(kind.docs)
         for name, model in _inner(kind.pool).items():
             parts += _part(f"`pools`: kind `{kind.name}`: `{name}`", model)
     parts += _part("`templates`", TemplateSettings)
@@ -91,14 +92,14 @@ class _Untitled(GenerateJsonSchema):
 def schema(kinds: Sequence[Kind[Any]]) -> Json:
     """Return the JSON schema of provisioner.yaml. A setting is optional if HF's files or the environment may give
     it."""
-    definitions = {model.__name__: _object(model) for model in (*SECTIONS.values(), TemplateSettings)}
+    models: list[tuple[str, type[Section]]] = [*(("", model) for model in SECTIONS.values()), ("", TemplateSettings)]
     for kind in kinds:
-        for model in (kind.pool, *_inner(kind.pool).values()):
-            definitions[_prefix(kind) + model.__name__] = _object(model, _prefix(kind))
+        models += [(_prefix(kind), model) for model in (kind.pool, *_inner(kind.pool).values())]
     root = _object(Settings)
     root["properties"] |= {name: _or_null(_reference(model)) for name, model in SECTIONS.items()}
     root["properties"]["pools"] = _mapping_of(_pool(kinds)) | {"propertyNames": {"pattern": f"^{LABEL_VALUE.pattern}$"}}
     root["properties"]["templates"] = _or_null(_mapping_of(_reference(TemplateSettings)))
+    definitions = {prefix + model.__name__: _object(model, prefix) for prefix, model in models}
     return {"$schema": DIALECT, "title": "provisioner.yaml", **root, "$defs": definitions}
 
 

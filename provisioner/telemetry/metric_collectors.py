@@ -3,6 +3,7 @@ of rows."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from provisioner.backends import Backend, Measuring
 from provisioner.state.errors import StateError
+
+log = logging.getLogger(__name__)
 
 # Without this call, every counter and histogram would export a second, useless series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -74,6 +78,38 @@ class CountedTable(Table[Key]):
     """A table for a counter that is counted elsewhere, so that it survives restarts."""
 
     family = CounterMetricFamily
+
+
+class KindMetrics(Collector):
+    """The metrics that backends bring. Each scrape asks the backends."""
+
+    def __init__(self, kinds: Mapping[str, str], backends: Mapping[str, Backend], registry: CollectorRegistry) -> None:
+        """``kinds``: the kind of each pool."""
+        self._kinds = kinds
+        self._backends = {name: backend for name, backend in backends.items() if isinstance(backend, Measuring)}
+        self._failed: set[str] = set()
+        """Pools whose last measures failed. A failure is logged once."""
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield a family for each metric. A pool whose backend fails has no series."""
+        families: dict[str, GaugeMetricFamily] = {}
+        for pool, backend in self._backends.items():
+            try:
+                prefix = f"hf_provisioner_{self._kinds[pool].replace('-', '_')}_"
+                measured = [
+                    (GaugeMetricFamily(prefix + one.name, one.meaning, labels=["pool"]), float(one.value))
+                    for one in backend.measures()
+                ]
+            except Exception:  # A bug in a backend must not stop the scrape.
+                if pool not in self._failed:
+                    log.exception("Backend failed to measure", extra={"pool": pool})
+                self._failed.add(pool)
+                continue
+            self._failed.discard(pool)
+            for family, value in measured:
+                families.setdefault(family.name, family).add_metric([pool], value)
+        yield from families.values()
 
 
 Configured = Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]

@@ -19,8 +19,11 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.commands.cli import run
+from provisioner.commands.loop_service import Service
 from provisioner.hostfactory import templates
+from provisioner.settings.reload import Configuration
 from provisioner.settings.warnings import find_warnings
+from provisioner.state.directory import StateDir
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
 from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install
@@ -62,6 +65,19 @@ def test_it_inherits_what_it_says_of_the_environment(site: Site) -> None:
     assert site.load().pools["host"].identity == ("yard", "south")
 
 
+def test_it_has_keys_of_its_own_in_hostfactorys_config_and_others_are_reported(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del site.settings["pools"]["host"]["yard"]
+    site.provider |= {"YARD_NAME": "west", "YARD_NAMES": "east"}
+    assert site.load().pools["host"].identity == ("yard", "west")
+    assert run(["check", str(site.path), "-o", "json"]) == 0
+    said = [text for text in json.loads(capsys.readouterr().out)["warnings"] if "YARD_" in text]
+    assert said == [f"{site.directory}/tprov_config.json: YARD_NAMES has no effect; did you mean 'YARD_NAME'?"]
+    site.provider["YARD_NAME"] = 7
+    assert site.problems() == ["provisioner.yaml: pools.host.yard: expected a text, got 7"]
+
+
 @pytest.mark.parametrize(
     ("pool", "problem"),
     [
@@ -88,6 +104,15 @@ def test_a_template_that_promises_more_than_its_hosts_have_is_advised_against(si
     assert line == "template T: nram promises 8192 MB, but every host of yard north has 4096 MB (pool host)"
 
 
+def test_its_metrics_are_scraped_beside_ours(site: Site, tmp_path: Path) -> None:
+    del site.settings["pools"]["vm"]
+    site.templates[0]["pools"] = ["host"]
+    site.write()
+    (tmp_path / "state").mkdir()
+    service = Service(Configuration(site.path, site.environment), StateDir(tmp_path / "state"))
+    assert service.registry.get_sample_value("hf_provisioner_yard_hosts", {"pool": "host"}) == 0
+
+
 def test_without_the_distribution_it_is_an_unknown_kind(tmp_path: Path) -> None:
     pools = {"host": {"kind": "yard", "yard": "north"}}
     problems = Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host"])]).problems()
@@ -106,7 +131,9 @@ def test_the_schema_for_editors_accepts_its_pools_and_refuses_misspelt_settings(
         host = {**site.settings["pools"]["host"], **wrong}
         assert not validator.is_valid({**site.settings, "pools": {"host": host}}), wrong
     assert run(["settings"]) == 0
-    assert "kind `yard`\n\nHosts in one yard" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "kind `yard`\n\nHosts in one yard" in page
+    assert "\nMore about the kind: https://yard.example/kind\n" in page
 
 
 # --- as processes -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ class Ray(Kind[RayPool]):
     name = "ray"
     pool = RayPool
     distribution = extra("ray")
+    docs = "docs/ray.md"
     longest_call = 35.0
     """Seconds for a connection (5 s) and a response (30 s)."""
 

@@ -11,6 +11,7 @@ import threading
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from provisioner.backends import BackendError
@@ -98,6 +99,12 @@ class Token:
         if ends is None or begin is None or ends - time.time() >= TOKEN_SHARE * (ends - begin):
             return ""
         return f"{self.named()}: the token ends at {format_utc(ends)}, and nothing has renewed it: check what renews it"
+
+    def end(self) -> float | None:
+        """Return the end of the token in epoch seconds, also if it has passed. None: unknown."""
+        with suppress(OSError, ValueError):
+            return self._times(self._file.read_text(encoding="ascii")).get("exp")
+        return None
 
     def named(self) -> str:
         """Return the setting and the file."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from provisioner.backends import BackendError, Finding, MayStart, Severity
+from provisioner.backends import BackendError, Finding, MayStart, Measure, Severity
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
@@ -117,6 +117,12 @@ class SlurmBackend:
         self._cluster.api.version()
         problem = self._cluster.api.token.problem()
         return [Finding(self.pool, Severity.WARNING, problem)] if problem else []
+
+    def measures(self) -> list[Measure]:
+        """Return the end of the token, so that an alert can precede it."""
+        end = self._cluster.api.token.end()
+        meaning = "End of the token in the pool's token_file."
+        return [] if end is None else [Measure("token_end_timestamp_seconds", meaning, end)]
 
     def _create(self, create: Create, listed: JobsByName, listed_at: float) -> Mapping[str, Failure]:
         """Submit one job, unless its name is listed or an earlier submission may still take effect. A job that has

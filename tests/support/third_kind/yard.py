@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from provisioner.backends import Backend, MachineSize
+from provisioner.backends import Backend, MachineSize, Measure
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.lab.fake_backend import FakeBackend, FakePlace, FakePool
 from provisioner.schema.setting_types import (
@@ -37,6 +37,14 @@ class YardPool(FakePool):
         return (self.kind, self.yard)
 
 
+class YardBackend(FakeBackend):
+    """The fake's, with a metric of its own."""
+
+    def measures(self) -> list[Measure]:
+        """Return the number of hosts."""
+        return [Measure("hosts", "Hosts in the yard.", len(self.place.entries()))]
+
+
 class Yard(Kind[YardPool]):
     """The kind, as the registry asks for it."""
 
@@ -44,19 +52,21 @@ class Yard(Kind[YardPool]):
     pool = YardPool
     distribution = "yard-provisioner"
     longest_call = 90.0
+    docs = "https://yard.example/kind"
+    config_keys: ClassVar = frozenset({"YARD_NAME"})
 
     def factory(self, site: Site) -> Callable[[YardPool], Backend]:
         """Return a function that makes backends; pools of one yard see the same hosts."""
         yards: dict[str, FakePlace] = {}
 
         def backend(pool: YardPool) -> Backend:
-            return FakeBackend(pool, yards.setdefault(pool.yard, FakePlace(pool)), provisioner=site.id)
+            return YardBackend(pool, yards.setdefault(pool.yard, FakePlace(pool)), provisioner=site.id)
 
         return backend
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return the yard of the environment."""
-        return {"yard": around.environment.get("YARD")}
+        """Return the yard of HF's provider config, or else of the environment."""
+        return {"yard": around.config.unknown.get("YARD_NAME") or around.environment.get("YARD")}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Return an error for the one yard that must not be used."""

@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.backends import BackendError, Finding, Severity
 from provisioner.backends.gke.pod_fields import unknown_fields
+from provisioner.backends.mig.kind import KIND as MIG
 from provisioner.commands import check
 from provisioner.commands.check import check_lines
 from provisioner.commands.cli import run
@@ -128,6 +129,7 @@ def test_findings_come_by_severity_and_then_in_the_order_of_the_questions(
     def finding(name: str) -> list[Finding]:
         return [Finding(name, Severity.WARNING, "")]
 
+    site.settings["pools"]["unseen"] = site.settings["pools"]["mig-a"] | {"group": "other"}
     unseen = ObservationFailed("unseen", 0.0, Failure(ErrorClass.TIMEOUT, "no answer"))
     monkeypatch.setattr(check, "usable_backends", lambda *_: ({}, {}))
     monkeypatch.setattr(check, "observe", lambda *_, **__: {"unseen": unseen})
@@ -182,7 +184,7 @@ class Seeing:
     ("error", "step"),
     [
         (ErrorClass.DENIED, "correct pools.jobs or its rights"),
-        (ErrorClass.TIMEOUT, "see whether this host reaches it, and try again"),
+        (ErrorClass.TIMEOUT, "check that this host reaches it; try again"),
     ],
 )
 def test_every_kind_is_observed_and_counted_and_a_failure_has_cause_and_step(
@@ -198,6 +200,7 @@ def test_every_kind_is_observed_and_counted_and_a_failure_has_cause_and_step(
         def observe(self, now: float, sought: object) -> Snapshot:
             raise BackendError(error, "its own words")
 
+    monkeypatch.setattr(MIG, "docs", "https://kind.example", raising=False)
     body = site.settings["pools"]["mig-a"]
     site.settings["pools"] = {"hosts": body, "jobs": {**body, "group": "other"}}
     site.templates[0]["pools"] = ["hosts", "jobs"]
@@ -205,7 +208,7 @@ def test_every_kind_is_observed_and_counted_and_a_failure_has_cause_and_step(
     monkeypatch.setattr(check, "usable_backends", lambda *_: ({"hosts": Seeing(), "jobs": Unseen()}, {}))
     assert run(["check", "--live", str(site.path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert f"  ERROR pool jobs: cannot be observed: {error}: its own words; {step}" in lines
+    assert f"  ERROR pool jobs: cannot be observed: {error}: its own words; {step} (https://kind.example)" in lines
     (seen,) = (line for line in lines if line.startswith("  pool hosts: "))
     assert seen.endswith(": 3 machines of ours, 2 in the queue")
     (unseen,) = (line for line in lines if line.startswith("  pool jobs: "))

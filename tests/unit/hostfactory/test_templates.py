@@ -209,7 +209,7 @@ def test_google_s_config_keys_are_read(tmp_path: Path) -> None:
         log_max_megabytes=20.0,
         log_max_rotate=3,
         unused=("PUBSUB_TOPIC", "PUBSUB_SUBSCRIPTION", "GKE_REQUEST_TIMEOUT", "PUBSUB_AUTOLAUNCH", "GKE_CRD_VERSION"),
-        unknown=("COLOUR",),
+        unknown={"COLOUR": "red"},
     )
 
 
