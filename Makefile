@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
-.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-schedulers test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-schedulers test-ray test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -27,6 +27,7 @@ help:
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
 	@echo 'make test-schedulers  the tests on a real Slurm of Debian, run without rights (three minutes; needs its packages, which make tools installs)'
+	@echo 'make test-ray    the contract of kinds, and the scripts, on a real Ray: installs it first, once per machine (ten minutes; needs PyPI)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
 	@echo 'make checkov     findings of checkov in manifests, Dockerfiles and Terraform that deploy/checkov.yaml does not accept (a minute)'
@@ -56,7 +57,7 @@ check: lint
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS) tests/unit
 
 test: setup-test
-	$(PYTEST) -m 'not slow and not flips and not crowd and not chaos and not pubsub and not kube and not schedulers and not vm' $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m 'not slow and not flips and not crowd and not chaos and not pubsub and not kube and not schedulers and not ray and not vm' $(PYTEST_ARGS) $(TESTS)
 
 test-all: setup-test
 	@$(BIN)/python -m tests.gate all
@@ -101,6 +102,11 @@ test-kube: setup-test
 # One after the other, because all use one cluster.
 test-schedulers: setup-test
 	$(BIN)/pytest -m schedulers $(PYTEST_ARGS) $(TESTS)
+
+# In an environment of its own, because Ray needs several hundred megabytes. One after the other, because all use one head.
+test-ray: setup-test
+	@$(BIN)/python -m tests.ray.build >/dev/null || echo 'Each skipped test reports what it needs.' >&2
+	$(BIN)/pytest -m ray $(PYTEST_ARGS) $(TESTS)
 
 # On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
 test-nfs: setup-test

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
     from tests.kube.proxy import Proxy
     from tests.kube.space import Space
+    from tests.ray.head import Head
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell lets what it runs in the background ignore Ctrl-C, and so would every program that a test starts."""
@@ -204,3 +205,24 @@ def slurm() -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(accounting=True)
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_python() -> Path:
+    """The Python that has Ray."""
+    from tests.kube.build import BuildError
+    from tests.ray.build import python
+
+    try:
+        return python(os.environ)
+    except BuildError as error:
+        pytest.skip(f"needs Ray: {error}")
+
+
+@pytest.fixture(scope="session")
+def ray_head(ray_python: Path) -> Iterator[Head]:
+    """A Ray cluster of one node."""
+    from tests.ray.head import Head
+
+    with Head(ray_python) as head:
+        yield head

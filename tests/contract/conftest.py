@@ -26,7 +26,7 @@ REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", 
 IN_MEMORY = ["fake", "yard", "skeleton"]
 """The fake, a kind that another distribution brings, and the kind that ``provisioner new-kind`` copies."""
 
-SCHEDULERS = [pytest.param("slurm", marks=pytest.mark.schedulers)]
+SCHEDULERS = [pytest.param("slurm", marks=pytest.mark.schedulers), pytest.param("ray", marks=pytest.mark.ray)]
 """Places of real schedulers."""
 
 UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, "lsf", *REAL, *SCHEDULERS]
@@ -74,6 +74,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if kind == "lsf":
         yield LsfPlace(tmp_path)
         return
+    if kind == "ray":
+        yield from ray_place(request)
+        return
     if kind == "fake":
         yield MemoryPlace(fake_backend.KIND)
         return
@@ -113,3 +116,14 @@ def slurm_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Pla
     made = SlurmPlace(request.getfixturevalue("slurm"), directory)
     yield made
     made.close()
+
+
+def ray_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Yield the jobs of the tests' Ray."""
+    from tests.contract.ray_place import RayPlace, RayProxy
+
+    head = request.getfixturevalue("ray_head")
+    with RayProxy(head.address) as proxy:
+        made = RayPlace(head, proxy)
+        yield made
+        made.close()

@@ -25,6 +25,7 @@ UNAVAILABLE = {
     "needs a mirror of Debian's": "debootstrap makes the guest of its packages; where CI reaches one, these tests run",
     "needs another Python": "Debian has one Python; a machine that has others runs these tests",
     "needs Slurm": "Debian's packages in Debian 12's versions; a machine without root or Debian cannot install them",
+    "needs Ray": "several hundred megabytes from PyPI, which a CI machine may refuse; make test-ray installs them",
     "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",
 }
 """Words of the reasons that are accepted unless REQUIRE_ALL=1, and why: CI installs from Debian, PyPI and the Go proxy

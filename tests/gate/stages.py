@@ -46,6 +46,7 @@ STAGES = (
     Stage("pubsub", "test-pubsub", marker="pubsub"),
     Stage("kube", "test-kube", marker="kube", paths=("deploy/**", "config/**"), needs=("go",)),
     Stage("schedulers", "test-schedulers", marker="schedulers", paths=("config/places/**", "config/slurm-first/**")),
+    Stage("ray", "test-ray", marker="ray"),
     Stage("vm", "test-vm", marker="vm", paths=("deploy/**", "docs/**", "config/**")),
     Stage("crowd", "test-crowd", marker="crowd"),
     Stage("chaos", "test-chaos", marker="chaos"),

@@ -28,6 +28,8 @@ def tree() -> Tree:
         pytest.param(["tests/chaos/run.py"], {"chaos"}, id="a stage needs its own test code"),
         pytest.param(["provisioner/state/locks.py"], {"slow", "kube", "vm", "crowd", "chaos"}, id="processes load all"),
         pytest.param(["provisioner/backends/mig/api.py"], {"flips"}, id="a kind that is loaded by name"),
+        pytest.param(["provisioner/backends/ray/api.py"], {"ray"}, id="a kind that only its own stage tries"),
+        pytest.param(["tests/ray/head.py"], {"ray"}, id="a stage needs what its own tests import"),
         pytest.param(["provisioner/lab/cloud/compute/gone.py"], {"flips"}, id="a deleted module is its neighbours'"),
         pytest.param(["provisioner/telemetry/templates/new.html"], {"slow"}, id="data is the modules' beside it"),
         pytest.param(["deploy/terraform/main.tf"], {"checkov", "slow", "kube", "vm"}, id="what no import shows"),

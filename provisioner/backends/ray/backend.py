@@ -45,8 +45,8 @@ PHASES = {
 MARK = "hf-provisioner"
 """Key of our mark in the metadata of a job."""
 SETTLE_SECONDS = 10.0
-"""Time from the end of a job to the delete of its record. If the record goes at once, Ray 2.60 may keep the supervisor
-of the job, with its resources, for ever."""
+"""Time from the end of a job to the delete of its record. Ray 2.60 looks at each job once a second until it sees the
+end; if the record is gone by then, Ray writes a failed one without our mark, which stays for ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
@@ -76,8 +76,8 @@ class RayBackend:
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our jobs."""
-        session = self._api.session()
         divided = divide(self._read_list(), sought, self)
+        session = self._api.session()  # after the list, which else might be that of a later session
         collisions = {name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs))}
         if divided.machines != self._machines:
             self._machines = divided.machines

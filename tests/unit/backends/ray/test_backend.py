@@ -46,20 +46,29 @@ class Dashboard:
     def __init__(self) -> None:
         self.jobs: list[Body] = []
         self.session = "session_1"
+        self.next_session = ""
+        """The session of a head that starts again right after a list."""
         self.list_answer = b""
         self.answers: dict[str, tuple[int, str]] = {}
-        """Status and text of the answer to a method other than GET."""
+        """Status and text of the answer to a method, to GET only if ``refuses_reads``."""
+        self.refuses_reads = self.lost = False
+        """``lost``: no call that changes something gets an answer."""
+        self.headers: dict[str, str] = {}
         self.requests: list[Request] = []
 
     def exchange(self, _: Way, request: Request, __: PlaceClock) -> tuple[urllib3.HTTPResponse, bytes]:
         """Answer a request."""
         self.requests.append(request)
         status, text = self.answers.get(request.method, (200, "{}"))
-        if request.path == "/api/version":
-            text = json.dumps({"session_name": self.session})
-        elif request.method == "GET":
-            text = self.list_answer.decode() or json.dumps(self.jobs)
-        return urllib3.HTTPResponse(status=status), text.encode()
+        if request.method != "GET" and self.lost:
+            raise BackendError(ErrorClass.TIMEOUT, "no answer")
+        if request.method == "GET" and not self.refuses_reads:
+            status, text = 200, self.list_answer.decode() or json.dumps(self.jobs)
+            if request.path == "/api/version":
+                text = json.dumps({"session_name": self.session})
+            elif self.next_session:
+                self.session = self.next_session
+        return urllib3.HTTPResponse(status=status, headers=self.headers), text.encode()
 
     def sent(self) -> list[tuple[str, str]]:
         """Return the requests that change something."""
@@ -214,13 +223,56 @@ def test_a_waiting_job_that_was_stopped_is_stopping_and_the_next_delete_stops_it
     [
         (500, "Traceback\n  File\nRuntimeError: Job x already exists.\n.\n", ErrorClass.OTHER),
         (500, "Traceback\nRuntimeError: GCS is down\n", ErrorClass.UNAVAILABLE),
+        (400, "no", ErrorClass.INVALID),
         (401, "no", ErrorClass.DENIED),
+        (403, "no", ErrorClass.DENIED),
+        (409, "no", ErrorClass.OTHER),
+        (429, "no", ErrorClass.THROTTLED),
+        (502, "<html>", ErrorClass.UNAVAILABLE),
         (503, "", ErrorClass.UNAVAILABLE),
     ],
 )
-def test_a_refusal_has_its_class(head: Dashboard, status: int, text: str, error: ErrorClass) -> None:
-    head.answers = {"POST": (status, text)}
+def test_a_refusal_has_its_class_in_each_call(head: Dashboard, status: int, text: str, error: ErrorClass) -> None:
+    head.answers = dict.fromkeys(("POST", "DELETE", "GET"), (status, text))
     assert create(backend()) is error
+    for one in (job(), job("FAILED")):
+        head.jobs = [one]
+        assert delete(backend()) is error
+    head.jobs = []
+    head.refuses_reads = True
+    with pytest.raises(BackendError) as caught:
+        observe(backend())
+    assert caught.value.failure.error is error
+    assert create(backend()) is error
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("17", 17.0), ("", None)])
+def test_a_head_that_asks_for_time_gets_it(head: Dashboard, said: str, seconds: float | None) -> None:
+    head.answers = {"POST": (503, "busy")}
+    head.headers = {"Retry-After": said} if said else {}
+    (outcome,) = backend().create([Create(NAME, "ray", "small", "abcdefghij")], lambda: True)
+    assert outcome.retry_after == seconds
+
+
+def test_a_create_without_an_answer_is_repeated_only_after_two_lists_without_the_job(head: Dashboard) -> None:
+    made, submits = backend(), ("POST", "/api/jobs/")
+    head.lost = True
+    assert create(made) is ErrorClass.TIMEOUT
+    head.lost = False
+    assert create(made) is ErrorClass.TIMEOUT, "one list"
+    assert head.sent() == [submits]
+    assert create(made) is None
+    assert head.sent() == [submits] * 2
+
+
+def test_a_create_without_an_answer_that_had_its_effect_is_a_success(head: Dashboard) -> None:
+    made = backend()
+    head.lost = True
+    assert create(made) is ErrorClass.TIMEOUT
+    head.lost = False
+    head.jobs = [job("PENDING")]
+    assert create(made) is None
+    assert head.sent() == [("POST", "/api/jobs/")]
 
 
 @pytest.mark.parametrize("answer", [b"[{", b"{}", b"null", b"<html>"])
@@ -239,6 +291,14 @@ def test_another_session_is_another_endpoint(head: Dashboard) -> None:
     head.session = "session_2"
     assert first
     assert observe(made).endpoint_identity not in ("", first)
+
+
+def test_a_head_that_starts_again_during_an_observation_is_seen_at_once(head: Dashboard) -> None:
+    """The list of the new head lacks all jobs, so it must not count as a list of the old session."""
+    made = backend()
+    first = observe(made).endpoint_identity
+    head.next_session = "session_2"
+    assert observe(made).endpoint_identity != first
 
 
 def test_the_token_is_read_anew_and_is_in_a_header_only(head: Dashboard, tmp_path: Path) -> None:

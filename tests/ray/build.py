@@ -1,0 +1,59 @@
+"""Install Ray for tests, once per machine, and print its Python: ``python -m tests.ray.build``.
+
+An environment of its own from PyPI, in a cache directory keyed by the versions of Ray and Python: a minute, and several
+hundred megabytes. TEST_RAY names the Python of an environment that has Ray already, which is taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.kube.build import BuildError, cache, once
+
+VERSION = "2.60.0"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
+    """Return the Python that has Ray, which is installed now if asked for. Raise BuildError without it."""
+    if given := environment.get("TEST_RAY"):
+        return Path(given)
+    directory = cache(environment) / f"ray-{VERSION}-python-{PYTHON}"
+    if install:
+        once(directory, _install)
+    if not directory.is_dir():
+        raise BuildError("make test-ray installs it")
+    return directory / "bin" / "python"
+
+
+def _install(directory: Path) -> None:
+    """Make the environment. Its programs name a directory that is renamed later, so only its Python is run."""
+    _say(f"installing Ray {VERSION}: once per machine, a minute")
+    venv.create(directory, with_pip=True)
+    pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, f"ray[default]=={VERSION}"], stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise BuildError(f"pip cannot install Ray {VERSION} for Python {PYTHON}")
+
+
+def _say(text: str) -> None:
+    print(f"test Ray: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Print the Python that has Ray."""
+    try:
+        print(python(os.environ, install=True))
+    except BuildError as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
