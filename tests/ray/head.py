@@ -95,7 +95,7 @@ class Head:
         """Stop the job of this name, or all jobs, and delete the records, so that the names can be used again.
 
         A stop is repeated, because it has no effect before the job's supervisor exists. A record stays for seconds
-        after the end, because Ray looks at a job each second: if the next job of the name exists by then, Ray takes
+        after the end, because Ray checks each job once a second: if the next job of the name exists by then, Ray takes
         the end of the first for that of the second, and fails it.
         """
         until(lambda: self._is_cleared(name), 120.0, every=0.2, what="no job is left")

@@ -45,8 +45,8 @@ PHASES = {
 MARK = "hf-provisioner"
 """Key of our mark in the metadata of a job."""
 SETTLE_SECONDS = 10.0
-"""Time from the end of a job to the delete of its record. Ray 2.60 looks at each job once a second until it sees the
-end; if the record is gone by then, Ray writes a failed one without our mark, which stays for ever."""
+"""Time from the end of a job to the delete of its record. Ray 2.60 checks each job once a second until it sees the end;
+if the record is gone by then, Ray writes a failed one without our mark, which stays for ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
@@ -121,8 +121,8 @@ class RayBackend:
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return None, because records of ended jobs stay until they are deleted."""
-        return None
+        """Return the end of another's job. The record of a job of ours is a machine until it is deleted."""
+        return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:
         """Return a job as a machine."""

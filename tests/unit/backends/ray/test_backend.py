@@ -158,6 +158,12 @@ def test_jobs_without_the_mark_of_the_pool_are_not_ours(head: Dashboard, mark: s
     assert head.sent() == []
 
 
+def test_the_record_of_anothers_job_that_has_ended_is_no_foreign_machine(head: Dashboard) -> None:
+    head.jobs = [job("FAILED", metadata=None)]
+    snapshot = observe(backend(), NAME)
+    assert (snapshot.machines, snapshot.foreign, snapshot.name_collisions) == ({}, frozenset(), frozenset())
+
+
 def test_a_job_that_is_submitted_again_has_another_uid(head: Dashboard) -> None:
     head.jobs = [job()]
     first = observe(backend()).machines[NAME].fingerprint
