@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import slurm_demo
-from tests.support.schedulers.slurm import NO_SLURM, PACKAGES, is_installed
-from tests.support.waiting import PATIENCE
+from tests.support.schedulers.slurm import NO_SLURM, PACKAGES, SlurmCluster, is_installed
+from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.support.slurm_demo"
@@ -44,3 +44,17 @@ def test_slurm_is_filled_first_and_the_rest_spills_to_the_cloud() -> None:
     assert done.stdout.count("✓") == 6
     assert "All steps passed" in done.stdout
     assert "withdrawn: queued in onprem since" in done.stdout
+
+
+@pytest.mark.schedulers
+@pytest.mark.skipif(not is_installed(), reason=NO_SLURM)
+def test_a_cluster_that_ends_leaves_no_process_of_a_job() -> None:
+    cluster = SlurmCluster()
+    script = f"echo $$ > {cluster.daemons.directory}/state/pid; exec sleep 1000"
+    cluster.run("sbatch", "-o", "/dev/null", "-D", "/tmp", "--wrap", script)
+    noted = cluster.daemons.directory / "state" / "pid"
+    pid = int(until(lambda: noted.exists() and noted.read_text(), 30, what="the job's process"))
+    os.kill(pid, 0)
+    cluster.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

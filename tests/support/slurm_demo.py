@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from provisioner.lab.demo import TERMINATED, Demo, show_demo
 from provisioner.lab.playground import CLONE, CONFIG, Playground, PlaygroundError
+from provisioner.process_end import INTERRUPTED
 from tests.support.schedulers.slurm import PACKAGES, SlurmCluster, is_installed
 
 SAMPLE = CLONE / "config" / "slurm-first"
@@ -140,18 +142,17 @@ def main() -> int:
         console.print(f"This demonstration needs Slurm. On Debian, as root: apt-get install {PACKAGES}", style="red")
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    cluster = SlurmCluster(cpus=ROOM)
     try:
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            SlurmPlayground(cluster, write_configuration(cluster, Path(directory))) as playground,
-        ):
-            return show_demo(SlurmDemo(playground), console)
+        with ExitStack() as end:
+            cluster = SlurmCluster(cpus=ROOM)
+            end.callback(cluster.stop)
+            config = write_configuration(cluster, Path(end.enter_context(tempfile.TemporaryDirectory())))
+            return show_demo(SlurmDemo(end.enter_context(SlurmPlayground(cluster, config))), console)
     except PlaygroundError as error:
         console.print(Text(str(error), style="red"))
         return 1
-    finally:
-        cluster.stop()
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

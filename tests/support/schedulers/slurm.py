@@ -6,6 +6,7 @@ import secrets
 import shutil
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from provisioner.testing.waiting import until
@@ -154,7 +155,11 @@ class SlurmCluster:
         self.daemons.running["slurmctld"].send_signal(how)
 
     def stop(self) -> None:
-        """End all daemons."""
+        """End all jobs, which outlive slurmd, and then all daemons."""
+        if "slurmctld" in self.daemons.running:
+            self.daemons.run("scancel", "--full", "--user", self.user, check=False)
+            with suppress(AssertionError):
+                until(lambda: not self.daemons.run("squeue", "-h", check=False), 20, what="the end of all jobs")
         self.daemons.stop()
 
     def _start_rest(self) -> None:
