@@ -7,7 +7,7 @@ with it. A method that returns False by default is optional: the tests that need
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from itertools import count
 
@@ -117,6 +117,11 @@ class Place(ABC):
     def other_provisioner(self) -> Backend | None:
         """Return the backend of a pool of the same name that belongs to another provisioner. None if two provisioners
         cannot share a place."""
+        return None
+
+    def environment(self, name: str) -> Mapping[str, str] | None:
+        """Return the environment in which a running machine was started. None if the host has the machine's name, or
+        the place cannot show it."""
         return None
 
     # --- actions of others --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -64,6 +65,9 @@ class LsfPlace(Place):
 
     def creates(self) -> int:
         return len(self.scheduler.state().get("created", ()))
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        return next(job["environment"] for job in self.scheduler.jobs().values() if job["name"] == name)
 
     def spawn_foreign(self, name: str) -> None:
         self.scheduler.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from provisioner.backends.slurm.backend import SlurmBackend
@@ -13,7 +14,10 @@ from provisioner.testing.place import PREFIX, How, Place
 from provisioner.testing.waiting import until
 from tests.support.schedulers.slurm import SlurmCluster
 
-SCRIPT = "#!/bin/sh\nexec sleep 1000\n"
+SCRIPT = """#!/bin/sh
+env > "{0}/env-$SLURM_JOB_ID.new" && mv "{0}/env-$SLURM_JOB_ID.new" "{0}/env-$SLURM_JOB_ID"
+exec sleep 1000
+"""
 ACCOUNT = "bank"
 
 
@@ -25,11 +29,11 @@ class SlurmPlace(Place):
 
     def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
         super().__init__()
-        self.cluster = cluster
+        self.cluster, self._directory = cluster, cluster.daemons.directory
         self.proxy = FaultProxy(cluster.url)
         self.proxy.__enter__()
         (directory / "token").write_text(cluster.token())
-        (directory / "pilot.sh").write_text(SCRIPT)
+        (directory / "pilot.sh").write_text(SCRIPT.format(self._directory))
         self.settings = SlurmPool(
             name=self.pool,
             endpoint=self.proxy.address,
@@ -71,6 +75,12 @@ class SlurmPlace(Place):
 
     def creates(self) -> int:
         return sum(one.path.endswith("/job/submit") for one in self.proxy.exchanges)
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        """Return the environment that the job's script has written."""
+        file = self._directory / f"env-{self.job_id(name)}"
+        until(file.exists, self.patience, what=f"{name} has begun")
+        return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
 
     def spawn_foreign(self, name: str) -> None:
         self._submit(name, "")

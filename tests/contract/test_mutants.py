@@ -12,6 +12,8 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.lab import fake_backend
 from provisioner.lab.fake_backend import Entry, FakeBackend, Mark
+from provisioner.lab.skeleton import contract
+from provisioner.lab.skeleton.contract import FaultyClient, SkeletonPlace
 from provisioner.model import Create, Delete, ErrorClass, Failure, Machine, MachineEnd, Phase, Snapshot
 from provisioner.testing.place import How
 from provisioner.testing.suite import creates, deletes, lives, observations, others
@@ -157,6 +159,16 @@ class TakesAnyMachineOfTheNameForASuccess(FakeBackend):
         return super()._create(create)
 
 
+class ForgetsTheName(FaultyClient):
+    def submit(self, name: str, mark: str, environment: Mapping[str, str]) -> None:
+        super().submit(name, mark, {})
+
+
+class SharesAName(FaultyClient):
+    def submit(self, name: str, mark: str, environment: Mapping[str, str]) -> None:
+        super().submit(name, mark, {"HF_MACHINE_NAME": "the-host"})
+
+
 ENDED: Test = lives.test_a_machine_that_ended_is_never_seen_as_live_and_leaves_nothing
 BELONGS: Test = others.test_machines_of_another_pool_or_provisioner_are_not_ours
 SAME_NAME: Test = others.test_a_name_that_a_machine_of_another_pool_or_provisioner_has_is_not_taken_for_ours
@@ -200,3 +212,14 @@ def test_a_mutant_fails_a_test_that_the_fake_passes(
     test(MutantPlace(FakeBackend, **settings), *arguments)
     with pytest.raises(AssertionError):
         test(MutantPlace(mutant, **settings), *arguments)
+
+
+@pytest.mark.parametrize("mutant", [ForgetsTheName, SharesAName])
+def test_machines_that_do_not_learn_their_own_names_are_caught(
+    mutant: type[FaultyClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = creates.test_each_machine_learns_its_own_name_also_beside_another_on_its_host
+    test(SkeletonPlace())
+    monkeypatch.setattr(contract, "FaultyClient", mutant)
+    with pytest.raises(AssertionError):
+        test(SkeletonPlace())

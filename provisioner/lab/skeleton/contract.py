@@ -37,6 +37,12 @@ class FaultyClient(Client):
     state, words = "running", ""
     """State and words of jobs that are submitted."""
 
+    def __init__(self) -> None:
+        """Begin with an empty place."""
+        super().__init__()
+        self.environments: dict[str, Mapping[str, str]] = {}
+        """Environment of the last job of each name."""
+
     def jobs(self) -> list[Job]:
         """Return all jobs."""
         _meet(self.silence)
@@ -48,6 +54,7 @@ class FaultyClient(Client):
         self.submits += 1
         _meet(self.refusal)
         super().submit(name, mark, environment)
+        self.environments[name] = environment
         number = max(self.all)
         self.all[number] = replace(self.all[number], state=self.state, words=self.words)
         _meet(self.loss)
@@ -92,6 +99,9 @@ class SkeletonPlace(Place):
 
     def creates(self) -> int:
         return self.client.submits
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        return self.client.environments[name]
 
     def spawn_foreign(self, name: str) -> None:
         Client.submit(self.client, name, "", {})

@@ -6,7 +6,7 @@ import pytest
 
 from provisioner.model import ErrorClass
 from provisioner.testing.place import Place, always
-from provisioner.testing.suite.shared import ONE, errors
+from provisioner.testing.suite.shared import ONE, TWO, errors
 from provisioner.testing.waiting import until
 
 
@@ -34,6 +34,16 @@ def test_many_creates_make_exactly_those_machines(place: Place) -> None:
     assert errors(outcomes) == [None] * 40
     until(lambda: len(place.observe().machines) == 40, place.patience)
     assert sorted(place.present()) == [place.create_of(number).name for number in range(1, 41)]
+
+
+def test_each_machine_learns_its_own_name_also_beside_another_on_its_host(place: Place) -> None:
+    place.create(1, 2)
+    for name in (ONE, TWO):
+        place.until_seen(name)
+        environment = place.environment(name)
+        if environment is None:
+            pytest.skip("the place shows no environment, because a host has its machine's name")
+        assert environment.get("HF_MACHINE_NAME") == name
 
 
 def test_created_twice_is_one_machine_and_two_successes(place: Place) -> None:

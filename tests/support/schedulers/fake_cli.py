@@ -57,7 +57,8 @@ class Jobs:
         self.all["next"] += 1
         now = time.time()
         times = {"made_at": now, "runs_at": now + self.all["waits"], "ends_at": now + self.all["lives"]}
-        self.jobs[number] = {"name": name, "mark": mark, "state": "waiting", "reruns": reruns, **times}
+        job = {"name": name, "mark": mark, "state": "waiting", "reruns": reruns, "environment": dict(os.environ)}
+        self.jobs[number] = job | times
         self.all["created"] = [*self.all.get("created", ()), name]
         return number
 
