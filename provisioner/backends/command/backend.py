@@ -192,13 +192,12 @@ class CommandBackend:
         if job.kind == "unknown" and before is not None and before.fingerprint.uid == job.uid:
             return before
         phase, created = STATE_PHASES.get(job.kind, Phase.PENDING), self._epoch(job)
-        ip, launched = self._place_of(job, created) if phase is Phase.RUNNING else ("", 0)
+        host, launched = self._place_of(job, created) if phase is Phase.RUNNING else ("", 0)
         failure = _end_failure(job) if phase is Phase.GONE else self._refusal(job)
-        return Machine(
+        machine = Machine(
             job.name,
             phase,
-            Fingerprint(uid=job.uid, ip=ip),
-            ip,
+            Fingerprint(uid=job.uid),
             launched=launched,
             failure=failure,
             cause=LossCause.EXITED if phase is Phase.GONE else None,
@@ -207,12 +206,13 @@ class CommandBackend:
             is_strayed=not self._is_own(job),
             state="suspended" if job.kind == "suspended" else "",
         )
+        return self._addresses.locate(machine, host) if host else machine
 
     def _place_of(self, job: Record, created: int) -> tuple[str, int]:
-        """Return the address of a machine that runs, and the epoch seconds of its start."""
+        """Return the host of a machine that runs, and the epoch seconds of its start."""
         host = job.address or job.host or self._settings.list.host
         launched = created or self._launched.setdefault(job.uid, int(time.time()))
-        return self._addresses.get(host) if host else "", launched
+        return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
         """Return why a job that waits should not wait; None if it may."""

@@ -130,18 +130,17 @@ class RayBackend:
         host = urlsplit(job.get("driver_agent_http_address") or "").hostname if phase is Phase.RUNNING else None
         stops = uid in self._stopped and phase is not Phase.GONE
         wait = Queued(int(job["start_time"]) // 1000, words(job.get("message") or ""))
-        ip = self._addresses.get(host) if host else ""
-        return Machine(
+        machine = Machine(
             name,
             Phase.STOPPING if stops else phase if host or phase is not Phase.RUNNING else Phase.PENDING,
-            Fingerprint(uid=uid, ip=ip),
-            ip,
+            Fingerprint(uid=uid),
             launched=int(job["start_time"]) // 1000 if host else 0,
             failure=_failure(job) if phase is Phase.GONE else None,
             cause=_cause(job) if phase is Phase.GONE else None,
             queued=wait if phase is Phase.PENDING and not stops else None,
             is_strayed=not self._is_own(job),
         )
+        return self._addresses.locate(machine, host) if host and not stops else machine
 
     @translated_errors()
     def _read_list(self) -> JobsByName:

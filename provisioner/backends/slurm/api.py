@@ -28,8 +28,8 @@ from provisioner.utc import format_utc
 
 CALL_SECONDS = 15.0
 """Time-out of a call. slurmrestd answers for a silent slurmctld after 10 s."""
-NEWEST, OLDEST = 45, 36
-"""The last numbers of the API's versions that this module knows."""
+NEWEST, OLDEST = 45, 37
+"""The last numbers of the API's versions that this module knows. v0.0.36 lists no owners of jobs."""
 MANY_CANCELLED = 40
 """First version in which one call can cancel many jobs."""
 CANCELS_A_CALL = 200

@@ -201,14 +201,12 @@ class SlurmBackend:
         runs = job.phase is Phase.RUNNING
         before = self._machines.get(job.name)
         known_ip = before.ip if before is not None and before.fingerprint.uid == job.uid else ""
-        ip = known_ip or self._cluster.addresses.get(job.host) if runs else ""
         wait = Queued(job.submitted, job.explanation or job.reason, job.started)
         failure = Failure(ErrorClass.OTHER, "Slurm has requeued the job") if job.is_requeued else job.failure
-        return Machine(
+        machine = Machine(
             job.name,
             job.phase,
-            Fingerprint(uid=job.uid, ip=ip),
-            ip,
+            Fingerprint(uid=job.uid),
             launched=job.started if runs else 0,
             failure=failure,
             cause=LossCause.NODE if job.is_requeued else None,
@@ -218,3 +216,4 @@ class SlurmBackend:
             state="suspended" if job.words & SUSPENDED_WORDS else "",
             expires_at=float(job.ends) if runs and job.ends > job.started else None,
         )
+        return self._cluster.addresses.locate(machine, job.host, known_ip) if runs else machine

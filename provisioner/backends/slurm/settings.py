@@ -24,7 +24,7 @@ Address = Annotated[
     Expects("an address beginning with http://, https:// or unix:///"),
 ]
 ApiVersion = Annotated[
-    str, StringConstraints(pattern=r"^(auto|v0\.0\.\d{2})$"), Expects("auto, or a version as v0.0.41")
+    str, StringConstraints(pattern=r"^(auto|v0\.0\.(3[7-9]|4\d))$"), Expects("auto, or a version as v0.0.41")
 ]
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$"), Expects("a word")]
 OptionalNumber = Annotated[int | None, Field(gt=0), Expects("a whole number > 0")]
@@ -44,7 +44,7 @@ class SlurmPool(Pool):
     """File with the user's JSON web token. It is read before each call, so that it can be renewed at any time.
     No default."""
     api_version: ApiVersion = "auto"
-    """Version of slurmrestd's API; default auto, the newest that both sides know (v0.0.36 to v0.0.45)."""
+    """Version of slurmrestd's API; default auto, the newest that both sides know (v0.0.37 to v0.0.45)."""
     partition: Word
     """Partition of the jobs. No default."""
     script_file: CarriedFile
