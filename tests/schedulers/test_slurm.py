@@ -304,6 +304,16 @@ def test_all_pools_of_a_cluster_share_a_list_and_no_machine(place: SlurmPlace) -
     assert len(lists) == 1
 
 
+def test_an_older_version_creates_shows_and_deletes(place: SlurmPlace) -> None:
+    place.backend = another(place, api_version="v0.0.37", time_limit_minutes=60)
+    assert [outcome.failure for outcome in place.create(1)] == [None]
+    machine = place.until_seen(ONE)
+    assert machine.expires_at == machine.launched + 3600
+    assert place.delete(ONE, machine.fingerprint.uid).failure is None
+    place.until_gone(ONE)
+    assert {one.path.split("/")[2] for one in place.proxy.exchanges} == {"v0.0.37"}
+
+
 def test_a_quiet_observation_is_one_call(place: SlurmPlace) -> None:
     place.create(1, 2)
     place.until_seen(ONE)
