@@ -21,6 +21,7 @@ class Slurm(Kind[SlurmPool]):
     name = "slurm"
     pool = SlurmPool
     distribution = extra("slurm")
+    docs = "docs/slurm.md"
     longest_call = 20.0
     """Seconds for a connection (5 s) and a response (15 s)."""
 
