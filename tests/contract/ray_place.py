@@ -43,7 +43,7 @@ class RayPlace(Place):
     """A pool of one cluster, which other tests have used, so that their jobs are deleted first."""
 
     pool = "ray"
-    patience = 90.0
+    patience = 150.0
 
     def __init__(self, head: Head, proxy: RayProxy) -> None:
         super().__init__()

@@ -16,13 +16,14 @@ from typing import Any, Self
 
 import urllib3
 
-from provisioner.testing.waiting import until
+from provisioner.testing.waiting import PATIENCE, until
 from tests.support.ports import free_ports
 
 START = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; main()"
 JOBS = "/api/jobs/"
-CPUS = 8
-START_SECONDS = 45
+CPUS = 2
+"""CPUs of the node, which are also the most workers that Ray starts at a time."""
+START_SECONDS = int(60 * PATIENCE)
 """Time after which Ray fails a job that has not started. A stop of a job that waits takes effect then."""
 SETTLE_SECONDS = 3.0
 """Least time from the end of a job to the delete of its record. More jobs need more."""

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.ray
 
-SECONDS = 120.0
+SECONDS = 180.0
 SETTINGS = """
 id: demo
 name_prefix: hf
@@ -27,7 +27,7 @@ pools:
     kind: ray
     endpoint: {address}
     entrypoint: exec sleep 600
-    num_cpus: 1
+    num_cpus: 0.1
     exclusive: false
     observe_seconds: 0.5
     lag_seconds: 1

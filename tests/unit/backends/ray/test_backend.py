@@ -279,6 +279,25 @@ def test_a_create_without_an_answer_that_had_its_effect_is_a_success(head: Dashb
     head.jobs = [job("PENDING")]
     assert create(made) is None
     assert head.sent() == [("POST", "/api/jobs/")]
+    head.jobs = []
+    assert create(made) is None, "its fate was known"
+    assert head.sent() == [("POST", "/api/jobs/")] * 2
+
+
+def test_a_create_that_was_refused_is_repeated_at_once(head: Dashboard) -> None:
+    made = backend()
+    head.answers = {"POST": (403, "no")}
+    assert create(made) is ErrorClass.DENIED
+    head.answers = {}
+    assert create(made) is None
+
+
+def test_of_the_jobs_of_others_only_an_adopted_one_is_stopped(head: Dashboard) -> None:
+    made, head.jobs = backend(), [job(metadata=None)]
+    assert delete(made) is None
+    assert head.sent() == []
+    made.delete([Delete(NAME, "ray", DeleteReason.RETURNED, is_adopted=True)], lambda: True)
+    assert head.sent() == [("POST", f"/api/jobs/{NAME}/stop")]
 
 
 @pytest.mark.parametrize("answer", [b"[{", b"{}", b"null", b"<html>"])
