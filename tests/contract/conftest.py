@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from provisioner.lab import fake_backend
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.skeleton.contract import SkeletonPlace
 from provisioner.testing.place import Place
-from tests.contract.command_place import LsfPlace
+from tests.contract.command_place import LanciumPlace, LsfPlace
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace
+from tests.contract.scheduler_places import NO_SPOOLER, GridEnginePlace, SlurmCliPlace, SpoolerPlace
+from tests.contract.slurm_place import SlurmPlace
 from tests.support.clients.wire import Wire
 from tests.support.clouds.switches import ASSUMED, EACH, assume
+from tests.support.schedulers import grid_engine
 from tests.support.third_kind import install
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
@@ -26,10 +30,16 @@ REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", 
 IN_MEMORY = ["fake", "yard", "skeleton"]
 """The fake, a kind that another distribution brings, and the kind that ``provisioner new-kind`` copies."""
 
-SCHEDULERS = [pytest.param("slurm", marks=pytest.mark.schedulers), pytest.param("ray", marks=pytest.mark.ray)]
+COMMANDS = ["lsf", "lancium"]
+"""Commands that behave as the facts say."""
+
+SCHEDULERS = [
+    *(pytest.param(one, marks=pytest.mark.schedulers) for one in ("slurm", "slurm-cli", "gridengine", "task-spooler")),
+    pytest.param("ray", marks=pytest.mark.ray),
+]
 """Places of real schedulers."""
 
-UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, "lsf", *REAL, *SCHEDULERS]
+UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, *COMMANDS, *REAL, *SCHEDULERS]
 
 FLIPPED = [
     pytest.param(f"mig-zonal: {one.id}", id=f"mig-zonal: {one.id}", marks=one.marks) for one in EACH if one.marks
@@ -68,11 +78,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if kind.startswith("kube"):
         yield from real_place(request, tmp_path)
         return
-    if kind == "slurm":
-        yield from slurm_place(request, tmp_path)
+    if kind in COMMANDS:
+        yield LsfPlace(tmp_path) if kind == "lsf" else LanciumPlace(tmp_path)
         return
-    if kind == "lsf":
-        yield LsfPlace(tmp_path)
+    if kind in BY_SCHEDULER:
+        scheduled = BY_SCHEDULER[kind](request, tmp_path, monkeypatch)
+        yield scheduled
+        scheduled.close()
         return
     if kind == "ray":
         yield from ray_place(request)
@@ -109,13 +121,14 @@ def real_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Plac
     made.close()
 
 
-def slurm_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Place]:
-    """Yield a partition of the tests' Slurm cluster."""
-    from tests.contract.slurm_place import SlurmPlace
-
-    made = SlurmPlace(request.getfixturevalue("slurm"), directory)
+@pytest.fixture(scope="session")
+def cell() -> Iterator[grid_engine.GridEngine]:
+    """A cell of Grid Engine."""
+    if not grid_engine.is_installed():
+        pytest.skip(grid_engine.NO_GRID_ENGINE)
+    made = grid_engine.GridEngine()
     yield made
-    made.close()
+    made.stop()
 
 
 def ray_place(request: pytest.FixtureRequest) -> Iterator[Place]:
@@ -127,3 +140,19 @@ def ray_place(request: pytest.FixtureRequest) -> Iterator[Place]:
         made = RayPlace(head, proxy)
         yield made
         made.close()
+
+
+def spooler_place(_: pytest.FixtureRequest, directory: Path, __: pytest.MonkeyPatch) -> SpoolerPlace:
+    """Return a task-spooler of its own."""
+    if shutil.which("tsp") is None:
+        pytest.skip(NO_SPOOLER)
+    return SpoolerPlace(directory)
+
+
+BY_SCHEDULER: Mapping[str, Callable[..., SlurmPlace | SlurmCliPlace | GridEnginePlace | SpoolerPlace]] = {
+    "slurm": lambda request, directory, _: SlurmPlace(request.getfixturevalue("slurm"), directory),
+    "slurm-cli": lambda request, *rest: SlurmCliPlace(request.getfixturevalue("slurm"), *rest),
+    "gridengine": lambda request, directory, _: GridEnginePlace(request.getfixturevalue("cell"), directory),
+    "task-spooler": spooler_place,
+}
+"""Functions that make the places of real schedulers."""

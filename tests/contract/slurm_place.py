@@ -21,49 +21,25 @@ exec sleep 1000
 ACCOUNT = "bank"
 
 
-class SlurmPlace(Place):
-    """A pool of jobs. All jobs have one user, because unprivileged daemons run jobs of their own user only."""
+class OnCluster(Place):
+    """Actions of others in the partition, by Slurm's own commands.
 
-    pool = "hpc"
+    All jobs have one user, because unprivileged daemons run jobs of their own user only.
+    """
+
     patience = 60.0
+    cluster: SlurmCluster
 
-    def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.cluster, self._directory = cluster, cluster.daemons.directory
-        self.proxy = FaultProxy(cluster.url)
-        self.proxy.__enter__()
-        (directory / "token").write_text(cluster.token())
-        (directory / "pilot.sh").write_text(SCRIPT.format(self._directory))
-        self.settings = SlurmPool(
-            name=self.pool,
-            endpoint=self.proxy.address,
-            user=cluster.user,
-            token_file=directory / "token",
-            script_file=directory / "pilot.sh",
-            partition="grid",
-            account=ACCOUNT,
-            cpus=1,
-            exclusive=False,
-            observe_seconds=0.0,
-        )
         self._undo: list[tuple[str, ...]] = []
-        self.backend = self.another()
 
-    def another(self, provisioner: str = "demo", **settings: object) -> SlurmBackend:
-        pool = self.settings.model_copy(update=settings)
-        return SlurmBackend(pool, Cluster(pool, self.call), provisioner=provisioner, prefix=PREFIX)
-
-    def other_pool(self) -> SlurmBackend:
-        return self.another(name="hpc-other")
-
-    def other_provisioner(self) -> SlurmBackend:
-        return self.another("other")
-
-    def close(self) -> None:
-        """End all jobs and the proxy."""
-        self.heal()
-        self.proxy.__exit__(None, None, None)
-        self.cluster.forget_jobs()
+    def undo(self) -> None:
+        """End all changes of the cluster."""
+        for command in self._undo:
+            self.cluster.run(*command)
+        self._undo.clear()
+        self.cluster.resume_node()
 
     def present(self) -> list[str]:
         return [*self.jobs().values()]
@@ -73,12 +49,9 @@ class SlurmPlace(Place):
         lines = self.cluster.run("squeue", "-h", "-t", "PD,R,CF,S,CG", "-o", "%A %j").splitlines()
         return dict(line.split(None, 1) for line in lines)  # type: ignore[misc]
 
-    def creates(self) -> int:
-        return sum(one.path.endswith("/job/submit") for one in self.proxy.exchanges)
-
     def environment(self, name: str) -> Mapping[str, str]:
         """Return the environment that the job's script has written."""
-        file = self._directory / f"env-{self.job_id(name)}"
+        file = self.cluster.daemons.directory / f"env-{self.job_id(name)}"
         until(file.exists, self.patience, what=f"{name} has begun")
         return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
 
@@ -147,22 +120,6 @@ class SlurmPlace(Place):
             self.cluster.run(*act)
             self._undo.append(undo)
 
-    def lose_responses(self) -> None:
-        self.proxy.fault = Fault.LOST_ANSWER
-
-    def hang(self) -> None:
-        self.proxy.fault = Fault.HANG
-
-    def black_out(self) -> None:
-        self.proxy.fault = Fault.REFUSE
-
-    def heal(self) -> None:
-        self.proxy.fault = Fault.NONE
-        for command in self._undo:
-            self.cluster.run(*command)
-        self._undo.clear()
-        self.cluster.resume_node()
-
     def account_limit(self, limit: str, end: str) -> None:
         """Set a limit by sacctmgr until the place is healed. ``end``: the value without the limit."""
         self.cluster.run("sacctmgr", "-i", *limit.split())
@@ -190,3 +147,62 @@ class SlurmPlace(Place):
 
     def _comment(self, name: str) -> str:
         return self.cluster.run("squeue", "-h", "-j", self.job_id(name), "-O", "Comment:200")
+
+
+class SlurmPlace(OnCluster):
+    """A pool of jobs, by slurmrestd."""
+
+    pool = "hpc"
+
+    def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.proxy = FaultProxy(cluster.url)
+        self.proxy.__enter__()
+        (directory / "token").write_text(cluster.token())
+        (directory / "pilot.sh").write_text(SCRIPT.format(cluster.daemons.directory))
+        self.settings = SlurmPool(
+            name=self.pool,
+            endpoint=self.proxy.address,
+            user=cluster.user,
+            token_file=directory / "token",
+            script_file=directory / "pilot.sh",
+            partition="grid",
+            account=ACCOUNT,
+            cpus=1,
+            exclusive=False,
+            observe_seconds=0.0,
+        )
+        self.backend = self.another()
+
+    def another(self, provisioner: str = "demo", **settings: object) -> SlurmBackend:
+        pool = self.settings.model_copy(update=settings)
+        return SlurmBackend(pool, Cluster(pool, self.call), provisioner=provisioner, prefix=PREFIX)
+
+    def other_pool(self) -> SlurmBackend:
+        return self.another(name="hpc-other")
+
+    def other_provisioner(self) -> SlurmBackend:
+        return self.another("other")
+
+    def close(self) -> None:
+        """End all jobs and the proxy."""
+        self.heal()
+        self.proxy.__exit__(None, None, None)
+        self.cluster.forget_jobs()
+
+    def creates(self) -> int:
+        return sum(one.path.endswith("/job/submit") for one in self.proxy.exchanges)
+
+    def lose_responses(self) -> None:
+        self.proxy.fault = Fault.LOST_ANSWER
+
+    def hang(self) -> None:
+        self.proxy.fault = Fault.HANG
+
+    def black_out(self) -> None:
+        self.proxy.fault = Fault.REFUSE
+
+    def heal(self) -> None:
+        self.proxy.fault = Fault.NONE
+        self.undo()

@@ -13,6 +13,7 @@ from pathlib import Path
 UNAVOIDABLE = {
     "the place ": "a test of the contract for kinds, about what a kind of place does not have",
     "Windows": "the .bat files run on Windows only; their text is checked everywhere",
+    "the place ": "a test of the contract for what some kinds of place do not have",
     "make test-kube": "the stage kube has them",
 }
 """Words of the reasons that are accepted on every machine, and why."""
@@ -24,6 +25,8 @@ UNAVAILABLE = {
     "needs gcluster": "built from a clone of Google's Cluster Toolkit, which is no Go module that a proxy has",
     "needs a mirror of Debian's": "debootstrap makes the guest of its packages; where CI reaches one, these tests run",
     "needs another Python": "Debian has one Python; a machine that has others runs these tests",
+    "needs Grid Engine": "as Slurm",
+    "needs task-spooler": "as Slurm",
     "needs Slurm": "Debian's packages in Debian 12's versions; a machine without root or Debian cannot install them",
     "needs Ray": "several hundred megabytes from PyPI, which a CI machine may refuse; make test-ray installs them",
     "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",

@@ -10,7 +10,7 @@ from functools import partial
 from provisioner.backends import BackendError, Finding, MayStart, Severity
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.command.commands import Commands, ended_as
-from provisioner.backends.command.records import Record, epoch, read_records
+from provisioner.backends.command.records import Record, epoch, host_name, read_records
 from provisioner.backends.command.settings import STATE_PHASES, CommandPool
 from provisioner.backends.host_addresses import HostAddresses
 from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
@@ -125,6 +125,8 @@ class CommandBackend:
                 found.setdefault(record.name, []).append(record)
         except ValueError as error:
             raise BackendError(ErrorClass.OTHER, f"the output of {program} is not as declared: {error}") from error
+        for records in found.values():
+            records.sort(key=lambda one: (len(one.id), one.id))  # Ids are numbers that grow, so the oldest is first.
         return found
 
     def _create(self, create: Create, listed: RecordsByName, listed_at: float) -> Mapping[str, Failure]:
@@ -191,7 +193,7 @@ class CommandBackend:
         before = self._machines.get(job.name)
         if job.kind == "unknown" and before is not None and before.fingerprint.uid == job.uid:
             return before
-        phase, created = STATE_PHASES.get(job.kind, Phase.PENDING), self._epoch(job)
+        phase, created = STATE_PHASES.get(job.kind, Phase.PENDING), self._epoch(job.created)
         host, launched = self._place_of(job, created) if phase is Phase.RUNNING else ("", 0)
         failure = _end_failure(job) if phase is Phase.GONE else self._refusal(job)
         machine = Machine(
@@ -201,7 +203,7 @@ class CommandBackend:
             launched=launched,
             failure=failure,
             cause=LossCause.EXITED if phase is Phase.GONE else None,
-            queued=Queued(created, job.reason) if job.kind == "pending" and failure is None else None,
+            queued=Queued(created, job.reason or job.state) if job.kind == "pending" and failure is None else None,
             spills_at_once=failure is not None and failure.error.has_no_room,
             is_strayed=not self._is_own(job),
             state="suspended" if job.kind == "suspended" else "",
@@ -210,8 +212,8 @@ class CommandBackend:
 
     def _place_of(self, job: Record, created: int) -> tuple[str, int]:
         """Return the host of a machine that runs, and the epoch seconds of its start."""
-        host = job.address or job.host or self._settings.list.host
-        launched = created or self._launched.setdefault(job.uid, int(time.time()))
+        host = job.address or host_name(job.host) or self._settings.list.host
+        launched = self._epoch(job.started) or created or self._launched.setdefault(job.uid, int(time.time()))
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
@@ -219,9 +221,9 @@ class CommandBackend:
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None
 
-    def _epoch(self, record: Record) -> int:
+    def _epoch(self, moment: str) -> int:
         try:
-            return epoch(record.created, self._settings.list.time_format)
+            return epoch(moment, self._settings.list.time_format)
         except ValueError as error:
             raise BackendError(ErrorClass.OTHER, f"list.time_format does not fit: {error}") from error
 

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from provisioner.backends.command.settings import CommandPool, ListCommand
 
 NEEDED = ("name", "id", "state")
-FIELDS = (*NEEDED, "host", "address", "reason", "created", "mark")
+FIELDS = (*NEEDED, "host", "address", "reason", "created", "started", "mark")
 """Fields of a record that the settings may name."""
 CUT = "*"
 """Character that LSF puts before a name that it has cut."""
@@ -36,6 +36,7 @@ class Record(NamedTuple):
     address: str = ""
     reason: str = ""
     created: str = ""
+    started: str = ""
     mark: str = ""
 
     @property
@@ -150,3 +151,8 @@ def epoch(created: str, time_format: str | None) -> int:
         return int(float(created))
     moment = datetime.strptime(created, time_format)  # noqa: DTZ007 - astimezone adds this host's zone
     return int(moment.astimezone(UTC).timestamp())
+
+
+def host_name(text: str) -> str:
+    """Return the first host of ``QUEUE@HOST`` (Grid Engine), or ``4*HOST:HOST`` (LSF)."""
+    return re.split("[*@]", text.partition(":")[0])[-1]

@@ -89,8 +89,8 @@ class ListCommand(Section):
     ``.//job_list``. Default for json: the document itself is the list."""
     fields: Mapping[str, str] = Field(default_factory=dict)
     """Names of the fields of a record: ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``,
-    ``created`` and ``mark`` are optional. For separated their columns, counted from 1; for lines they are the groups of
-    ``match``. Default none."""
+    ``created``, ``started`` and ``mark`` are optional. For separated their columns, counted from 1; for lines they are
+    the groups of ``match``. Default none."""
     separator: Separator = "|"
     """Character between the columns of csv (there usually ``,``) and separated; default ``|``."""
     skip: Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")] = 0
@@ -99,7 +99,8 @@ class ListCommand(Section):
     """Regular expression with named groups for each line of ``lines``. A line that does not match fails the
     observation. Default none."""
     time_format: OptionalText = None
-    """Format of ``created`` for strptime, or ``epoch``; default none: ``created`` only identifies a machine."""
+    """Format of ``created`` and ``started`` for strptime, or ``epoch``; default none: ``created`` only identifies a
+    machine. It must stay the same for the whole life of a job."""
     host: OptionalText = None
     """Name or address of the host of all machines, if the list does not show it; default none."""
     empty: Ending | None = None

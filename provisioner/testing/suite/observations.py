@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from provisioner.backends import BackendError
@@ -33,7 +35,10 @@ def test_a_second_backend_sees_the_same_machines(place: Place) -> None:
     place.create(1, 2)
     place.until_seen(ONE)
     place.until_seen(TWO)
-    assert dict(place.another().observe(place.now(), {}).machines) == dict(place.observe().machines)
+    seen, same = place.another().observe(place.now(), {}).machines, place.observe().machines
+    if not place.shows_start:
+        seen, same = ({name: replace(one, launched=0) for name, one in found.items()} for found in (seen, same))
+    assert dict(seen) == dict(same)
 
 
 def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:

@@ -16,6 +16,9 @@ FAULTS = ("nothing", "half", "old", "hang", "no_answer", "refuse")
 """Faults: the list prints nothing with exit 0, half of its output, or its former output; a command hangs, succeeds
 without an answer, or fails without an effect."""
 
+PROGRAM = os.path.basename(sys.argv[0])
+DOWN = "503 Service Unavailable" if PROGRAM == "lcli" else "LSF is down. Please wait ..."
+
 
 class Jobs:
     """The jobs in the file, locked while a command runs."""
@@ -82,7 +85,7 @@ def answer(jobs, output, possible):
     if fault == "hang":
         time.sleep(3600)
     if fault == "refuse":
-        fail("LSF is down. Please wait ...", 255)
+        fail(DOWN, 255)
     if fault != "nothing":
         sys.stdout.write(output[: len(output) // 2] if fault == "half" else output)
 
@@ -95,9 +98,9 @@ def fail(text, code):
 def create(jobs, name, mark, said, reruns=False):
     """Make a job, and print what the command says. ``reruns``: it begins again after the end of its host."""
     fault = jobs.fault("hang", "no_answer", "refuse")
-    if fault == "refuse":
+    if fault == "refuse" or jobs.all.get("refusal"):
         jobs.save()
-        fail("LSF is down. Please wait ...", 255)
+        fail(jobs.all.get("refusal") or DOWN, 255)
     number = jobs.add(name, mark, reruns)
     jobs.save()
     if fault == "hang":
@@ -110,7 +113,7 @@ def delete(jobs, number, unknown, said):
     fault = jobs.fault("hang", "no_answer", "refuse")
     if fault == "refuse":
         jobs.save()
-        fail("LSF is down. Please wait ...", 255)
+        fail(DOWN, 255)
     there = jobs.end(number)
     jobs.save()
     if fault:
@@ -125,9 +128,6 @@ def option(arguments, name):
 
 
 def bsub(jobs, arguments):
-    if jobs.all.get("refusal"):
-        jobs.save()
-        fail(jobs.all["refusal"], 255)
     said = "Job <{}> is submitted to queue <grid>."
     create(jobs, option(arguments, "-J"), option(arguments, "-Jd"), said, "-rn" not in arguments)
 
@@ -160,7 +160,7 @@ def bjobs(jobs, arguments):
         if fault == "hang":
             time.sleep(3600)
         if fault != "nothing":
-            fail("No matching job found" if not fault else "LSF is down. Please wait ...", 255)
+            fail("No matching job found" if not fault else DOWN, 255)
         return
     document = {"COMMAND": "bjobs", "JOBS": len(records), "RECORDS": records}
     answer(jobs, json.dumps(document) + "\n", ("nothing", "half", "old", "hang", "refuse"))
@@ -187,4 +187,4 @@ def lcli(jobs, arguments):
 
 if __name__ == "__main__":
     commands = {"bsub": bsub, "bjobs": bjobs, "bkill": bkill, "lcli": lcli}
-    commands[os.path.basename(sys.argv[0])](Jobs(), sys.argv[1:])
+    commands[PROGRAM](Jobs(), sys.argv[1:])

@@ -14,7 +14,7 @@ from provisioner.backends.command.settings import CommandPool
 from provisioner.schema.validation import validate
 
 SAMPLES = Path(__file__).parents[4] / "config" / "places"
-NAMES = ("lsf", "lancium", "spooler")
+NAMES = ("slurm", "gridengine", "lsf", "lancium", "spooler")
 Change = tuple[str, object]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.command.records import Record, epoch, read_records
+from provisioner.backends.command.records import Record, epoch, host_name, read_records
 from provisioner.backends.command.settings import CommandPool
 
 STATES = {"pending": ["PEND"], "running": ["RUN"], "gone": ["DONE"]}
@@ -92,3 +92,8 @@ def test_a_moment_is_read_in_its_format() -> None:
     assert epoch("2023", None) == epoch("", "epoch") == 0
     with pytest.raises(ValueError, match="does not match"):
         epoch("yesterday", "%Y")
+
+
+@pytest.mark.parametrize("listed", ["host.example", "grid@host.example", "4*host.example", "4*host.example:2*other"])
+def test_a_host_is_read_however_the_place_writes_it(listed: str) -> None:
+    assert host_name(listed) == "host.example"
