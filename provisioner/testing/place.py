@@ -49,9 +49,9 @@ class Place(ABC):
     call: float = 3.0
     """Seconds of the time-out of a call. Tests with a place that hangs halve it, so read it when a backend is made."""
     shows_since = True
-    """Whether the place shows when a wait in its queue began."""
+    """True if the place shows when a wait in its queue began."""
     shows_start = True
-    """Whether the place shows when a machine began to run. If not, each backend counts from its first snapshot."""
+    """True if the place shows when a machine began to run. If not, each backend counts from its first snapshot."""
 
     def __init__(self) -> None:
         """Begin loop time."""

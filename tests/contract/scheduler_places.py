@@ -142,8 +142,6 @@ class SlurmCliPlace(OnCluster, RealPlace):
     down = "squeue: error: slurm_receive_msg: Unable to contact slurm controller (connect failure)"
 
     def __init__(self, cluster: SlurmCluster, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        OnCluster.__init__(self)
-        self.cluster = cluster
         body = sample(self.file)
         body["user"] = cluster.user
         body["environment"] = {"SLURM_CONF": cluster.daemons.environment["SLURM_CONF"]}
@@ -157,7 +155,7 @@ class SlurmCliPlace(OnCluster, RealPlace):
             "getaddrinfo",
             lambda host, *rest, **more: resolve("127.0.0.1" if host == "n1" else host, *rest, **more),
         )
-        RealPlace.__init__(self, directory, body, cluster, as_user(cluster.user))
+        super().__init__(cluster, directory, body, cluster, as_user(cluster.user))
 
     def close(self) -> None:
         """End all jobs."""

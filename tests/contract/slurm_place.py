@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from provisioner.backends.slurm.backend import SlurmBackend
 from provisioner.backends.slurm.cluster import Cluster
@@ -28,11 +29,12 @@ class OnCluster(Place):
     """
 
     patience = 60.0
-    cluster: SlurmCluster
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, cluster: SlurmCluster, *rest: Any) -> None:
+        """``rest``: the arguments of the other class that a place is made of."""
+        self.cluster = cluster
         self._undo: list[tuple[str, ...]] = []
+        super().__init__(*rest)
 
     def undo(self) -> None:
         """End all changes of the cluster."""
@@ -155,8 +157,7 @@ class SlurmPlace(OnCluster):
     pool = "hpc"
 
     def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
-        super().__init__()
-        self.cluster = cluster
+        super().__init__(cluster)
         self.proxy = FaultProxy(cluster.url)
         self.proxy.__enter__()
         (directory / "token").write_text(cluster.token())

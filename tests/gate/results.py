@@ -13,7 +13,6 @@ from pathlib import Path
 UNAVOIDABLE = {
     "the place ": "a test of the contract for kinds, about what a kind of place does not have",
     "Windows": "the .bat files run on Windows only; their text is checked everywhere",
-    "the place ": "a test of the contract for what some kinds of place do not have",
     "make test-kube": "the stage kube has them",
 }
 """Words of the reasons that are accepted on every machine, and why."""
