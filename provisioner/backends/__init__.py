@@ -45,6 +45,8 @@ class BackendError(Exception):
 class Severity(StrEnum):
     """The severity of a finding."""
 
+    NOTE = "note"
+    """The place works, and the operator compares what was read there."""
     WARNING = "warning"
     """The place works, with a drawback that the operator should know."""
     ERROR = "error"
@@ -52,10 +54,15 @@ class Severity(StrEnum):
     REFUSED = "refused"
     """The loop must not begin, because it could change machines that belong to others."""
 
+    @property
+    def is_fault(self) -> bool:
+        """Return whether the place does not work."""
+        return self in (Severity.ERROR, Severity.REFUSED)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a pool's place, with the way to fix it."""
+    """A problem of a pool's place with the way to fix it, or a note."""
 
     pool: str
     severity: Severity
@@ -64,7 +71,7 @@ class Finding:
     @property
     def problem(self) -> str:
         """Return the problem of a snapshot that this finding is."""
-        return self.text if self.severity is Severity.WARNING else FAULT + self.text
+        return FAULT + self.text if self.severity.is_fault else self.text
 
 
 CAUSE_SECONDS = 300.0

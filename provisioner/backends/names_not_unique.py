@@ -65,8 +65,9 @@ def list_before(
         try:
             found.append(read())
         except BackendError as error:
-            late = error.failure.error is ErrorClass.TIMEOUT  # A list has no effect, so its time-out is not ambiguous.
-            error_class = ErrorClass.UNAVAILABLE if late else error.failure.error
+            # Nothing was created, so no machine has failed: the create is tried again.
+            is_unread = error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER)
+            error_class = ErrorClass.UNAVAILABLE if is_unread else error.failure.error
             raise BackendError(error_class, error.failure.text, error.retry_after) from error
         return {}
 

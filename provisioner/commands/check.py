@@ -132,7 +132,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[
 
 
 def _without_faults(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
-    faulty = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+    faulty = {finding.pool for finding in findings if finding.severity.is_fault}
     return {name: backend for name, backend in backends.items() if name not in faulty}
 
 
@@ -219,14 +219,14 @@ def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 def check_is_fine(document: Document) -> bool:
     """Return True if no finding is worse than a warning."""
-    return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
+    return not any(Severity(finding["severity"]).is_fault for finding in document.get("findings", ()))
 
 
 def _verdict(document: Document) -> str:
     """Return the first words of the text: the numbers of errors and warnings, or the news that there are none."""
-    severities = [finding["severity"] for finding in document.get("findings", ())]
+    severities = [Severity(finding["severity"]) for finding in document.get("findings", ())]
     warnings = len(document["warnings"]) + severities.count(Severity.WARNING)
-    numbers = {"error": len(document["warnings"]) + len(severities) - warnings, "warning": warnings}
+    numbers = {"error": sum(one.is_fault for one in severities), "warning": warnings}
     return ", ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in numbers.items() if number) or "Fine"
 
 
@@ -248,5 +248,5 @@ def check_lines(document: Document) -> Iterator[str]:
         most = limits["max_machines"]
         words = {None: "any number", 0: "none, because maxNumber is 0"}.get(most, f"at most {most}")
         yield f"  template {id_}: {' → '.join(limits['pools'])}, {words}"
-    if findings == []:
+    if findings is not None and all(one["severity"] == Severity.NOTE for one in findings):
         yield "  every pool's place is as it should be"

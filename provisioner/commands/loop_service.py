@@ -156,7 +156,7 @@ class Service:
     def _check_places(self) -> None:
         """Log the findings about the places of the pools. Raises BackendError if the loop might touch machines that
         are not ours."""
-        findings = live_findings(self._backends)
+        findings = [one for one in live_findings(self._backends) if one.severity is not Severity.NOTE]
         for finding in findings:
             level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR
             log.log(level, "Pool's place has a problem", extra={"pool": finding.pool, "problem": finding.text})

@@ -101,8 +101,8 @@ class CommandBackend:
         """Run the list command, and report how its first record was read. Raise BackendError if it fails."""
         for records in self._read_list().values():
             shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
-            text = f"the first record was read as {shown}: check that it is right"
-            return [Finding(self.pool, Severity.WARNING, text)]
+            text = f"its first job was read as {shown}: compare it with what the place shows"
+            return [Finding(self.pool, Severity.NOTE, text)]
         return []
 
     def _read_list(self) -> RecordsByName:

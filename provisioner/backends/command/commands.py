@@ -57,7 +57,7 @@ class Commands:
 
     def failure(self, ended: Finished, program: str) -> BackendError:
         """Return the error of a program that has failed."""
-        said = " ".join(part.decode(errors="replace").strip() for part in (ended.errors, ended.output))
+        said = " ".join(part.decode(errors="replace").strip() for part in (ended.errors, ended.output)).strip()
         error = self._pool.class_of(self._pool.errors, said) or ErrorClass.OTHER
         return BackendError(error, words(f"{program} ended with {ended.code}: {said or 'it printed nothing'}"))
 

@@ -52,14 +52,15 @@ def test_a_name_that_is_listed_is_certain() -> None:
     assert may(names, 100.0)
 
 
-def test_if_the_list_fails_nothing_is_sent_and_nothing_is_ambiguous() -> None:
+@pytest.mark.parametrize("error", [ErrorClass.TIMEOUT, ErrorClass.OTHER])
+def test_if_the_list_fails_nothing_is_sent_and_no_try_is_spent(error: ErrorClass) -> None:
     def fails() -> None:
-        raise BackendError(ErrorClass.TIMEOUT, "no list")
+        raise BackendError(error, "no list")
 
     listed, (outcome,) = list_before([CREATE], fails, lambda: True)
     assert listed is None
     assert outcome.failure is not None
-    assert outcome.failure.error is ErrorClass.UNAVAILABLE, "a time-out would use up a try"
+    assert outcome.failure.error is ErrorClass.UNAVAILABLE, "no machine has failed"
 
 
 def machine(uid: str, phase: Phase, launched: int = 0) -> Machine:

@@ -271,6 +271,7 @@ def test_a_maximum_of_0_is_none(most: int | None, said: str) -> None:
         ([], 0, "Fine"),
         (["refused", "error", "warning"], 2, "2 errors, 3 warnings"),
         (["error"], 0, "1 error"),
+        (["note"], 0, "Fine"),
     ],
 )
 def test_errors_and_warnings_are_counted_and_come_first(
