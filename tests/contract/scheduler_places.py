@@ -17,7 +17,7 @@ import pytest
 from provisioner.model import ErrorClass
 from provisioner.testing.place import How
 from tests.contract.command_place import CommandPlace, sample
-from tests.contract.slurm_place import OnCluster
+from tests.contract.slurm_place import SCRIPT, OnCluster, environment
 from tests.support.schedulers.grid_engine import GridEngine
 from tests.support.schedulers.slurm import SlurmCluster
 
@@ -148,7 +148,7 @@ class SlurmCliPlace(OnCluster, RealPlace):
         body["variables"]["cores"] = 1
         argv = body["create"]["argv"]
         argv.remove("--exclusive")
-        argv[-1:] = ["--wrap", "exec " + " ".join(PILOT)]
+        argv[-1:] = [pilot(cluster.daemons.directory)]
         resolve = socket.getaddrinfo  # The name of the node is in no name server.
         monkeypatch.setattr(
             socket,
@@ -185,7 +185,7 @@ class GridEnginePlace(RealPlace):
         argv = body["create"]["argv"]
         at = argv.index("exclusive=true")  # which needs a complex that Debian's configuration lacks
         del argv[at - 1 : at + 1]
-        argv[-1:] = PILOT
+        argv[-1:] = [pilot(cell.daemons.directory)]
         self._cell = cell
         super().__init__(directory, body, cell, as_user(cell.user))
 
@@ -197,6 +197,9 @@ class GridEnginePlace(RealPlace):
     def jobs(self) -> dict[str, str]:
         root = ElementTree.fromstring(self.scheduler.run("qstat", "-xml"))
         return {_text(job, "JB_job_number"): _text(job, "JB_name") for job in root.iter("job_list")}
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        return environment(self._cell.daemons.directory, self.id(name))
 
     def submit(self, name: str, mark: str = "") -> None:
         self.scheduler.run("qsub", "-terse", "-b", "y", "-wd", "/tmp", "-N", name, "-o", "/dev/null", *PILOT)
@@ -255,6 +258,10 @@ class SpoolerPlace(RealPlace):
     def jobs(self) -> dict[str, str]:
         return {number: name for number, state, name in self._rows() if state != "finished" and name != "blocker"}
 
+    def environment(self, name: str) -> Mapping[str, str]:
+        block = Path(f"/proc/{self.run('tsp', '-p', self.id(name))}/environ").read_text()
+        return dict(one.split("=", 1) for one in block.split("\0") if "=" in one)
+
     def submit(self, name: str, mark: str = "") -> None:
         self.run("tsp", "-L", name, *PILOT)
 
@@ -282,6 +289,14 @@ class SpoolerPlace(RealPlace):
     def _rows(self) -> list[tuple[str, str, str]]:
         lines = [line.split() for line in self.run("tsp").splitlines()[1:]]
         return [(line[0], line[1], line[-2].partition("[")[2].partition("]")[0]) for line in lines]
+
+
+def pilot(directory: Path) -> str:
+    """Write the script of the jobs into a directory of the scheduler, which its user may read and write."""
+    file = directory / "pilot.sh"
+    file.write_text(SCRIPT.format(directory))
+    file.chmod(0o755)
+    return str(file)
 
 
 def as_user(user: str) -> list[str]:

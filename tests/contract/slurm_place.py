@@ -16,10 +16,18 @@ from provisioner.testing.waiting import until
 from tests.support.schedulers.slurm import SlurmCluster
 
 SCRIPT = """#!/bin/sh
-env > "{0}/env-$SLURM_JOB_ID.new" && mv "{0}/env-$SLURM_JOB_ID.new" "{0}/env-$SLURM_JOB_ID"
+file="{0}/env-${{SLURM_JOB_ID:-$JOB_ID}}"
+env > "$file.new" && mv "$file.new" "$file"
 exec sleep 1000
 """
 ACCOUNT = "bank"
+
+
+def environment(directory: Path, job: str) -> Mapping[str, str]:
+    """Return the environment that the script of a job has written into a directory of its scheduler."""
+    file = directory / f"env-{job}"
+    until(file.exists, 60.0, what=f"{job} has begun")
+    return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
 
 
 class OnCluster(Place):
@@ -53,9 +61,7 @@ class OnCluster(Place):
 
     def environment(self, name: str) -> Mapping[str, str]:
         """Return the environment that the job's script has written."""
-        file = self.cluster.daemons.directory / f"env-{self.job_id(name)}"
-        until(file.exists, self.patience, what=f"{name} has begun")
-        return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+        return environment(self.cluster.daemons.directory, self.job_id(name))
 
     def spawn_foreign(self, name: str) -> None:
         self._submit(name, "")
