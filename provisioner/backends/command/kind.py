@@ -31,6 +31,7 @@ class Command(Kind[CommandPool]):
     name = "command"
     pool = CommandPool
     distribution = extra("loop")
+    docs = "docs/command.md"
     longest_call = 35.0
     """Seconds of a program (30 s), and of its end (5 s)."""
 
