@@ -7,7 +7,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from provisioner.schema.setting_types import Duration, DurationOrZero, OptionalFile, Pool, Switch, Text
+from provisioner.schema.setting_types import (
+    Duration,
+    DurationOrZero,
+    OptionalFile,
+    OptionalSecretFile,
+    Pool,
+    Switch,
+    Text,
+)
 from provisioner.schema.validation import Expects
 
 Address = Annotated[
@@ -37,7 +45,7 @@ class RayPool(Pool):
     """Custom resources of Ray that a job needs, for example one per node; default none."""
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables of the entrypoint's environment; default none."""
-    token_file: OptionalFile = None
+    token_file: OptionalSecretFile = None
     """File with the token that the dashboard, or a proxy before it, wants, read before each call; default none."""
     ca_file: OptionalFile = None
     """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's."""

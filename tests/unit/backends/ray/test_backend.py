@@ -123,6 +123,7 @@ def test_each_status_has_its_phase_and_cause(
     machine = observe(backend()).machines[NAME]
     assert (machine.phase, machine.cause) == (phase, cause)
     assert (machine.queued is not None) == (status == "PENDING")
+    assert (machine.failure is not None) == (status in ("STOPPED", "FAILED"))
     assert machine.fingerprint.ip == machine.ip
     assert (machine.ip, machine.launched) == (("10.0.0.7", START // 1000) if status == "RUNNING" else ("", 0))
 
@@ -186,6 +187,13 @@ def test_a_create_tells_the_machine_its_name(head: Dashboard) -> None:
     assert body["runtime_env"] == {"env_vars": {"A": "b", "HF_MACHINE_NAME": NAME}}
 
 
+def test_a_create_reserves_what_the_settings_say(head: Dashboard) -> None:
+    assert create(backend(num_cpus=3, num_gpus=2, memory=2**30, resources={"node": 1})) is None
+    body = json.loads(head.requests[-1].body or b"")
+    found = [body[f"entrypoint_{name}"] for name in ("num_cpus", "num_gpus", "memory", "resources")]
+    assert found == [3, 2, 2**30, {"node": 1}]
+
+
 @pytest.mark.parametrize(
     ("status", "call"),
     [
@@ -222,6 +230,56 @@ def test_a_waiting_job_that_was_stopped_is_stopping_and_the_next_delete_stops_it
     assert (machine.phase, machine.queued) == (Phase.STOPPING, None)
     assert delete(made) is None
     assert head.sent() == [("POST", f"/api/jobs/{NAME}/stop")] * 2
+    head.jobs = [job("STOPPED")]
+    assert observe(made).machines[NAME].phase is Phase.GONE
+
+
+def test_a_running_job_without_an_address_is_pending(head: Dashboard) -> None:
+    head.jobs = [job(driver_agent_http_address=None)]
+    assert observe(backend()).machines[NAME].phase is Phase.PENDING
+
+
+def test_a_job_whose_mark_is_gone_is_found_by_its_uid(head: Dashboard) -> None:
+    made, head.jobs = backend(), [job()]
+    uid = observe(made).machines[NAME].fingerprint.uid
+    assert not observe(made).machines[NAME].is_strayed
+    head.jobs = [job(metadata=None)]
+    assert made.observe(1.0, {NAME: uid}).machines[NAME].is_strayed
+    assert not made.observe(1.0, {NAME: "another"}).machines
+
+
+def test_a_snapshot_has_the_sought_names_and_the_same_machines_while_nothing_changes(head: Dashboard) -> None:
+    made, head.jobs = backend(), [job(), {"type": "DRIVER", "submission_id": None, "status": "RUNNING"}]
+    first = observe(made, NAME)
+    assert first.asked == {NAME}
+    assert observe(made).machines is first.machines
+    assert first.machines.keys() == {NAME}
+
+
+def test_the_spec_follows_the_settings_of_jobs_alone(head: Dashboard, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one")
+    spec = observe(backend()).spec
+    assert observe(backend(token_file=str(tmp_path / "token"))).spec == spec
+    assert observe(backend(entrypoint="other")).spec != spec
+
+
+def test_the_words_of_a_refused_login_name_the_token_file(head: Dashboard, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one")
+    head.answers, head.refuses_reads = {"GET": (401, "no")}, True
+    with pytest.raises(BackendError) as caught:
+        observe(backend(token_file=str(tmp_path / "token")))
+    assert f"pools.ray.token_file {tmp_path}/token" in caught.value.failure.text
+
+
+def test_a_delete_of_a_record_whose_job_runs_is_a_failure(head: Dashboard) -> None:
+    made, head.jobs = backend(), [job("FAILED")]
+    head.answers = {"DELETE": (500, "RuntimeError: it is in a non-terminal state RUNNING.")}
+    assert delete(made) is ErrorClass.OTHER
+
+
+def test_a_head_without_a_session_has_no_identity(head: Dashboard) -> None:
+    head.session = ""
+    assert observe(backend()).endpoint_identity == ""
 
 
 @pytest.mark.parametrize(
@@ -348,3 +406,11 @@ def test_machines_on_the_head_or_on_shared_hosts_are_warned_of() -> None:
     odd = {**body, "num_cpus": 0, "exclusive": False, "token_file": "/t"}
     found = [text.split(":")[0] for text in KIND.warnings(RayPool.model_validate(odd))]
     assert found == ["pools.ray.num_cpus", "pools.ray.exclusive", "pools.ray.endpoint"]
+
+
+def test_the_size_of_a_machine_is_what_ray_reserves() -> None:
+    body = {"name": "ray", "endpoint": "http://head:8265", "entrypoint": "run", "num_cpus": 4}
+    assert KIND.size(RayPool.model_validate(body), "small") is None
+    size = KIND.size(RayPool.model_validate({**body, "memory": 2**30}), "small")
+    assert size is not None
+    assert (size.cores, size.megabytes) == (4, 1024)
