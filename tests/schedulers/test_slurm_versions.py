@@ -149,6 +149,17 @@ def test_the_newest_version_that_both_know_is_used(tmp_path: Path, versions: tup
         assert sum(path.endswith("/ping") for _, path, _ in place.calls) == 46 - chosen, "it asks once"
 
 
+def test_after_an_upgrade_or_a_downgrade_the_version_is_chosen_again(tmp_path: Path) -> None:
+    with SlurmrestdStandIn(43, 44, 45) as place:
+        pool = backend(place, tmp_path)
+        create(pool, ONE)
+        place.versions = (41, 42, 43)
+        with pytest.raises(BackendError):
+            pool.observe(1.0, {})
+        assert pool.observe(2.0, {}).machines.keys() == {ONE}
+        assert place.calls[-1][1].startswith("/slurm/v0.0.43/")
+
+
 def test_a_version_that_is_set_is_not_asked_for(tmp_path: Path) -> None:
     with SlurmrestdStandIn(41, 42) as place:
         backend(place, tmp_path, api_version="v0.0.41").observe(1.0, {})

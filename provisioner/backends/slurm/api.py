@@ -133,10 +133,12 @@ class SlurmApi:
         self.clock, self.flow = PlaceClock(), Flow()
         self._refusals = LoginRefusals(self.clock, self.token.named)
         self._lock = threading.Lock()
-        self._version = None if pool.api_version == "auto" else int(pool.api_version.rpartition(".")[2])
+        self._fixed_version = None if pool.api_version == "auto" else int(pool.api_version.rpartition(".")[2])
+        self._version = self._fixed_version
 
     def version(self) -> int:
-        """Return the last number of the API's version. The first call finds it. Raise BackendError if there is none."""
+        """Return the last number of the API's version. The first call finds it, also the first after another
+        slurmrestd has taken over. Raise BackendError if there is none."""
         with self._lock:
             if self._version is None:
                 self._version = next(filter(self._answers, range(NEWEST, OLDEST - 1, -1)), None)
@@ -165,7 +167,7 @@ class SlurmApi:
         try:
             self._ask("DELETE", f"job/{job}")
         except SlurmError as error:
-            if error.failure.error is not ErrorClass.NOT_FOUND:
+            if error.number != UNKNOWN_JOB:
                 raise
 
     def cancel_many(self, jobs: Sequence[int]) -> dict[int, BackendError]:
@@ -199,7 +201,12 @@ class SlurmApi:
 
     def _ask(self, method: str, path: str, body: Document | None = None, *, accepts: str = "") -> Document:
         """Return an answer. ``accepts``: key whose presence means success, so that errors are only warnings."""
-        return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
+        try:
+            return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
+        except SlurmError as error:
+            if error.failure.error is ErrorClass.NOT_FOUND and not error.number:
+                self._version = self._fixed_version  # Another slurmrestd, which may have other versions, answers.
+            raise
 
     def _call(self, method: str, path: str, body: Document | None = None, accepts: str = "") -> Document:
         headers = {"X-SLURM-USER-NAME": self._user, "X-SLURM-USER-TOKEN": self.token.read()}
