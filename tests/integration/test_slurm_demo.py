@@ -22,7 +22,8 @@ def test_the_target_plays_the_places_that_it_is_given() -> None:
         shown = subprocess.run(
             ["make", "-n", "demo", f"PLACES={places}"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
-        assert shown.splitlines()[-1] == f".venv/bin/{command}"
+        commands = [line for line in shown.splitlines() if not line.startswith("make")]  # a make above tells its steps
+        assert commands[-1] == f".venv/bin/{command}"
 
 
 def test_a_host_without_slurm_reads_the_command_that_installs_it(
