@@ -102,7 +102,7 @@ def seconds(act: Callable[[], object]) -> float:
 
 
 class Bench:
-    """One cluster, our backend and the plain loop."""
+    """A cluster with the backend and the plain loop."""
 
     def __init__(self, cluster: SlurmCluster, directory: Path) -> None:
         self.cluster, self._numbers = cluster, itertools.count()

@@ -1,4 +1,4 @@
-"""What a real Slurm does beyond the contract of all places: limits, ends, tokens, and a silent slurmctld."""
+"""Behaviour of a real Slurm beyond the contract of all places: limits, ends, tokens, and a silent slurmctld."""
 
 from __future__ import annotations
 
