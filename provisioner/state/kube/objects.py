@@ -1,0 +1,88 @@
+"""The custom resources of the state: their paths, their names, and the packing of large texts in them.
+
+The scripts import this module at each call, so it imports only modules that load fast.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from typing import Any
+from urllib.parse import urlencode
+
+GROUP = "provisioner.hostfactory.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+REQUESTS, RETURNS, ANSWERS = "machinerequests", "machinereturns", "machineanswers"
+STATES, PARTS, NOTES = "provisionerstates", "stateparts", "hostfactorynotes"
+KINDS = {
+    REQUESTS: "MachineRequest",
+    RETURNS: "MachineReturn",
+    ANSWERS: "MachineAnswer",
+    STATES: "ProvisionerState",
+    PARTS: "StatePart",
+    NOTES: "HostFactoryNote",
+}
+"""Kind of the objects by the resource name in the path."""
+
+POLLED, READ = f"{GROUP}/polled", f"{GROUP}/read"
+"""Annotations that scripts write: the last poll in epoch seconds by the server's clock; digests of HF's files."""
+
+MOST_PACKED = 700_000
+"""Most characters of a packed text. The schemas have the same limit; etcd takes objects of up to 1.5 MiB."""
+
+NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+"""Pattern of a name that the server accepts."""
+
+
+def collection(namespace: str, resource: str, **query: str) -> str:
+    """Return the path of all objects of a resource in a namespace."""
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/{resource}"
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def item(namespace: str, resource: str, name: str, subresource: str = "", **query: str) -> str:
+    """Return the path of an object, or of its subresource."""
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/{resource}/{name}"
+    path += f"/{subresource}" if subresource else ""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def own(provisioner: str) -> str:
+    """Return the field selector of a provisioner's objects."""
+    return f"spec.provisioner={provisioner}"
+
+
+def body(resource: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """Return a new object."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KINDS[resource],
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
+
+
+def object_name(provisioner: str) -> str:
+    """Return the name of a provisioner's own object. HF's names may have capitals and ``_``, a server's may not."""
+    plain = re.sub("[^a-z0-9-]", "-", provisioner.lower()).strip("-")
+    if plain == provisioner:
+        return plain
+    return f"{plain or 'provisioner'}-{zlib.crc32(provisioner.encode()):08x}"  # two names may become the same one
+
+
+def pack(value: object) -> str:
+    """Return a JSON value as compressed text."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogateescape"), 6)).decode()
+
+
+def unpack(text: str) -> Any:
+    """Return the value of a packed text. Raises ValueError if it is damaged."""
+    try:
+        return json.loads(zlib.decompress(base64.b64decode(text, validate=True)).decode("utf-8", "surrogateescape"))
+    except (zlib.error, ValueError) as error:
+        raise ValueError(f"is no packed JSON: {error}") from error
