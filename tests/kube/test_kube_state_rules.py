@@ -1,0 +1,240 @@
+"""The kinds of the state on a real API server: what breaks a law is refused, even if the administrator writes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.kube.client import Document, Refused
+from tests.kube.cluster import Cluster
+from tests.kube.kit import CRDS
+from tests.kube.space import Space
+from tests.support.manifests import KUSTOMIZE
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.kube
+
+GROUP = "provisioner.hostfactory.dev"
+VERSION = f"{GROUP}/v1alpha1"
+DEFINITIONS: list[Document] = list(
+    yaml.safe_load_all((KUSTOMIZE / "components/kubernetes-state/crds.yaml").read_text())
+)
+KINDS = {one["spec"]["names"]["kind"]: one["spec"]["names"]["plural"] for one in DEFINITIONS}
+REQUEST, RETURN, ANSWER, STATE = "MachineRequest", "MachineReturn", "MachineAnswer", "ProvisionerState"
+NAME = "0a1b2c3d4e"
+
+
+def packed(document: object) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
+
+
+TEXT, OTHER = packed({"status": "complete"}), packed({"status": "running"})
+SPECS: Mapping[str, Document] = {
+    REQUEST: {"provisioner": "demo", "template": "GkePod", "count": 100, "account": "risk"},
+    RETURN: {"provisioner": "demo", "names": ["hf-0a1b2c3d4e-000000"]},
+    ANSWER: {"provisioner": "demo", "answer": TEXT},
+    STATE: {"holds": [{"kind": "pause", "target": "gke-main"}]},
+}
+RUNS = {"phase": "Running", "epoch": 3, "answer": OTHER}
+ENDED = {"phase": "Complete", "epoch": 3, "answer": TEXT}
+LED = {"epoch": 3, "generation": 17}
+
+
+class Break(NamedTuple):
+    """A write that breaks a law, after the status has been written; ``part``: of the object."""
+
+    kind: str
+    status: Document | None
+    part: str
+    write: Document
+    words: str
+
+
+def of_both(name: str, status: Document, write: Document, words: str) -> dict[str, Break]:
+    """Return the same break for a request and a return."""
+    return {f"{kind}: {name}": Break(kind, status, "/status", {"status": write}, words) for kind in (REQUEST, RETURN)}
+
+
+SPEC, END, EPOCH = "the spec of a {} never changes", "a terminal answer never changes", "this epoch is over"
+BREAKS: Mapping[str, Break] = {
+    "the number of a request": Break(REQUEST, None, "", {"spec": {"count": 101}}, SPEC.format("request")),
+    "the account of a request": Break(REQUEST, None, "", {"spec": {"account": None}}, SPEC.format("request")),
+    "the names of a return": Break(RETURN, None, "", {"spec": {"names": ["hf-a-1"]}}, SPEC.format("return")),
+    "a settled answer": Break(ANSWER, None, "", {"spec": {"answer": OTHER}}, "an answer that HostFactory has got"),
+    **of_both("another answer after the end", ENDED, {"answer": OTHER}, END),
+    **of_both("no answer after the end", ENDED, {"answer": None}, END),
+    **of_both("a phase before the end", ENDED, {"phase": "Running"}, END),
+    **of_both("another end by a later loop", ENDED, {"phase": "CompleteWithError", "epoch": 4}, END),
+    **of_both("an end without an answer", {"phase": "Running", "epoch": 3}, {"phase": "Complete"}, "has an answer"),
+    **of_both("an older epoch", RUNS, {"epoch": 2, "answer": TEXT}, EPOCH),
+    **of_both("no epoch", RUNS, {"epoch": None}, "Required value"),
+    **of_both("an unknown phase", RUNS, {"phase": "Done"}, "Unsupported value"),
+    "the status of a request": Break(REQUEST, ENDED, "/status", {"status": None}, "request is never taken away"),
+    "the status of a return": Break(RETURN, ENDED, "/status", {"status": None}, "return is never taken away"),
+    "the status of a provisioner": Break(STATE, LED, "/status", {"status": None}, "provisioner is never taken away"),
+    "an older epoch of the state": Break(STATE, LED, "/status", {"status": {"epoch": 2}}, EPOCH),
+    "an older generation": Break(STATE, LED, "/status", {"status": {"generation": 16}}, "this generation of the state"),
+    "a hold of an unknown kind": Break(STATE, None, "", {"spec": {"holds": [{"kind": "pouse"}]}}, "Unsupported value"),
+    "a reason without end": Break(REQUEST, RUNS, "/status", {"status": {"reason": "x" * 257}}, "may not be more than"),
+}
+
+
+def schemas() -> Iterator[tuple[str, Document]]:
+    """Yield each kind and its schema."""
+    for one in DEFINITIONS:
+        yield one["spec"]["names"]["kind"], one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def rules() -> Iterator[tuple[str, str]]:
+    """Yield the message of each rule, after its kind."""
+    for kind, schema in schemas():
+        for part in (schema, *schema["properties"].values()):
+            for rule in part.get("x-kubernetes-validations", ()):
+                yield kind, rule["message"]
+
+
+@pytest.fixture(scope="module")
+def defined(any_cluster: Cluster) -> Iterator[None]:
+    """The kinds, served by the server."""
+    admin = any_cluster.admin
+    for definition in DEFINITIONS:
+        admin.create(CRDS, definition)
+    names = [f"{CRDS}/{one['metadata']['name']}" for one in DEFINITIONS]
+
+    def is_served(path: str) -> bool:
+        conditions = admin.get(path).get("status", {}).get("conditions", ())
+        return ("Established", "True") in {(one["type"], one["status"]) for one in conditions}
+
+    until(lambda: all(map(is_served, names)), 60, what="the server serves the kinds")
+    yield
+    for name in names:
+        admin.delete(name)
+
+
+class Objects:
+    """The objects of one namespace, as the administrator writes them."""
+
+    def __init__(self, space: Space) -> None:
+        self.admin, self._root = space.admin, f"/apis/{VERSION}/namespaces/{space.name}"
+
+    def path(self, kind: str, part: str = "", name: str = NAME) -> str:
+        return f"{self._root}/{KINDS[kind]}/{name}{part}"
+
+    def make(self, kind: str, status: Document | None = None, name: str = NAME, **spec: Any) -> Document:
+        """Create an object, then write its status."""
+        made = self.admin.create(
+            f"{self._root}/{KINDS[kind]}",
+            {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, "spec": {**SPECS[kind], **spec}},
+        )
+        return self.admin.patch(self.path(kind, "/status", name), {"status": status}) if status else made
+
+    def table(self, kind: str, **query: object) -> tuple[list[str], list[list[Any]]]:
+        """The columns that kubectl shows without ``-o wide``, and the rows."""
+        admin = self.admin
+        admin.headers["Accept"] = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        try:
+            table = admin.get(f"{self._root}/{KINDS[kind]}", **query)
+        finally:
+            del admin.headers["Accept"]
+        shown = [number for number, column in enumerate(table["columnDefinitions"]) if not column["priority"]]
+        rows = [[row["cells"][number] for number in shown] for row in table.get("rows") or ()]
+        return [table["columnDefinitions"][number]["name"] for number in shown], rows
+
+
+@pytest.fixture
+def objects(space: Space, defined: None) -> Objects:
+    return Objects(space)
+
+
+@pytest.mark.parametrize("wrong", BREAKS.values(), ids=BREAKS)
+def test_the_server_refuses_what_would_break_a_law(objects: Objects, wrong: Break) -> None:
+    objects.make(wrong.kind, wrong.status)
+    before = objects.admin.get(objects.path(wrong.kind))
+
+    with pytest.raises(Refused, match=wrong.words) as refused:
+        objects.admin.patch(objects.path(wrong.kind, wrong.part), wrong.write)
+
+    assert refused.value.status == 422
+    assert objects.admin.get(objects.path(wrong.kind)) == before
+
+
+@pytest.mark.parametrize(("kind", "message"), list(rules()))
+def test_each_rule_is_broken_on_purpose(kind: str, message: str) -> None:
+    assert [one for one in BREAKS.values() if one.kind == kind and one.words in message]
+
+
+@pytest.mark.parametrize("kind", [REQUEST, RETURN])
+def test_a_request_goes_on_until_its_end_and_a_later_loop_may_write_the_same_end(objects: Objects, kind: str) -> None:
+    objects.make(kind, {"phase": "Waiting", "epoch": 3})
+    for status in ({"phase": "Running", "answer": OTHER}, {"answer": TEXT}, ENDED, {"epoch": 4, "failed": 2}):
+        objects.admin.patch(objects.path(kind, "/status"), {"status": status})
+
+    written = objects.admin.get(objects.path(kind))["status"]
+    assert written == ENDED | {"epoch": 4, "failed": 2}
+
+
+def test_the_first_answer_is_settled_and_the_second_is_refused(objects: Objects) -> None:
+    objects.make(ANSWER)
+
+    with pytest.raises(Refused) as refused:
+        objects.make(ANSWER, answer=OTHER)
+
+    assert refused.value.status == 409
+    assert objects.admin.get(objects.path(ANSWER))["spec"]["answer"] == TEXT
+
+
+def test_a_repeated_request_is_refused_by_its_name(objects: Objects) -> None:
+    objects.make(REQUEST)
+
+    with pytest.raises(Refused) as refused:
+        objects.make(REQUEST)
+
+    assert refused.value.status == 409
+
+
+def test_kubectl_shows_requests_and_returns_and_why_machines_are_missing(objects: Objects) -> None:
+    objects.make(REQUEST, RUNS | {"running": 60, "reason": "no room in gke-main"})
+    objects.make(RETURN, RUNS | {"total": 5, "returned": 2}, "ret-1")
+    objects.make(STATE, LED | {"running": 60, "brake": "memory_lost"}, "demo")
+
+    columns, ((*row, age),) = objects.table(REQUEST)
+    assert columns == ["Name", "Status", "Requested", "Available", "Template", "Why", "Age"]
+    assert row == [NAME, "Running", 100, 60, "GkePod", "no room in gke-main"]
+    assert age
+    assert objects.table(RETURN)[1][0][:4] == ["ret-1", "Running", 5, 2]
+    assert objects.table(STATE)[1][0][:4] == ["demo", 3, 60, "memory_lost"]
+
+
+def test_requests_can_be_selected_by_their_fields(objects: Objects) -> None:
+    objects.make(REQUEST, RUNS)
+    objects.make(REQUEST, ENDED, "1a1b2c3d4e", template="GceVm")
+
+    for selector, names in (
+        ("status.phase=Complete", ["1a1b2c3d4e"]),
+        ("spec.template=GkePod,spec.provisioner=demo", [NAME]),
+        ("spec.provisioner=other", []),
+    ):
+        assert [row[0] for row in objects.table(REQUEST, fieldSelector=selector)[1]] == names
+
+
+@pytest.mark.parametrize(("kind", "schema"), list(schemas()), ids=KINDS)
+def test_each_text_and_list_has_a_limit(kind: str, schema: Document) -> None:
+    """The server prices rules by the limits, and what grows without end could never be written again."""
+    assert list(unlimited(schema, kind)) == []
+
+
+def unlimited(schema: Document, place: str) -> Iterator[str]:
+    """Yield the places of texts without a length and lists without a number."""
+    limits = {"string": ("maxLength", "enum"), "array": ("maxItems",)}.get(schema["type"])
+    if limits and not any(limit in schema for limit in limits):
+        yield place
+    for name, one in schema.get("properties", {}).items():
+        yield from unlimited(one, f"{place}.{name}")
+    if "items" in schema:
+        yield from unlimited(schema["items"], f"{place}[]")
