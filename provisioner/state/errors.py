@@ -50,6 +50,10 @@ class StateUnwritable(StateError):
     in place."""
 
 
+class StateUnreachable(StateError):
+    """The server that keeps the state gave no usable response in time. A write may have happened, or may not."""
+
+
 class Disturbed(StateUnwritable):
     """Another process asked in time that this content be not written. The old content stays."""
 

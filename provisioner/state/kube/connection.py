@@ -1,0 +1,416 @@
+"""Calls of a Kubernetes API server, by the standard library alone. Each whole call is limited in time and size.
+
+The scripts import this module at each call. ``http.client`` would take as long to import as all the rest of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
+from provisioner.state.kube.access import Access, proxy_for, read_text
+
+IDLE_SECONDS = 5.0
+"""Seconds without a call after which a connection is made again, because a firewall may have forgotten the old one."""
+
+CALL_SECONDS = 10.0
+"""Seconds for a call with its repeats, if the caller sets no limit."""
+
+CONNECT_SECONDS = 5.0
+"""Seconds in which an address must accept a connection."""
+
+HEAD_BYTES, HEADERS = 64 * 1024, 256
+"""Most bytes of a header, and most headers of a response."""
+
+BODY_BYTES = 64 << 20
+"""Most bytes of a body: three lists of a thousand requests with a hundred machines each."""
+
+EVENT_BYTES = 4 << 20
+"""Most bytes of a watch event. The server accepts objects of up to 3 MB."""
+
+MERGE = "application/merge-patch+json"
+PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+COLLECTION_SLASHES = 6
+"""Slashes in the path of a collection in a namespace. The path of an object has more."""
+
+OK, REDIRECT, UNAUTHORIZED, NOT_FOUND, BUSY, SERVER_ERROR = 200, 300, 401, 404, 429, 500
+ANSWERED = frozenset({404, 409, 410, 422})
+"""Statuses, besides 2xx, that answer a call: no such object, conflict, too old, refused by a rule."""
+
+KINDS_MISSING = (
+    "the server does not know the kinds of the state: `kubectl apply -k deploy/kustomize/components/kubernetes-state`"
+)
+ADVICE = {
+    UNAUTHORIZED: "Renew the token or the certificate that the kubeconfig names",
+    403: "Bind this account to its role in deploy/kustomize/components/kubernetes-state",
+}
+MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+class Response(NamedTuple):
+    """The server's response to a call."""
+
+    status: int
+    document: dict[str, Any]
+    at: float
+    """Time of the response by the server's clock, in epoch seconds."""
+
+
+class Connection:
+    """A connection, in HTTP/1.1. Its methods raise OSError for anything that breaks it."""
+
+    def __init__(self, access: Access, until: float) -> None:
+        """Connect until a monotonic time."""
+        self.until, self._buffer, self.used = until, b"", time.monotonic()
+        server = urlsplit(access.server)
+        host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
+        self._host, self._prefix = server.netloc.rpartition("@")[2], server.path.rstrip("/")
+        proxy = proxy_for(access, host) if server.scheme == "https" else ""
+        self._login = ""
+        if not proxy:
+            self.socket = self._connect(host, port)
+        else:
+            self._tunnel(urlsplit(proxy), f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        if server.scheme == "https":
+            token = read_text(access.token_file).strip() if access.token_file else access.token
+            self._login = f"Authorization: Bearer {token}\r\n" if token else ""
+            try:
+                self._encrypt(access, host)
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def _left(self) -> float:
+        if (left := self.until - time.monotonic()) <= 0:
+            raise TimeoutError("it has not answered in time")
+        return left
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        connected = socket.create_connection((host, port), min(CONNECT_SECONDS, self._left()))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def _tunnel(self, proxy: SplitResult, target: str) -> None:
+        if proxy.scheme != "http" or not proxy.hostname:
+            raise StateDenied(
+                "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
+            )
+        login = ""
+        if proxy.username:
+            plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+            login = f"Proxy-Authorization: Basic {base64.b64encode(plain).decode()}\r\n"
+        self.socket = self._connect(proxy.hostname, proxy.port or 80)
+        self.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n".encode())
+        status, _ = self.head()
+        if status == 407:
+            raise StateDenied("The proxy wants another login (HTTP 407): correct name and password in HTTPS_PROXY.")
+        if status != 200:
+            raise ConnectionError(f"the proxy {proxy.hostname} refused to connect with HTTP {status}")
+
+    def _encrypt(self, access: Access, host: str) -> None:
+        import ssl  # imported here because the embedded cloud has no TLS
+
+        context = ssl.create_default_context(cafile=access.ca_file or None, cadata=access.ca_text or None)
+        if access.is_insecure:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if access.certificate:
+            certificate, key = _path_of(access.certificate), _path_of(access.key)
+            context.load_cert_chain(certificate[0], key[0])
+            for _, descriptor in (certificate, key):
+                if descriptor is not None:
+                    os.close(descriptor)
+        self.socket.settimeout(self._left())
+        self.socket = context.wrap_socket(self.socket, server_hostname=access.tls_server_name or host)
+
+    def send(self, content: bytes) -> None:
+        """Send all bytes."""
+        self.socket.settimeout(self._left())
+        self.socket.sendall(content)
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[int, dict[str, str]]:
+        """Send a request. Return the status and the headers, by their names in lower case, of the response."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = (
+            f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: hostfactory-provisioner\r\n"
+        )
+        self.send(f"{head}{self._login}{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return self.head()
+
+    def _receive(self) -> bytes:
+        self.socket.settimeout(self._left())
+        return self.socket.recv(1 << 18)
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > HEAD_BYTES or not (received := self._receive()):
+                raise ConnectionError("it ended the connection without a response")
+            self._buffer += received
+        line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+        return line.rstrip(b"\r")
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Return status and headers of the next response."""
+        version, _, rest = self._line().partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+            raise ConnectionError(f"its response is no HTTP: {(version + rest)[:40]!r}")
+        headers = {}
+        for _ in range(HEADERS):
+            if not (line := self._line()):
+                break
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        else:
+            raise ConnectionError("its response has too many headers")
+        return (status, headers) if (status := int(rest[:3])) >= 200 else self.head()
+
+    def pieces(self, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the body of a response as it comes."""
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            while size := self._chunk_size():
+                yield from self._exactly(size)
+                self._line()
+            while self._line():
+                pass
+        elif "content-length" in headers:
+            yield from self._exactly(int(headers["content-length"]))
+        else:
+            yield self._buffer
+            self._buffer = b""
+            while received := self._receive():
+                yield received
+
+    def _chunk_size(self) -> int:
+        try:
+            return int(self._line().partition(b";")[0], 16)
+        except ValueError as error:
+            raise ConnectionError("its response is damaged") from error
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        while size:
+            if not self._buffer and not (received := self._receive()):
+                raise ConnectionError("its response is not complete")
+            piece = self._buffer or received
+            yield piece[:size]
+            self._buffer, size = piece[size:], max(0, size - len(piece))
+
+
+def _path_of(certificate: str) -> tuple[str, int | None]:
+    """Return the path of a certificate or key. A text is put into a file in memory, whose descriptor is returned."""
+    if "-----BEGIN" not in certificate:
+        return certificate, None
+    descriptor = os.memfd_create("login")
+    os.write(descriptor, certificate.encode())
+    return f"/proc/self/fd/{descriptor}", descriptor
+
+
+def _partial_type(method: str, path: str) -> str:
+    is_list = method == "GET" and path.partition("?")[0].count("/") == COLLECTION_SLASHES
+    return PARTIAL.format("List" if is_list else "")
+
+
+def epoch_of(date: str) -> float:
+    """Return the epoch seconds of a date in HTTP's format. Raises ValueError. ``email.utils`` imports much."""
+    _, day, name, year, clock, _ = date.split()
+    hour, minute, second = map(int, clock.split(":"))
+    month = (MONTHS.index(name) // 3 + 10) % 12  # since March, so that the leap day is a year's last
+    years = int(year) - (month >= 10)
+    days = 365 * years + years // 4 - years // 100 + years // 400 + (153 * month + 2) // 5 + int(day) - 719_469
+    return float(((days * 24 + hour) * 60 + minute) * 60 + second)
+
+
+class ApiServer:
+    """An API server. Each thread has a connection of its own, which stays open between its calls."""
+
+    def __init__(self, read_access: Callable[[], Access], namespace: str = "") -> None:
+        """``read_access`` is called at the first call, and again after a refused login. ``namespace``: in place of the
+        one that the access names."""
+        self._read_access, self._namespace = read_access, namespace
+        self._access: Access | None = None
+        self._own = threading.local()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the state."""
+        return self._namespace or self.access().namespace
+
+    @property
+    def name(self) -> str:
+        """The address of the server, for messages."""
+        return self.access().server
+
+    def access(self) -> Access:
+        """Return address and login. Raises as ``call``."""
+        if self._access is None:
+            self._access = self._read_access()
+        return self._access
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content: str = "application/json",
+        partial: bool = False,
+        seconds: float = CALL_SECONDS,
+    ) -> Response:
+        """Call the server. Return each response that answers the call: 2xx and ``ANSWERED``.
+
+        An unanswered call is repeated once, so it must be harmless to repeat. ``content``: the body's type.
+        ``partial``: get only metadata. Raises StateUnreachable, StateDenied, StateMissing if the kinds or the namespace
+        are missing, or StateError.
+        """
+        headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
+        sent = b""
+        if body is not None:
+            headers["Content-Type"] = content
+            sent = json.dumps(body, separators=(",", ":")).encode("utf-8", "surrogateescape")
+        until, is_last = time.monotonic() + seconds, False
+        while True:
+            error, answered, pause = None, None, 0.0
+            try:
+                answered = self._exchange(method, path, headers, sent, until)
+                pause = float(answered[1].get("retry-after") or 0.0)
+            except (OSError, ValueError) as failed:
+                error = failed
+            if not answered or answered[0] == UNAUTHORIZED:
+                self._forget()  # also the login, because it may have been renewed
+            elif answered[0] < SERVER_ERROR and answered[0] != BUSY:
+                return self.judge(*answered)
+            if (is_last and not pause) or time.monotonic() + pause >= until:
+                if answered:
+                    return self.judge(*answered)
+                raise StateUnreachable(self.unreachable(error)) from error
+            is_last = is_last or not pause
+            time.sleep(pause)
+
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, until: float
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection and time.monotonic() - connection.used > IDLE_SECONDS:
+            self.close()
+            connection = None
+        if connection is None:
+            connection = self._own.connection = Connection(self.access(), until)
+        connection.until = until
+        status, found = connection.ask(method, path, headers, body)
+        pieces, size = [], 0
+        for piece in connection.pieces(found):
+            pieces.append(piece)
+            size += len(piece)
+            if size > BODY_BYTES:
+                raise ConnectionError(f"its response has more than {BODY_BYTES >> 20} MiB")
+        connection.used = time.monotonic()
+        if found.get("connection", "").lower() == "close" or not {"content-length", "transfer-encoding"} & found.keys():
+            self.close()
+        return status, found, b"".join(pieces)
+
+    def judge(self, status: int, headers: Mapping[str, str], body: bytes) -> Response:
+        """Return the response if it answers the call. Raises StateError otherwise."""
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            document = {"message": body[:80].decode("utf-8", "replace")}
+            if status < REDIRECT:
+                raise StateUnreachable(self.unreachable(f"its response is no JSON: {document['message']!r}"))
+        if status >= REDIRECT:
+            self._check_answers(status, document)
+        try:
+            return Response(status, document, epoch_of(headers.get("date", "")))
+        except ValueError as error:
+            raise StateUnreachable(self.unreachable("its response has no date")) from error
+
+    def _check_answers(self, status: int, document: Mapping[str, Any]) -> None:
+        """Raise StateError unless this refusal answers the call."""
+        message = " ".join(str(document.get("message") or "no reason").split())
+        details = document.get("details") or {}
+        if status in ADVICE:
+            raise StateDenied(f"{self.name}: HTTP {status}: {message}. {ADVICE[status]}.")
+        if status == BUSY or status >= SERVER_ERROR:
+            raise StateUnreachable(self.unreachable(f"HTTP {status}: {message}"))
+        if status == NOT_FOUND and not details.get("name"):
+            raise StateMissing(f"{self.name}: {KINDS_MISSING}.")
+        if status == NOT_FOUND and details.get("kind") == "namespaces":
+            raise StateMissing(f"{self.name}: {message}: `kubectl create namespace {details['name']}`.")
+        if status not in ANSWERED:
+            raise StateError(f"{self.name}: HTTP {status}: {message}.")
+
+    def unreachable(self, reason: object) -> str:
+        """Return the message for a call without a usable response."""
+        return f"{self.name}: no usable response: {reason}. Nothing is lost; the call may be repeated."
+
+    def watch(self, path: str, seconds: float) -> Watch:
+        """Return the events of a watch, whose path has ``watch=true``. ``seconds``: the longest time without any.
+
+        The watch has a connection of its own. Raises as ``call``.
+        """
+        return Watch(self, path, seconds)
+
+    def close(self) -> None:
+        """Close this thread's connection. The next call opens another one."""
+        if connection := self._own.__dict__.pop("connection", None):
+            connection.socket.close()
+
+    def _forget(self) -> None:
+        self.close()
+        self._access = None
+
+
+class Watch:
+    """The events of a watch. It ends when the server ends it, or when another thread closes it.
+
+    Iteration raises StateUnreachable if the connection breaks, or if the server sends nothing for too long.
+    """
+
+    def __init__(self, server: ApiServer, path: str, seconds: float) -> None:
+        self._server, self._seconds, self._is_closed = server, seconds, False
+        try:
+            self._connection = Connection(server.access(), time.monotonic() + CALL_SECONDS)
+            status, headers = self._connection.ask("GET", path, {"Accept": "application/json"})
+            self._events = self._read(headers)
+            if status != OK:
+                refusal = server.judge(status, headers, b"".join(self._connection.pieces(headers)))
+                self._events = iter([{"type": "ERROR", "object": refusal.document}])
+        except (OSError, ValueError) as error:
+            self.close()
+            raise StateUnreachable(server.unreachable(error)) from error
+        except StateError:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._events
+
+    def close(self) -> None:
+        """End the watch, also while another thread waits for its next event."""
+        self._is_closed = True
+        with suppress(AttributeError, OSError):  # the socket's own method: that of TLS would let the reader go on
+            socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
+
+    def _read(self, headers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        rest = b""
+        try:
+            self._connection.until = time.monotonic() + self._seconds
+            for piece in self._connection.pieces(headers):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from map(json.loads, filter(None, lines))
+                if len(rest) > EVENT_BYTES:
+                    raise ConnectionError(f"an event has more than {EVENT_BYTES >> 20} MiB")
+                self._connection.until = time.monotonic() + self._seconds
+        except (OSError, ValueError) as error:
+            if not self._is_closed:
+                raise StateUnreachable(self._server.unreachable(error)) from error
+        finally:
+            self._connection.socket.close()
