@@ -36,9 +36,10 @@ RULES: dict[str, Callable[[Any, Any], bool]] = {
     "self.epoch >= oldSelf.epoch": lambda new, old: new["epoch"] >= old["epoch"],
     "self.generation >= oldSelf.generation": lambda new, old: new["generation"] >= old["generation"],
     KEEPS_ANSWER: _keeps_answer,
-    "!(self.phase in ['Complete', 'CompleteWithError']) || has(self.answer)": lambda new, old: (
-        new["phase"] not in ENDED or "answer" in new
+    "!(self.phase in ['Ended', 'Complete', 'CompleteWithError']) || has(self.answer)": lambda new, old: (
+        new["phase"] not in ("Ended", *ENDED) or "answer" in new
     ),
+    "self.kind == 'Assumed' || has(self.answer)": lambda new, old: new["kind"] == "Assumed" or "answer" in new,
 }
 """Each rule of the definitions, by its text, as a function of the new value and the old one."""
 

@@ -10,7 +10,7 @@ from tests.support.kube_schema import Schema
 from tests.support.kube_state_server import MERGE, MemoryApiServer
 
 ALL, ONE = collection("hf", REQUESTS), item("hf", REQUESTS, "r1")
-SPEC = {"provisioner": "p", "template": "t", "count": 3}
+SPEC = {"provisioner": "p", "template": "t", "count": 3, "created": 1e9}
 
 
 def test_an_unanswered_call_is_repeated() -> None:
