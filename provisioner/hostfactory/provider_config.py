@@ -99,6 +99,8 @@ class ProviderConfig(NamedTuple):
     """Prefix of machine names in lower case. Users of Google's connector write it with a ``-`` at the end."""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
+    state_shards: tuple[tuple[str, ...], ...] = ()
+    """The names of the pools that each shard has besides those that a hash gives to it; empty without shards."""
     unused: tuple[str, ...] = ()
     """Known keys in the file that have no effect here."""
     unknown: Mapping[str, object] = {}
@@ -226,10 +228,14 @@ def load_config(path: str) -> ConfigFile:
     return ConfigFile(config, tuple(problems), values)
 
 
-def _usable(key: str, value: object) -> tuple[str, str | float | None]:
+def _usable(key: str, value: object) -> tuple[str, Any]:
     """Return a description of valid values, and the converted value; None in its place if the value is invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
+    if key == "STATE_SHARDS":
+        from provisioner.hostfactory import shards  # imported here because few sites have shards
+
+        return f"a number of loops, 1 to {len(shards.SYMBOLS)}, or a list of pool names for each", shards.parse(value)
     if not isinstance(value, str):
         return "a text", None
     return "printable characters", value if value.isprintable() else None
@@ -292,6 +298,7 @@ FIELDS = {
     "GCP_INSTANCE_PREFIX": "gcp_instance_prefix",
     "GKE_KUBECONFIG": "gke_kubeconfig",
     "GKE_CRD_NAMESPACE": "gke_namespace",
+    "STATE_SHARDS": "state_shards",
     "LOG_MAX_FILE_SIZE": "log_max_megabytes",
     "LOG_MAX_ROTATE": "log_max_rotate",
 }

@@ -6,12 +6,14 @@ The type of a setting contains its check and the description of valid values. No
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
 from provisioner import model
 from provisioner.hostfactory.provider_config import Digests
+from provisioner.hostfactory.shards import Shards, find_shard, shard_instance
 from provisioner.model import HOUR, Limits, OrphanLimits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.schema.setting_types import (
@@ -244,6 +246,20 @@ class Settings(Section):
     def site(self) -> Site:
         """Return the settings that the backends of all pools share."""
         return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
+
+    def of_shard(self, shards: Shards, number: int) -> Settings:
+        """Return the settings of one of the loops that share the pools: its own pools, and its part of each budget."""
+        pools = {name: pool for name, pool in self.pools.items() if find_shard(name, shards) == number}
+        served = {
+            id_: replace(limits, pools=own)
+            for id_, limits in self.template_limits.items()
+            if (own := tuple(name for name in limits.pools if name in pools))
+        }
+        budgets = {name: getattr(self.budget, name) for name in ("per_hour", "per_month")}
+        parts = {name: amount and amount / len(shards) for name, amount in budgets.items()}
+        changed = {"pools": pools, "template_limits": served, "budget": self.budget.model_copy(update=parts)}
+        names = {name: shard_instance(getattr(self, name), number) for name in ("id", "instance")}
+        return self.model_copy(update=changed | names)
 
     def limits(self) -> Limits:
         """Return the limits for the plan."""

@@ -15,6 +15,7 @@ from provisioner.backends.kind import EMBEDDED_CLOUD, Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError
+from provisioner.hostfactory.shards import read_shard
 from provisioner.schema.setting_types import Pool
 from provisioner.schema.validation import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
@@ -102,7 +103,25 @@ class _Reader:
             max_machines = None if one.max_number == templates.UNLIMITED else one.max_number
             own = settings.templates.get(one.id, TemplateSettings())
             limits[one.id] = own.limits(one.id, pools_by_template[one.id], max_machines)
-        return settings.model_copy(update={"template_limits": limits})
+        return self.shard(settings.model_copy(update={"template_limits": limits}))
+
+    def shard(self, settings: Settings) -> Settings:
+        """Return the settings of the shard that the environment names; all settings if it names none."""
+        shards, path = self.provider.config.state_shards, self.provider.config_path
+        for name in {name for names in shards for name in names} - settings.pools.keys():
+            text = f"unknown pool {name!r}" + suggestion(name, settings.pools, many=True)
+            self.problems.append(Problem(path, "STATE_SHARDS", text))
+        for template in self.provider.templates if shards else ():
+            pools = settings.template_limits[template.id].pools
+            if pools != (template.pools or (template.id,)):  # the scripts know no other pools
+                text = f"{template.id} uses pool {pools[0]}" if pools else f"{template.id} has no pool"
+                self.add_template_problem(template, "pools", f"{text}; with STATE_SHARDS, name it here")
+        try:
+            number = read_shard(shards, self.around.environment)
+        except ValueError as error:
+            self.problems.append(Problem(path, "STATE_SHARDS", str(error)))
+            return settings
+        return settings if number is None else settings.of_shard(shards, number)
 
     def check_adopted(self, settings: Settings) -> None:
         """Report each prefix to adopt that overlaps with our own: one is the beginning of the other."""

@@ -1,0 +1,69 @@
+"""Shards: the loops that share the pools of one provider instance. ``STATE_SHARDS`` of the provider config names them.
+
+Scripts and loops read the same key, so both know which loop makes the machines of a pool. The scripts import this
+module only if the key is set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+SHARD_VARIABLE = "PROVISIONER_SHARD"
+"""Environment variable with the number of the loop's shard."""
+
+SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxy"
+"""First character of a request id, by the number of the shard that serves the request. So each machine name shows its
+shard."""
+
+SPANNING = "z"
+"""First character of the id of a request that several shards serve."""
+
+Shards = Sequence[Sequence[str]]
+"""The names of the pools that the setting gives to each shard. A pool without a name in it is given by its hash."""
+
+
+def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
+    """Return the shards of a setting: their number, or a list of pool names for each. None if it is neither."""
+    if type(value) is int and 1 <= value <= len(SYMBOLS):
+        return ((),) * value
+    if not isinstance(value, list) or not 1 <= len(value) <= len(SYMBOLS):
+        return None
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value):
+        return None
+    named = [name for names in value for name in names]
+    return tuple(map(tuple, value)) if len(set(named)) == len(named) else None
+
+
+def find_shard(pool: str, shards: Shards) -> int:
+    """Return the number of the shard to which a pool belongs.
+
+    Without a setting for the pool, it is the shard with the highest hash (rendezvous hashing): another number of shards
+    moves few pools.
+    """
+    for number, names in enumerate(shards):
+        if pool in names:
+            return number
+    return max(range(len(shards)), key=lambda number: hashlib.sha256(f"{number}/{pool}".encode()).digest())
+
+
+def serving_shards(pools: Iterable[str], shards: Shards) -> list[int]:
+    """Return the numbers of the shards to which any of the pools belongs."""
+    return sorted({find_shard(pool, shards) for pool in pools})
+
+
+def shard_instance(name: str, shard: int) -> str:
+    """Return the name under which a shard keeps its state, and which identifies its machines."""
+    return f"{name}-s{shard}"
+
+
+def read_shard(shards: Shards, environment: Mapping[str, str]) -> int | None:
+    """Return the shard that the environment names; None if it names none. Raises ValueError if there is no such
+    shard."""
+    written = environment.get(SHARD_VARIABLE, "")
+    if not written:
+        return None
+    if not written.isdecimal() or not written.isascii() or int(written) >= len(shards):
+        words = f"the number of this loop's shard, 0 to {len(shards) - 1}" if shards else "no value, without STATE_SHARDS"
+        raise ValueError(f"{SHARD_VARIABLE}: expected {words}, got {written!r}")
+    return int(written)
