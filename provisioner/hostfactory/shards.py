@@ -64,6 +64,8 @@ def read_shard(shards: Shards, environment: Mapping[str, str]) -> int | None:
     if not written:
         return None
     if not written.isdecimal() or not written.isascii() or int(written) >= len(shards):
-        words = f"the number of this loop's shard, 0 to {len(shards) - 1}" if shards else "no value, without STATE_SHARDS"
+        words = (
+            f"the number of this loop's shard, 0 to {len(shards) - 1}" if shards else "no value, without STATE_SHARDS"
+        )
         raise ValueError(f"{SHARD_VARIABLE}: expected {words}, got {written!r}")
     return int(written)

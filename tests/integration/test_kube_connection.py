@@ -92,7 +92,7 @@ def test_broken_call_is_repeated_once(api: ApiServer, server: Scripted, answer: 
     server.responses += [answer, response(200, {"a": 1})]
     assert api.call("POST", LIST, {}, seconds=5.0).document == {"a": 1}
     server.responses += [b"", b"", response(200)]
-    with pytest.raises(StateUnreachable, match="without a response"):
+    with pytest.raises(StateUnreachable, match="without response"):
         api.call("POST", LIST, {})
     assert len(server.asked) == 4
 
@@ -175,10 +175,10 @@ def test_too_large_responses_are_refused(api: ApiServer, server: Scripted, monke
     with pytest.raises(StateUnreachable, match="more than"):
         api.call("GET", ONE)
     server.responses += [b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300 + b"\r\n"] * 2
-    with pytest.raises(StateUnreachable, match="too many headers"):
+    with pytest.raises(StateUnreachable, match="more than 100 headers"):
         api.call("GET", ONE)
     server.responses += [b"x" * 70_000] * 2
-    with pytest.raises(StateUnreachable, match=r"without a response|reset"):
+    with pytest.raises(StateUnreachable, match=r"without response|reset"):
         api.call("GET", ONE)
 
 
@@ -245,7 +245,7 @@ def test_proxy_leads_to_the_server(authority: Authority, access: Access, monkeyp
             api = ApiServer(lambda: access._replace(server="https://kube.bank.test"))
             assert api.call("GET", ONE).status == 200
             api.close()
-            assert proxy.asked == ["CONNECT kube.bank.test:443 HTTP/1.1"]
+            assert [line.partition(" HTTP/")[0] for line in proxy.asked] == ["CONNECT kube.bank.test:443"]
             proxy.login = "someone:else"
             with pytest.raises(StateDenied, match="proxy wants another login"):
                 api.call("GET", ONE)
@@ -283,7 +283,7 @@ def test_broken_watch_raises_after_its_events(
     server.responses += [b"HTTP/1.1 200 OK\r\n\r\n", STREAM + EVENTS + b"zz\r\n", STREAM + EVENTS]
     assert [*api.watch(LIST, 5.0)] == []
     seen = []
-    with pytest.raises(StateUnreachable, match="its response is damaged"):
+    with pytest.raises(StateUnreachable, match="its response is not complete"):
         seen += api.watch(LIST, 5.0)
     events = iter(api.watch(LIST, 0.2))
     assert [next(events), next(events)] == [{"type": "A"}, {"type": "B"}]

@@ -1,23 +1,29 @@
 """Calls of a Kubernetes API server, by the standard library alone. Each whole call is limited in time and size.
 
-The scripts import this module at each call. ``http.client`` would take as long to import as all the rest of it.
+The scripts import this module at each call, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
 
 import base64
+import http.client
+import io
 import json
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
 from provisioner.state.kube.access import Access, proxy_for, read_text
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 IDLE_SECONDS = 5.0
 """Seconds without a call after which a connection is made again, because a firewall may have forgotten the old one."""
@@ -28,14 +34,18 @@ CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 """Seconds in which an address must accept a connection."""
 
-HEAD_BYTES, HEADERS = 64 * 1024, 256
-"""Most bytes of a header, and most headers of a response."""
-
 BODY_BYTES = 64 << 20
 """Most bytes of a body: three lists of a thousand requests with a hundred machines each."""
 
 EVENT_BYTES = 4 << 20
 """Most bytes of a watch event. The server accepts objects of up to 3 MB."""
+
+PIECE = 1 << 18
+"""Bytes of a body that are read at once."""
+
+AGENT = "hostfactory-provisioner"
+BROKEN = (OSError, ValueError, http.client.HTTPException)
+"""Errors of a connection that breaks, or of a response that is no HTTP."""
 
 MERGE = "application/merge-patch+json"
 PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -65,60 +75,71 @@ class Response(NamedTuple):
     """Time of the response by the server's clock, in epoch seconds."""
 
 
-class Connection:
-    """A connection, in HTTP/1.1. Its methods raise OSError for anything that breaks it."""
+class _TimedBytes(io.RawIOBase):
+    """The bytes that a connection receives. Each read has only the time that the call has left."""
+
+    def __init__(self, connection: Connection, source: io.RawIOBase) -> None:
+        self._connection, self._source = connection, source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connection.limit()
+        return self._source.readinto(buffer)
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection that limits the time of each call. Its methods raise an error of ``BROKEN`` for anything that breaks
+    it."""
+
+    default_port = 443
 
     def __init__(self, access: Access, until: float) -> None:
         """Connect until a monotonic time."""
-        self.until, self._buffer, self.used = until, b"", time.monotonic()
-        server = urlsplit(access.server)
-        host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
-        self._host, self._prefix = server.netloc.rpartition("@")[2], server.path.rstrip("/")
-        proxy = proxy_for(access, host) if server.scheme == "https" else ""
-        self._login = ""
+        self.until, self.used = until, time.monotonic()
+        self._access, server = access, urlsplit(access.server)
+        self._is_encrypted = server.scheme == "https"
+        self._name, port = server.hostname or "", server.port or (443 if self._is_encrypted else 80)
+        self._prefix, self._login = server.path.rstrip("/"), dict[str, str]()
+        proxy = proxy_for(access, self._name) if self._is_encrypted else ""
         if not proxy:
-            self.socket = self._connect(host, port)
+            super().__init__(self._name, port, timeout=self._left(CONNECT_SECONDS))
         else:
-            self._tunnel(urlsplit(proxy), f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        if server.scheme == "https":
-            token = read_text(access.token_file).strip() if access.token_file else access.token
-            self._login = f"Authorization: Bearer {token}\r\n" if token else ""
-            try:
-                self._encrypt(access, host)
-            except BaseException:
-                self.socket.close()
-                raise
+            address = urlsplit(proxy)
+            if address.scheme != "http" or not address.hostname:
+                raise StateDenied(
+                    "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
+                )
+            super().__init__(address.hostname, address.port or 80, timeout=self._left(CONNECT_SECONDS))
+            self.set_tunnel(self._name, port, _proxy_login(address))
+        try:
+            self.connect()
+        except OSError as error:
+            self.close()
+            if proxy and " 407 " in f"{error} ":
+                raise StateDenied(
+                    "The proxy wants another login (HTTP 407): correct name and password in HTTPS_PROXY."
+                ) from error
+            raise
 
-    def _left(self) -> float:
+    def _left(self, most: float = math.inf) -> float:
         if (left := self.until - time.monotonic()) <= 0:
             raise TimeoutError("it has not answered in time")
-        return left
+        return min(most, left)
 
-    def _connect(self, host: str, port: int) -> socket.socket:
-        connected = socket.create_connection((host, port), min(CONNECT_SECONDS, self._left()))
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
+    def limit(self) -> None:
+        """Give the next read only the time that the call has left."""
+        self.socket.settimeout(self._left())
 
-    def _tunnel(self, proxy: SplitResult, target: str) -> None:
-        if proxy.scheme != "http" or not proxy.hostname:
-            raise StateDenied(
-                "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
-            )
-        login = ""
-        if proxy.username:
-            plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-            login = f"Proxy-Authorization: Basic {base64.b64encode(plain).decode()}\r\n"
-        self.socket = self._connect(proxy.hostname, proxy.port or 80)
-        self.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n".encode())
-        status, _ = self.head()
-        if status == 407:
-            raise StateDenied("The proxy wants another login (HTTP 407): correct name and password in HTTPS_PROXY.")
-        if status != 200:
-            raise ConnectionError(f"the proxy {proxy.hostname} refused to connect with HTTP {status}")
-
-    def _encrypt(self, access: Access, host: str) -> None:
+    def connect(self) -> None:
+        """Connect, through the proxy if there is one, and check the server's certificate before the login is read."""
+        super().connect()
+        if not self._is_encrypted:
+            return
         import ssl  # imported here because the embedded cloud has no TLS
 
+        access = self._access
         context = ssl.create_default_context(cafile=access.ca_file or None, cadata=access.ca_text or None)
         if access.is_insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -128,79 +149,44 @@ class Connection:
             for _, descriptor in (certificate, key):
                 if descriptor is not None:
                     os.close(descriptor)
-        self.socket.settimeout(self._left())
-        self.socket = context.wrap_socket(self.socket, server_hostname=access.tls_server_name or host)
+        self.sock.settimeout(self._left())
+        self.sock = context.wrap_socket(self.sock, server_hostname=access.tls_server_name or self._name)
+        token = read_text(access.token_file).strip() if access.token_file else access.token
+        self._login = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def send(self, content: bytes) -> None:
-        """Send all bytes."""
-        self.socket.settimeout(self._left())
-        self.socket.sendall(content)
+    def response_class(self, sock: socket.socket, *arguments: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        """Return a response whose reads are limited in time."""
+        self.socket = sock  # ``sock`` is forgotten if the server will close the connection
+        response = http.client.HTTPResponse(sock, *arguments, **options)
+        response.fp = io.BufferedReader(_TimedBytes(self, response.fp.detach()))
+        return response
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[int, dict[str, str]]:
-        """Send a request. Return the status and the headers, by their names in lower case, of the response."""
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = (
-            f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: hostfactory-provisioner\r\n"
-        )
-        self.send(f"{head}{self._login}{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        return self.head()
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> http.client.HTTPResponse:
+        """Send a request. Return the response, whose body is not read yet."""
+        self.sock.settimeout(self._left())
+        self.request(method, f"{self._prefix}{path}", body, {"User-Agent": AGENT, **self._login, **headers})
+        return self.getresponse()
 
-    def _receive(self) -> bytes:
-        self.socket.settimeout(self._left())
-        return self.socket.recv(1 << 18)
 
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > HEAD_BYTES or not (received := self._receive()):
-                raise ConnectionError("it ended the connection without a response")
-            self._buffer += received
-        line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
-        return line.rstrip(b"\r")
+def _proxy_login(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(plain).decode()}"}
 
-    def head(self) -> tuple[int, dict[str, str]]:
-        """Return status and headers of the next response."""
-        version, _, rest = self._line().partition(b" ")
-        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise ConnectionError(f"its response is no HTTP: {(version + rest)[:40]!r}")
-        headers = {}
-        for _ in range(HEADERS):
-            if not (line := self._line()):
-                break
-            name, _, value = line.decode("latin-1").partition(":")
-            headers[name.strip().lower()] = value.strip()
-        else:
-            raise ConnectionError("its response has too many headers")
-        return (status, headers) if (status := int(rest[:3])) >= 200 else self.head()
 
-    def pieces(self, headers: Mapping[str, str]) -> Iterator[bytes]:
-        """Yield the body of a response as it comes."""
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            while size := self._chunk_size():
-                yield from self._exactly(size)
-                self._line()
-            while self._line():
-                pass
-        elif "content-length" in headers:
-            yield from self._exactly(int(headers["content-length"]))
-        else:
-            yield self._buffer
-            self._buffer = b""
-            while received := self._receive():
-                yield received
-
-    def _chunk_size(self) -> int:
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the body of a response as it comes."""
+    with response:  # the connection takes no other call before its response is closed
         try:
-            return int(self._line().partition(b";")[0], 16)
-        except ValueError as error:
-            raise ConnectionError("its response is damaged") from error
-
-    def _exactly(self, size: int) -> Iterator[bytes]:
-        while size:
-            if not self._buffer and not (received := self._receive()):
-                raise ConnectionError("its response is not complete")
-            piece = self._buffer or received
-            yield piece[:size]
-            self._buffer, size = piece[size:], max(0, size - len(piece))
+            while piece := response.read1(PIECE):
+                yield piece
+        except http.client.IncompleteRead as error:
+            raise ConnectionError("its response is not complete") from error
+        if response.length:
+            raise ConnectionError("its response is not complete")
 
 
 def _path_of(certificate: str) -> tuple[str, int | None]:
@@ -270,7 +256,7 @@ class ApiServer:
         are missing, or StateError.
         """
         headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
-        sent = b""
+        sent = None
         if body is not None:
             headers["Content-Type"] = content
             sent = json.dumps(body, separators=(",", ":")).encode("utf-8", "surrogateescape")
@@ -280,7 +266,7 @@ class ApiServer:
             try:
                 answered = self._exchange(method, path, headers, sent, until)
                 pause = float(answered[1].get("retry-after") or 0.0)
-            except (OSError, ValueError) as failed:
+            except BROKEN as failed:
                 error = failed
             if not answered or answered[0] == UNAUTHORIZED:
                 self._forget()  # also the login, because it may have been renewed
@@ -294,8 +280,8 @@ class ApiServer:
             time.sleep(pause)
 
     def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, until: float
-    ) -> tuple[int, dict[str, str], bytes]:
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until: float
+    ) -> tuple[int, Message, bytes]:
         connection: Connection | None = getattr(self._own, "connection", None)
         if connection and time.monotonic() - connection.used > IDLE_SECONDS:
             self.close()
@@ -303,19 +289,19 @@ class ApiServer:
         if connection is None:
             connection = self._own.connection = Connection(self.access(), until)
         connection.until = until
-        status, found = connection.ask(method, path, headers, body)
+        response = connection.ask(method, path, headers, body)
         pieces, size = [], 0
-        for piece in connection.pieces(found):
+        for piece in _pieces(response):
             pieces.append(piece)
             size += len(piece)
             if size > BODY_BYTES:
                 raise ConnectionError(f"its response has more than {BODY_BYTES >> 20} MiB")
         connection.used = time.monotonic()
-        if found.get("connection", "").lower() == "close" or not {"content-length", "transfer-encoding"} & found.keys():
+        if response.will_close:
             self.close()
-        return status, found, b"".join(pieces)
+        return response.status, response.headers, b"".join(pieces)
 
-    def judge(self, status: int, headers: Mapping[str, str], body: bytes) -> Response:
+    def judge(self, status: int, headers: Message, body: bytes) -> Response:
         """Return the response if it answers the call. Raises StateError otherwise."""
         try:
             document = json.loads(body)
@@ -361,7 +347,7 @@ class ApiServer:
     def close(self) -> None:
         """Close this thread's connection. The next call opens another one."""
         if connection := self._own.__dict__.pop("connection", None):
-            connection.socket.close()
+            connection.close()
 
     def _forget(self) -> None:
         self.close()
@@ -378,12 +364,12 @@ class Watch:
         self._server, self._seconds, self._is_closed = server, seconds, False
         try:
             self._connection = Connection(server.access(), time.monotonic() + CALL_SECONDS)
-            status, headers = self._connection.ask("GET", path, {"Accept": "application/json"})
-            self._events = self._read(headers)
-            if status != OK:
-                refusal = server.judge(status, headers, b"".join(self._connection.pieces(headers)))
+            response = self._connection.ask("GET", path, {"Accept": "application/json"})
+            self._events = self._read(response)
+            if response.status != OK:
+                refusal = server.judge(response.status, response.headers, b"".join(_pieces(response)))
                 self._events = iter([{"type": "ERROR", "object": refusal.document}])
-        except (OSError, ValueError) as error:
+        except BROKEN as error:
             self.close()
             raise StateUnreachable(server.unreachable(error)) from error
         except StateError:
@@ -399,18 +385,19 @@ class Watch:
         with suppress(AttributeError, OSError):  # the socket's own method: that of TLS would let the reader go on
             socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
 
-    def _read(self, headers: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def _read(self, response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         rest = b""
         try:
             self._connection.until = time.monotonic() + self._seconds
-            for piece in self._connection.pieces(headers):
+            for piece in _pieces(response):
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from map(json.loads, filter(None, lines))
                 if len(rest) > EVENT_BYTES:
                     raise ConnectionError(f"an event has more than {EVENT_BYTES >> 20} MiB")
                 self._connection.until = time.monotonic() + self._seconds
-        except (OSError, ValueError) as error:
+        except BROKEN as error:
             if not self._is_closed:
                 raise StateUnreachable(self._server.unreachable(error)) from error
         finally:
-            self._connection.socket.close()
+            response.close()
+            self._connection.close()
