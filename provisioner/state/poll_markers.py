@@ -15,12 +15,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
 from provisioner.state.atomic import Located, create_whole, parse, read_if_present, remove, replace, stat_file, tries
 from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
 from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
+from provisioner.state.settled_answers import ASSUMED, KINDS, REPORTED, Entry, SettledAnswers
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """Pattern of a file name in ``seen/``. A name that matches cannot lead out of the directory."""
@@ -134,76 +134,19 @@ class ShownMaxNumbers(Located):
         replace(self.path, json.dumps(numbers).encode())
 
 
-REPORTED, CLAIMED, ASSUMED = b"reported", b"claimed", b"assumed"
-"""Kind of an entry, which is its first line.
-
-A script that prints the answer writes REPORTED. The loop writes CLAIMED, and may claim another answer until a script
-reports one. A recovery writes ASSUMED: HF is assumed to have the answer, but its words are unknown.
-"""
-
 ENTRY = rf"({ID_PATTERN})\.answer-[0-9]+"
 ADVICE = "Restore it from a backup; without it HF gets the answer that the loop published last."
 
 
-class Entry(NamedTuple):
-    """The last entry of an id."""
-
-    kind: bytes
-    text: str
-    position: int
-    """Number of entries before this one."""
-
-
-class ReportedAnswers:
+class ReportedAnswers(SettledAnswers):
     """The entries of all ids in one directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._listed: frozenset[str] = frozenset()
         """Names in the directory when ``ids`` was last called."""
-        self._kinds: dict[str, bytes] = {}
+        self._kinds: dict[str, str] = {}
         """Kinds of the entries that ``ids`` has read, by entry name. The kind of an entry never changes."""
-
-    def settled(self, id_: str) -> Answer | None:
-        """Return the terminal answer that every call prints from now on; None while the answer may still change.
-
-        Raises StateUnreadable. Like each method here that takes an id, it raises StateError if the id is invalid.
-        """
-        last = self._last(id_)
-        return Answer(last.text, True) if last is not None and last.text else None
-
-    def settle_reported(self, id_: str, text: str) -> str:
-        """Settle the answer that the caller is about to print. Return it, or the answer that was settled before.
-
-        Durable on return. Raises StateUnreadable, StateUnwritable or StateStale.
-        """
-        for last in self._tries(id_):
-            if last is not None and last.kind == REPORTED:
-                return last.text
-            text = last.text if last is not None and last.text else text
-            if self._add(id_, last, REPORTED, text):
-                return text
-        raise AssertionError("unreachable: the tries end with an error")
-
-    def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published answer. Return False if HF has got an answer or may have got one.
-
-        Durable on return. Raises as ``settle_reported``.
-        """
-        for last in self._tries(id_):
-            if last is not None and (last.kind != CLAIMED or last.text == text):
-                return last.kind == CLAIMED
-            if self._add(id_, last, CLAIMED, text):
-                return True
-        raise AssertionError("unreachable: the tries end with an error")
-
-    def assume_reported(self, id_: str) -> None:
-        """Assume that HF has the answer.
-
-        HF may have had the machines for a long time and will not ask again. Raises as ``settle_reported``.
-        """
-        if self._last(id_) is None:
-            self._add(id_, None, ASSUMED, "")
 
     def ids(self) -> frozenset[str]:
         """Return the ids whose answer was reported to HF, or is assumed to be. Raises StateUnreadable."""
@@ -232,8 +175,7 @@ class ReportedAnswers:
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry again and again, read each time, because an entry of another host may appear late on
-        NFS."""
+        # An entry of another host may appear late on NFS.
         for _ in tries():
             yield self._last(id_)
         raise StateStale(
@@ -241,31 +183,28 @@ class ReportedAnswers:
             "lookupcache=none,actimeo=0."
         )
 
-    def _last(self, id_: str) -> Entry | None:
-        last = None
-        while (entry := self._read(id_, last.position + 1 if last else 0)) is not None:
-            last = entry
-        return last
-
     def _read(self, id_: str, position: int) -> Entry | None:
         path = self._path(id_, position)
         if (content := read_if_present(path, ADVICE)) is None:
             return None
-        kind, _, text = content.partition(b"\n")
-        if kind not in (REPORTED, CLAIMED, ASSUMED):
+        kind, _, text = content.decode("utf-8", "surrogateescape").partition("\n")
+        if kind not in KINDS:
             raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
-        return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
+        return Entry(kind, text, position)
 
-    def _add(self, id_: str, last: Entry | None, kind: bytes, text: str) -> bool:
-        """Make the next entry. Return False if another process has made it first."""
+    def _add(self, id_: str, last: Entry | None, kind: str, text: str) -> bool:
         path = self._path(id_, last.position + 1 if last else 0)
-        content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
+        content = f"{kind}\n{text}".encode("utf-8", "surrogateescape")
         make_shared_directory(self.path)
         return create_whole(path, content)
 
-    def _kind(self, name: str) -> bytes:
+    def _kind(self, name: str) -> str:
         """Return the first line of an entry; empty if the entry is gone."""
-        return (read_if_present(os.path.join(self.path, name), ADVICE) or b"").partition(b"\n")[0]
+        return (
+            (read_if_present(os.path.join(self.path, name), ADVICE) or b"")
+            .partition(b"\n")[0]
+            .decode("ascii", "replace")
+        )
 
     def _path(self, id_: str, position: int) -> str:
         check_id(id_)
