@@ -83,6 +83,7 @@ class Service:
             refresh=configuration.refresh,
             count_wake=lambda source: metrics.wakeups.labels(source).inc(),
             hints=self._events(),
+            stands_by=reporter.of_loop.stand_by,
         )
         page = StatusPage(state, lambda: reporter.memory, reporter.samples)
         metrics.operator_needed.follow(lambda: page.observe()[1].alarm_counts)

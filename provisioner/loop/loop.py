@@ -114,6 +114,7 @@ class Loop:
         refresh: Callable[[Limits, Memory | None], Limits] = lambda limits, _: limits,
         count_wake: Callable[[Wake], None] = lambda _: None,
         hints: Hints | None = None,
+        stands_by: Callable[[], None] = lambda: None,
     ) -> None:
         self._setup = setup
         self._state = setup.state
@@ -124,7 +125,7 @@ class Loop:
         """Returns the limits in force before each cycle. Its arguments are the limits of the previous cycle and the
         memory."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
-        self._hints = hints
+        self._hints, self._stands_by = hints, stands_by
         self._notices = Notices()
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
@@ -151,7 +152,7 @@ class Loop:
     def run(self, *, once: bool = False) -> None:
         """Wait until no other loop runs, then run cycles until ``stop`` is called. Raises StateError,
         SupersededError."""
-        epoch = take_turn(self._state, self._stop, self._pace.longest_cycle)
+        epoch = take_turn(self._state, self._stop, self._pace.longest_cycle, self._stands_by)
         if epoch is None:
             return
         try:

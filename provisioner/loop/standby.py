@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Memory
@@ -13,15 +14,16 @@ from provisioner.state.protocols import State
 log = logging.getLogger(__name__)
 
 
-def take_turn(state: State, stop: Latch, longest_cycle: float) -> int | None:
+def take_turn(state: State, stop: Latch, longest_cycle: float, stands_by: Callable[[], None]) -> int | None:
     """Take the loop's lock, raise the epoch, and wait ``longest_cycle`` seconds if the previous loop may still act.
 
-    Return the epoch; None if this loop was stopped while it waited.
+    Return the epoch; None if this loop was stopped while it waited. ``stands_by`` is called if another loop runs.
     """
     lock = state.loop_lock
     if not lock.acquire(0):
         advice = {"advice": message} if (message := lock.stopped()) else {}
         log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())} | advice)
+        stands_by()
         if not lock.acquire(None, stop.is_set):
             return None
     before, memory = lock.holder(), read_memory(state)

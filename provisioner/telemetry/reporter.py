@@ -66,8 +66,13 @@ class LoopHealth:
         self._report: CycleReport | None = None
         self._complete = False
         self._ended = time.monotonic()
+        self._stands_by = False
         self._failing: float | None = None
         """The monotonic time since which cycles have failed to plan; None if the last cycle could plan."""
+
+    def stand_by(self) -> None:
+        """Record that this loop waits for another one, and is ready to take over."""
+        self._stands_by = True
 
     def record_cycle(self, report: CycleReport, ended: float) -> None:
         """Record one cycle, which ended at ``ended`` by the monotonic clock."""
@@ -81,13 +86,14 @@ class LoopHealth:
 
     def health(self) -> Health:
         """Return the health. The loop is alive while cycles end. It is ready once a cycle has observed every pool, and
-        if the last cycle could plan.
+        if the last cycle could plan. A standby is ready, too.
 
         A loop that waits for a pool or an operator stays alive, because it would wait again after a restart.
         """
         report = self._report
         if report is None:
-            return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
+            activity = "stands by for another one" if self._stands_by else "starts"
+            return Health(True, self._stands_by, f"No cycle has ended yet: the loop {activity}.")
         silent = time.monotonic() - self._ended
         if silent > SILENT_SECONDS:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")

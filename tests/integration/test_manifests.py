@@ -31,6 +31,7 @@ from tests.support.manifests import (
     COMPONENTS,
     CONFIGURED,
     GKE,
+    IN_API,
     INCLUDED,
     KUSTOMIZE,
     MONITORS,
@@ -131,7 +132,7 @@ def test_the_values_of_a_site_reach_their_places_and_no_cluster(tmp_path: Path) 
     (nodes,) = {one["spec"]["nodePoolConfig"]["serviceAccount"] for one in manifests if one["kind"] == "ComputeClass"}
     egress = policies(manifests)["provisioner"]["egress"]
     pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
-    account = only(manifests, "ServiceAccount")["metadata"]["annotations"]
+    account = only(manifests, "ServiceAccount", "provisioner")["metadata"]["annotations"]
 
     assert len([one for one in manifests if one["kind"] == "ConfigMap"]) == 1, "the values stay at home"
     assert {
@@ -161,10 +162,34 @@ def values() -> dict[str, str]:
 # --- our pods ---------------------------------------------------------------------------------------------------
 
 
-def test_there_is_one_loop_at_a_time(manifests: list[Manifest]) -> None:
-    spec = only(manifests, "Deployment")["spec"]
+def has_state_in_api(manifests: list[Manifest]) -> bool:
+    return any(one["kind"] == "CustomResourceDefinition" for one in manifests)
 
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+def test_there_is_one_loop_at_a_time_and_one_more_that_stands_by_for_it_without_a_volume(
+    manifests: list[Manifest],
+) -> None:
+    spec = only(manifests, "Deployment")["spec"]
+    claims = [one for one in manifests if one["kind"] in ("PersistentVolumeClaim", "PersistentVolume")]
+    budget = only(manifests, "PodDisruptionBudget")["spec"]
+    volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
+
+    assert budget["maxUnavailable"] == 1
+    if not has_state_in_api(manifests):
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+        assert claims
+        return
+    terms = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    chosen = {term["weight"]: term["podAffinityTerm"] for term in terms}
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert claims == []
+    assert volumes["state"] == {"name": "state", "emptyDir": {"sizeLimit": "1Gi"}}
+    assert [chosen[weight]["topologyKey"] for weight in sorted(chosen, reverse=True)] == [
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/hostname",
+    ]
+    assert all(term["labelSelector"] == spec["selector"] for term in chosen.values())
 
 
 def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests: list[Manifest]) -> None:
@@ -185,7 +210,7 @@ def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests
 
 
 def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: list[Manifest]) -> None:
-    role, binding = only(manifests, "Role"), only(manifests, "RoleBinding")
+    role, binding = only(manifests, "Role", "provisioner"), only(manifests, "RoleBinding", "provisioner")
     rights = {
         resource: sorted(rule["verbs"])
         for rule in role["rules"]
@@ -201,6 +226,30 @@ def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: lis
     assert len(role["rules"]) == len(rights)
     assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
     assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+
+
+def test_loop_and_scripts_have_no_right_on_the_state_beside_its_own_namespace() -> None:
+    manifests = [one for one in built("components/kubernetes-state") if one["kind"] != "CustomResourceDefinition"]
+    accounts = {"provisioner-state": "provisioner", "hostfactory-scripts": "hostfactory-scripts"}
+    loops = only(built("base"), "ServiceAccount")["metadata"]
+
+    assert {one["metadata"]["namespace"] for one in manifests} == {loops["namespace"]}
+    assert loops["name"] in accounts.values()
+    assert only(manifests, "ServiceAccount")["automountServiceAccountToken"] is False
+    for name, account in accounts.items():
+        role, binding = only(manifests, "Role", name), only(manifests, "RoleBinding", name)
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": loops["namespace"]}
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", name)
+        assert binding["subjects"] == [subject]
+        words = [word for rule in role["rules"] for key in ("apiGroups", "resources", "verbs") for word in rule[key]]
+        assert not any("*" in word for word in words)
+        assert "secrets" not in words
+
+
+def test_the_state_in_the_api_is_the_same_before_and_after_other_components() -> None:
+    others = [name for name in OPTIONAL if name not in ("backup", "service-monitor")]
+
+    assert alike(built(GKE, IN_API, *others)) == alike(built(GKE, *others, IN_API))
 
 
 def test_who_may_see_nodes_may_do_nothing_else_with_them() -> None:
@@ -229,7 +278,8 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
         assert {mount["name"] for mount in one["containers"][0]["volumeMounts"]} == set(volumes)
         assert {reference for volume in volumes.values() for reference in _references(volume)} <= names
     assert (account["kind"], account["name"]) in names
-    assert only(manifests, "RoleBinding")["subjects"] == [{**account, "namespace": deployment["metadata"]["namespace"]}]
+    here = {"namespace": deployment["metadata"]["namespace"]}
+    assert only(manifests, "RoleBinding", "provisioner")["subjects"] == [{**account, **here}]
     assert service["selector"].items() <= labels.items()
     assert service["ports"][0]["targetPort"] in ports
     assert only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels.items()
@@ -358,7 +408,7 @@ def test_pods_are_made_where_the_role_is_and_the_directories_are_mounted(
     mounts = {mount["mountPath"] for mount in one["volumeMounts"]}
 
     assert {pool.namespace for pool in pools if isinstance(pool, GkePool)} == {
-        only(configured, "Role")["metadata"]["namespace"]
+        only(configured, "Role", "provisioner")["metadata"]["namespace"]
     }
     assert {environment["HF_PROVIDER_CONFDIR"], environment["HF_PROVIDER_WORKDIR"]} <= mounts
 
@@ -433,7 +483,7 @@ def test_the_overlay_that_the_page_makes_mounts_what_terraform_made(
     pools = loader.load(mounted / "provisioner.yaml", given).pools
     assert pools.keys() == loader.load(site.conf / "provisioner.yaml", {}).pools.keys()
     spaces = {pool.namespace for pool in pools.values() if isinstance(pool, GkePool)}
-    assert spaces == {only(manifests, "Role")["metadata"]["namespace"]}
+    assert spaces == {only(manifests, "Role", "provisioner")["metadata"]["namespace"]}
     assert templates.load(mounted, given).digests == templates.load(site.conf, {}).digests
 
     changed = site.conf / "gcpinstprov_templates.json"
@@ -451,7 +501,8 @@ def test_on_autopilot_the_patch_that_the_page_shows_leaves_no_node_to_choose(tmp
     file.write_text(adding.sub(shown("- {op: remove, path: /spec/template"), file.read_text()))
     usual, left = (only(one, "Deployment")["spec"]["template"]["spec"] for one in (built(GKE), built_there(overlay)))
 
-    assert usual.keys() - left.keys() == {"nodeSelector", "affinity"}
+    assert usual.keys() - left.keys() == {"nodeSelector"}
+    assert (left["affinity"], usual["affinity"].keys()) == ({}, {"nodeAffinity"})
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

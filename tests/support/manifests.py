@@ -27,8 +27,10 @@ GKE = "overlays/gke-workload-identity"
 COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").iterdir()))
 INCLUDED = ("network-policy", "shared-state")
 """Components that the GKE overlays have already."""
-OPTIONAL = tuple(name for name in COMPONENTS if name not in INCLUDED)
-"""Components that a site adds."""
+IN_API = "kubernetes-state"
+"""The component whose state is no directory, so that ``shared-state`` and ``backup`` have no use."""
+OPTIONAL = tuple(name for name in COMPONENTS if name not in (*INCLUDED, IN_API))
+"""Components that a site adds, and that go together."""
 MONITORS = ("pod-monitoring", "service-monitor")
 OVERLAYS = ("base", *sorted(f"overlays/{place.name}" for place in (KUSTOMIZE / "overlays").iterdir()))
 
@@ -38,9 +40,11 @@ Build = tuple[str, tuple[str, ...]]
 
 BUILDS: Sequence[Build] = (
     *((overlay, ()) for overlay in OVERLAYS),
-    *((GKE, (component,)) for component in OPTIONAL),
+    *((GKE, (component,)) for component in (*OPTIONAL, IN_API)),
     *((overlay, (monitor,)) for overlay in ("base", "overlays/kind") for monitor in MONITORS),
     ("overlays/kind", ("backup",)),
+    *((overlay, (IN_API,)) for overlay in ("overlays/kind", "overlays/mixed")),
+    (GKE, (*(name for name in OPTIONAL if name != "backup"), IN_API)),
     (GKE, OPTIONAL),
     ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
 )
@@ -84,11 +88,11 @@ def built_text(overlay: str, *components: str) -> str:
 
 
 def as_its_comments_offer() -> list[Manifest]:
-    """Return the GKE overlay of a site that copies it and uncomments every component in it."""
+    """Return the GKE overlay of a site that copies it and uncomments every component that goes with the others."""
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "kustomization.yaml"
-        file.write_text(re.sub(r"(?m)^  # (- \.\./\.\./components/)", r"  \1", file.read_text()))
+        file.write_text(re.sub(rf"(?m)^  # (- \.\./\.\./components/(?!{IN_API}))", r"  \1", file.read_text()))
         return built_there(copy / GKE)
 
 
@@ -119,9 +123,13 @@ def _built(program: Path, directory: Path) -> str:
     return done.stdout
 
 
-def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
-    """Return the one of a kind."""
-    (chosen,) = [manifest for manifest in manifests if manifest["kind"] == kind]
+def only(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
+    """Return the one of a kind, or of a kind and a name."""
+    (chosen,) = [
+        manifest
+        for manifest in manifests
+        if manifest["kind"] == kind and (not name or manifest["metadata"]["name"] == name)
+    ]
     return chosen
 
 

@@ -61,6 +61,7 @@ class Running:
         self.state = StateDir(path)
         self.reports: list[CycleReport] = []
         self.wakes: list[Wake] = []
+        self.stood_by = threading.Event()
         self.error: Exception | None = None
         limits = replace(LIMITS, pools={place.pool: PoolLimits(place.pool) for place in places})
         setup = Setup(self.state, {place.pool: place for place in places}, limits, "demo", pace or QUICK)
@@ -69,6 +70,7 @@ class Running:
             self.reports.append,
             count_wake=self.wakes.append,
             hints=hints,
+            stands_by=self.stood_by.set,
         )
         self.thread = threading.Thread(target=self._run, kwargs=options)
         self.thread.start()
@@ -210,6 +212,7 @@ def test_a_second_loop_stands_by_and_reads_no_hints_until_the_first_ends(
     with Running(tmp_path, SlowPlace(), hints=streams[1]) as second:
         stands_by(caplog)
         assert (second.reports, [stream.began for stream in streams]) == ([], [True, False])
+        assert (first.stood_by.is_set(), second.stood_by.wait(30)) == (False, True)
         first.end()
         assert streams[0].ended
         holder = first.state.loop_lock.holder()

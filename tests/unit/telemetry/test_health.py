@@ -62,6 +62,18 @@ def test_a_loop_that_cannot_plan_is_alive_and_not_ready_with_time_and_reason(clo
     assert loop.health().detail.startswith("Nothing has been planned for 0 s: ")
 
 
+def test_a_standby_is_ready_to_take_over(clock: SimpleNamespace) -> None:
+    """A rollout and a disruption budget wait for pods that are ready."""
+    loop = LoopHealth()
+    loop.stand_by()
+    assert (loop.health().ready, loop.health().detail) == (
+        True,
+        "No cycle has ended yet: the loop stands by for another one.",
+    )
+    loop.record_cycle(LOST, clock.now)
+    assert not loop.health().ready
+
+
 @pytest.mark.parametrize("silent", [60, 61])
 def test_a_loop_that_stands_still_is_not_alive(clock: SimpleNamespace, silent: int) -> None:
     loop = LoopHealth()
