@@ -52,8 +52,8 @@ def check_turn(state: State, epoch: int) -> None:
     # Take the lock first. An NFS client that takes a lock drops its cache, so the epoch read afterwards is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(
-            f"{state.path}: this loop has lost its lock, as its NFS server or this host was unreachable, and another "
-            "process has taken the lock. This loop ends; if it is started again, it stands by."
+            f"{state.path}: this loop has lost its lock, as the server that keeps it or this host was unreachable, and "
+            "another process has taken the lock. This loop ends; if it is started again, it stands by."
         )
     if (newest := state.loop_lock.epoch()) != epoch:
         raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}. This loop ends.")

@@ -82,12 +82,12 @@ UNSEEN = "cannot be seen: "
 
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
-"""The fate of the loop that last signed loop.lock, concluded from the locks; empty if unknown. It signed off
-(ended), is proven gone, no longer holds the lock, holds it, or holds it and waits for the loop before it."""
+"""The fate of the loop that signed last, concluded from its lock; empty if unknown. It signed off (ended), is proven
+gone, no longer holds the lock, holds it, or holds it and waits for the loop before it."""
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
-    "If a loop runs, it works on another directory{}: compare its HF_PROVIDER_WORKDIR or --state-dir with this one"
+    "If a loop runs, it works on another state{}: compare its STATE, HF_PROVIDER_WORKDIR or --state-dir with this one"
 )
 
 
@@ -138,11 +138,11 @@ class LifeSigns(NamedTuple):
             is_first = self.idle_seconds is None
             idle = "has ended no cycle yet" if is_first else f"has done nothing for {self.idle_seconds:.0f} s"
             step = self.stopped or ("read its log" if is_first else "end it")
-            return f"{process} holds loop.lock and {idle}: {step}; another loop would only stand by"
+            return f"{process} holds the loop's lock and {idle}: {step}; another loop would only stand by"
         reason = {
             "ended": "it ended in order: ",
             "gone": f"{process} is gone without an end: ",
-            "released": f"{process} no longer holds loop.lock and did not sign off: ",
+            "released": f"{process} no longer holds the loop's lock and did not sign off: ",
         }.get(self.fate, "")
         later = f", and a later one began on {self.later_directory}" if self.later_directory else ""
         return reason + START.format(later)

@@ -119,7 +119,7 @@ def idle(state: StateDir) -> str:
     for path in (state.heartbeat.path, state.loop_lock.path):
         os.utime(path, (then, then))
     holder = f"process {os.getpid()} on {os.uname().nodename}"
-    return f"{holder} holds loop.lock and has done nothing for 118 s: end it; another loop would only stand by"
+    return f"{holder} holds the loop's lock and has done nothing for 118 s: end it; another loop would only stand by"
 
 
 def sign(state: StateDir, facts: dict[str, Any]) -> None:
@@ -141,10 +141,10 @@ def test_a_loop_that_does_not_run_may_work_on_the_directory_where_a_later_one_be
     note = str(tmp_path / f".demo{SUFFIX}")
     desk.leave(PLANNED, TWO_POOLS, note=note)
     signed_off(desk.state)
-    assert "it works on another directory: compare" in flat(shown(desk)[1])
+    assert "it works on another state: compare" in flat(shown(desk)[1])
     for directory, words in ((desk.state.path, ": compare"), ("/new", ", and a later one began on /new: compare")):
         add_to_note(note, directory)
-        assert f"it works on another directory{words}" in flat(shown(desk)[1])
+        assert f"it works on another state{words}" in flat(shown(desk)[1])
 
 
 @pytest.mark.parametrize(("ago", "code"), [(20.0, 0), (400.0, 1)])

@@ -73,20 +73,23 @@ HOLDER = {"pid": 7, "host": "vm"}
     [
         (
             LifeSigns(HOLDER, 9.0, 118.0, "holds"),
-            "process 7 on vm holds loop.lock and has done nothing for 118 s: end it;",
+            "process 7 on vm holds the loop's lock and has done nothing for 118 s: end it;",
         ),
         (
             LifeSigns(HOLDER, 9.0, 118.0, "waits"),
-            "process 7 on vm holds loop.lock and has done nothing for 118 s: end it;",
+            "process 7 on vm holds the loop's lock and has done nothing for 118 s: end it;",
         ),
-        (LifeSigns(HOLDER, fate="holds"), "process 7 on vm holds loop.lock and has ended no cycle yet: read its log;"),
+        (
+            LifeSigns(HOLDER, fate="holds"),
+            "process 7 on vm holds the loop's lock and has ended no cycle yet: read its log;",
+        ),
         (
             LifeSigns(HOLDER, 9.0, 70.0, "holds", stopped="continue it"),
             "has done nothing for 70 s: continue it; another",
         ),
         (
             LifeSigns(HOLDER, 9.0, 70.0, "released"),
-            "process 7 on vm no longer holds loop.lock and did not sign off: start",
+            "process 7 on vm no longer holds the loop's lock and did not sign off: start",
         ),
         (LifeSigns(HOLDER, 9.0, 70.0, "gone"), "process 7 on vm is gone without an end: start `provisioner run`"),
         (LifeSigns(HOLDER, 9.0, 70.0, "ended"), "it ended in order: start `provisioner run`"),

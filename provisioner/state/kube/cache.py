@@ -1,0 +1,228 @@
+"""Copies of all objects of a resource: from lists alone, or kept up to date by the server's watch.
+
+The watch ends every ``STREAM_SECONDS`` and goes on from its last version, so that each silence proves a lost contact.
+After ``410 Gone`` or a version that went back, the objects are listed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from provisioner.state.errors import StateError, StateUnreachable
+from provisioner.state.kube.api import Api, Stream
+from provisioner.state.kube.waits import SYSTEM, Waits
+
+log = logging.getLogger(__name__)
+
+Objects = Mapping[str, dict[str, Any]]
+
+PAGE = 500
+"""Most objects in a page of a list."""
+STREAM_SECONDS = 20.0
+"""Seconds after which the server ends a stream. Only its end shows, while no object changes, that it still works."""
+BLIND_SECONDS = 30.0
+"""Seconds without any contact after which the objects count as unknown."""
+STEADY_SECONDS = 0.5
+"""Seconds after which the end of a stream does not count as a failure."""
+FIRST_RETRY, LAST_RETRY = 0.2, 10.0
+"""Seconds before the next attempt: after a success, and at most after failures in a row."""
+CLOSE_SECONDS = 2.0
+"""Seconds to wait for the end of the thread. After that, the thread ends with the process."""
+
+
+class Disordered(Exception):
+    """Raised if a stream cannot be followed any further. The objects are then listed again."""
+
+
+class ListedObjects:
+    """The objects of the last list, for commands and virtual time."""
+
+    def __init__(self, api: Api, path: str, on_change: Callable[[], None] = lambda: None) -> None:
+        self._api, self._path, self._on_change = api, path, on_change
+        self._query = f"{path}{'&' if '?' in path else '?'}"
+        self.objects: Objects = {}
+        """The objects by their names. The mapping is replaced and never changed. So are the objects."""
+        self.version = 0
+        """A number that grows with each change of ``objects``."""
+        self.resource_version = ""
+        """The version up to which ``objects`` has all changes; empty before the first list."""
+
+    def start(self) -> None:
+        """Begin to follow the objects."""
+
+    def stop(self) -> None:
+        """End what ``start`` began."""
+
+    def wait_synced(self, seconds: float) -> None:
+        """Wait for the end of the first list, at most ``seconds``. Raises StateError if it failed or has not ended."""
+        self.check()
+
+    def check(self) -> None:
+        """List the objects again. Raises StateError (law: a failed observation is not an empty observation)."""
+        self.refresh()
+
+    def _unknown(self, reason: str) -> StateUnreachable:
+        return StateUnreachable(f"{self._path} of {self._api.name} is unknown: {reason}")
+
+    def refresh(self) -> None:
+        """List the objects. If this fails, the old objects stay. Raises StateError."""
+        objects, version = self._list()
+        known = self.objects  # An unchanged object stays the same value, by which readers see that it is unchanged.
+        self._replace({name: known[name] if known.get(name) == one else one for name, one in objects.items()})
+        self.resource_version = version
+
+    def _replace(self, objects: Objects) -> None:
+        old = self.objects
+        if objects.keys() == old.keys() and all(one is old[name] for name, one in objects.items()):
+            return
+        self.objects = objects
+        self.version += 1
+        self._on_change()
+
+    def _list(self) -> tuple[dict[str, dict[str, Any]], str]:
+        """Return a complete list and its version. Raises StateError."""
+        objects: dict[str, dict[str, Any]] = {}
+        page = ""
+        while True:
+            reply = self._api.call("GET", f"{self._query}limit={PAGE}{page}")
+            try:
+                objects |= {one["metadata"]["name"]: one for one in reply.document["items"]}
+                version, token = _version(reply.document), reply.document["metadata"].get("continue")
+            except (Disordered, KeyError, TypeError, AttributeError) as error:
+                reason = reply.document.get("message") or f"the response is no list: {error!r}"
+                raise self._unknown(f"HTTP {reply.status}: {reason}") from error
+            if not token:
+                return objects, str(version)
+            page = f"&continue={quote(token, safe='')}"
+
+
+class ObjectCache(ListedObjects):
+    """The objects of a resource, kept up to date by a thread."""
+
+    def __init__(
+        self, api: Api, path: str, on_change: Callable[[], None] = lambda: None, waits: Waits = SYSTEM
+    ) -> None:
+        super().__init__(api, path, on_change)
+        self._waits = waits
+        self._problem = "the first list has not ended yet"
+        """The reason why the last list or stream failed; empty after a success."""
+        self._closing, self._tried = threading.Event(), threading.Event()
+        self._heard_at = 0.0
+        """Monotonic time of the server's last message: a list, an event, a bookmark, the end of a stream."""
+        self._is_current = False
+        """False if the objects must be listed before a watch goes on."""
+        self._failures = 0
+        """Number of failures in a row."""
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {path.partition('?')[0]}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to list and watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the stream and the thread."""
+        self._closing.set()
+        if (stream := self._stream) is not None:
+            stream.close()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def wait_synced(self, seconds: float) -> None:
+        """Wait for the end of the first list, at most ``seconds``. Raises StateError if it failed or has not ended."""
+        self._tried.wait(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """Raise StateError unless the objects are complete and at most ``BLIND_SECONDS`` old (law: a failed observation
+        is not an empty observation)."""
+        if not self.resource_version:
+            raise self._unknown(self._problem)
+        if (silent := self._waits.now() - self._heard_at) > BLIND_SECONDS:
+            raise self._unknown(f"no contact for {silent:.0f} s. {self._problem}".rstrip())
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self.step()
+
+    def step(self) -> None:
+        """List the objects, or follow one stream to its end. Wait before the next step."""
+        began = self._waits.now()
+        try:
+            if self._is_current:
+                self._follow(began)
+            else:
+                self.refresh()
+                self._problem, self._is_current, self._heard_at = "", True, self._waits.now()
+                return  # A stream follows the list at once.
+        except (StateError, Disordered) as error:
+            self._is_current = False  # Even if it is only unreachable: it may come back as another server.
+            self._note_failure(str(error))
+        except Exception as error:
+            self._is_current = False
+            self._note_failure(repr(error))
+            if not self._closing.is_set():
+                log.exception("Watch failed unexpectedly", extra={"path": self._path})
+        finally:
+            self._tried.set()
+        self._failures = 0 if self._waits.now() - began > STEADY_SECONDS else min(self._failures + 1, 20)
+        pause = min(LAST_RETRY, FIRST_RETRY * 2**self._failures)
+        self._waits.wait(self._closing, pause * random.uniform(0.5, 1.0))
+
+    def _note_failure(self, problem: str) -> None:
+        if not self._closing.is_set() and problem != self._problem:
+            log.info("Watch failed", extra={"path": self._path, "text": problem, "listed_again": not self._is_current})
+        self._problem = problem
+
+    def _follow(self, began: float) -> None:
+        """Follow one stream to its end. Raises StateError if the server opens none, and Disordered."""
+        # From a version that it has not reached yet, because its etcd was restored, a server streams nothing.
+        self._check_order(_version(self._api.call("GET", f"{self._query}limit=1", partial=True).document))
+        seconds, heard_at = round(STREAM_SECONDS * random.uniform(0.8, 1.0)), self._heard_at
+        watch = f"watch=true&allowWatchBookmarks=true&resourceVersion={self.resource_version}&timeoutSeconds={seconds}"
+        self._stream = stream = self._api.watch(self._query + watch, BLIND_SECONDS)
+        try:
+            for event in stream:
+                if self._closing.is_set():
+                    return
+                self._apply(event)
+        except StateUnreachable as error:  # It broke off. The objects are as they were, so the next stream goes on.
+            self._note_failure(str(error))
+            return
+        finally:
+            self._stream = None
+            stream.close()
+        if self._waits.now() - began > STEADY_SECONDS:
+            self._problem, self._heard_at = "", self._waits.now()
+        elif self._heard_at == heard_at:
+            raise Disordered("the stream ended at once and without an event")
+
+    def _apply(self, event: dict[str, Any]) -> None:
+        kind, found = event.get("type"), event.get("object") or {}
+        version = _version(found)
+        self._check_order(version)
+        name = str(found["metadata"].get("name"))
+        if kind in ("ADDED", "MODIFIED"):
+            self._replace({**self.objects, name: found})
+        elif kind == "DELETED":
+            self._replace({known: one for known, one in self.objects.items() if known != name})
+        elif kind != "BOOKMARK":
+            raise Disordered(f"the server sent an event of the kind {kind!r}")
+        self.resource_version, self._heard_at, self._problem = str(version), self._waits.now(), ""
+
+    def _check_order(self, version: int) -> None:
+        if version < int(self.resource_version):
+            raise Disordered(f"the server's version went back from {self.resource_version} to {version}")
+
+
+def _version(document: Any) -> int:
+    """Return the version of an object or a list. Raises Disordered."""
+    try:
+        return int(document["metadata"]["resourceVersion"])
+    except (KeyError, TypeError, ValueError):
+        raise Disordered(f"the server sent {str(document)[:200]}") from None

@@ -1,0 +1,348 @@
+"""The right to be the loop, as a Lease of the Kubernetes API, and the loop's signs of life in it.
+
+* A holder renews its Lease every ``RETRY_SECONDS``. After ``RENEW_SECONDS`` without a renewal it does not act.
+* A standby loop takes a Lease that was empty, or that it has seen unchanged for ``LEASE_SECONDS`` by its own clock
+  (law: time is an argument). While it cannot read the Lease, it does not judge it.
+* Each write names the version that it changes, so that only one of several candidates succeeds.
+* Each holder raises the *epoch*. The server refuses writes with a lower epoch, so a late holder changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.state import locks
+from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreachable, StateUnwritable
+from provisioner.state.kube.api import Api, Reply
+from provisioner.state.kube.objects import GROUP, object_name
+from provisioner.state.kube.waits import SYSTEM, Waits
+from provisioner.state.marker_files import Fate, LifeSigns
+
+log = logging.getLogger(__name__)
+
+Document = dict[str, Any]
+
+LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
+"""The usual numbers of Kubernetes. The clocks of two loops may differ in speed by their ratio, 15 : 10."""
+STOP_POLL = 0.5
+"""Seconds after which a standby loop asks again if it was stopped."""
+LAPSED_SECONDS = 2 * LEASE_SECONDS
+"""Age of the last renewal, by the server's clock, from which commands assume that no loop runs."""
+EXPIRED_SECONDS = 0.05
+"""Seconds after the end of a Lease at which a standby loop reads it again."""
+CALL_SECONDS = RENEW_SECONDS / 2
+"""Longest duration of a call, so that a renewal can be tried twice."""
+TRIES = 10
+"""Tries of a write that others disturb."""
+HOLDER, CYCLE = f"{GROUP}/holder", f"{GROUP}/cycle"
+"""Annotations: the signature of the loop, and the time of its last cycle by the server's clock in epoch seconds."""
+
+
+class Lost(Exception):
+    """Raised if another process has the Lease, or may have it."""
+
+
+class SignedLease:
+    """The Lease of a provisioner's loop, as any process may read it."""
+
+    def __init__(self, api: Api, provisioner: str, waits: Waits = SYSTEM) -> None:
+        self._api, self._waits = api, waits
+        self._name = f"{object_name(provisioner)}.loop"
+        self._seen: Document | None = None
+        """The Lease as last read or written. A write is tried with it first."""
+        self._server_ahead = 0.0
+        """Seconds from the monotonic time to the server's clock."""
+
+    @property
+    def _place(self) -> str:
+        return f"{self._api.name}: Lease {self._name} in the namespace {self._api.namespace}"
+
+    def _call(self, method: str, body: Document | None = None) -> Reply:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._api.namespace}/leases"
+        path += "" if method == "POST" else f"/{self._name}"
+        reply = self._api.call(method, path, body, seconds=CALL_SECONDS)
+        self._server_ahead = reply.at - self._waits.now()
+        if 300 <= reply.status not in (404, 409):
+            raise StateUnwritable(f"{self._place}: HTTP {reply.status}: {reply.document.get('message')}.")
+        return reply
+
+    def _read(self) -> Document | None:
+        """Return the Lease; None if it does not exist."""
+        reply = self._call("GET")
+        self._seen = reply.document if reply.status == 200 else None
+        return self._seen
+
+    def _server_time(self) -> float:
+        return self._waits.now() + self._server_ahead
+
+    def epoch(self) -> int:
+        """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
+        if (lease := self._read()) is None:
+            raise StateMissing(f"{self._place} was deleted. The loop creates it again at its next renewal.")
+        return locks.whole_number(_signature(lease), "epoch")
+
+    def holder(self) -> Document:
+        """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
+
+        Also ``ended`` after it signed off.
+        """
+        return _signature(self._read())
+
+    def stopped(self) -> str:
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
+        otherwise."""
+        return locks.stopped_message(self.holder())
+
+    def is_held(self) -> bool:
+        """Return True if some process is the loop now, as far as its renewals show."""
+        return self._is_held(self._read())
+
+    def _is_held(self, lease: Document | None) -> bool:
+        """Judge by the server's clock. Only for the loop itself, to take over, this is not exact enough."""
+        spec = (lease or {}).get("spec") or {}
+        renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
+        return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
+
+    def life_signs(self) -> LifeSigns:
+        """Return the loop's signs of life, by the server's clock. Raises StateError."""
+        lease = self._read()
+        if lease is None:
+            return LifeSigns()
+        signature, now = _signature(lease), self._server_time()
+        beat = _number((lease["metadata"].get("annotations") or {}).get(CYCLE))
+        silent = None if beat is None else max(0.0, now - beat)
+        signed_at = _epoch_seconds((lease.get("spec") or {}).get("acquireTime"))
+        return LifeSigns(
+            signature, beat, silent, self._fate(lease, signature), signed_at, locks.stopped_message(signature)
+        )
+
+    def _fate(self, lease: Document, signature: Document) -> Fate:
+        if signature.get("ended") or not signature.get("pid"):
+            return "ended" if signature.get("ended") else ""
+        if self._is_held(lease):
+            return "holds"
+        return "gone" if locks.is_gone(signature) and signature["pid"] != os.getpid() else "released"
+
+
+class KubeTurn(SignedLease):
+    """The right to be the loop, which the Lease gives to one process."""
+
+    def __init__(
+        self,
+        api: Api,
+        provisioner: str,
+        waits: Waits = SYSTEM,
+        start: Callable[[threading.Thread], None] = threading.Thread.start,
+    ) -> None:
+        super().__init__(api, provisioner, waits)
+        self._start = start
+        self._identity = f"{os.uname().nodename[:64]}_{os.getpid()}_{os.urandom(4).hex()}"
+        self._renewed_at = -math.inf
+        """Monotonic time at which the last successful renewal began."""
+        self._signed: Document = {}
+        self._cycle = ""
+        """The time of the last cycle by the server's clock; empty before the first."""
+        self._problem = ""
+        """The last failure that was logged; empty after a success."""
+        self._sight: tuple[object, float, float] = (None, 0.0, -math.inf)
+        """Holder and renewal as a standby loop saw them last, and the monotonic times since and until when."""
+        self._closing, self._never = threading.Event(), threading.Event()
+
+    # --- to become the loop -------------------------------------------------------------------------------------------
+
+    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
+        process stays the loop.
+
+        A loop that stands by waits until the server can be reached again.
+        """
+        end = math.inf if wait is None else self._waits.now() + wait
+        while not stop():
+            try:
+                if self._try_acquire(is_standby=wait is None):
+                    break
+                self._report("")
+            except StateUnreachable as error:
+                if wait is not None:
+                    raise
+                self._report(str(error))
+            now = self._waits.now()
+            if now >= end:
+                return False
+            due = min(end, now + RETRY_SECONDS * random.uniform(1.0, 1.2))
+            if (expires := self._sight[1] + LEASE_SECONDS + EXPIRED_SECONDS) > now:
+                due = min(due, expires)
+            while not stop() and (left := due - self._waits.now()) > 0:
+                self._waits.wait(self._never, min(left, STOP_POLL))
+        else:
+            return False
+        self._closing = threading.Event()
+        self._start(threading.Thread(target=self._renew_until, args=(self._closing,), name="lease", daemon=True))
+        return True
+
+    def _try_acquire(self, *, is_standby: bool) -> bool:
+        lease = self._read()
+        spec = (lease or {}).get("spec") or {}
+        if (holder := spec.get("holderIdentity")) and holder != self._identity:
+            now, (sight, since, until) = self._waits.now(), self._sight
+            if sight != (holder, spec.get("renewTime")) or now - until > RENEW_SECONDS:
+                since = now  # It is another sight, or one after a time in which the holder may have been cut off, too.
+            self._sight = (holder, spec.get("renewTime")), since, now
+            if now - since <= LEASE_SECONDS and (is_standby or self._is_held(lease)):
+                return False
+        transitions = locks.whole_number(spec, "leaseTransitions") + (lease is not None)
+        new = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), "leaseTransitions": transitions}
+        return self._write(lease, new, {})
+
+    def _write(self, lease: Document | None, spec: Document, annotations: Mapping[str, str]) -> bool:
+        """Renew and change the Lease, or create it for None. Return False if it is not ``lease`` any more."""
+        old = lease or {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+        noted = {**(old["metadata"].get("annotations") or {}), **annotations}
+        times = {"leaseDurationSeconds": int(LEASE_SECONDS), "renewTime": self._micro_time()}
+        new = {
+            "metadata": {**old["metadata"], "annotations": noted},
+            "spec": {**(old.get("spec") or {}), **times, **spec},
+        }
+        began, self._seen = self._waits.now(), None  # After a failure it is read again.
+        reply = self._call("PUT" if lease else "POST", {**old, **new})
+        if reply.status >= 300:
+            return False
+        self._seen, self._renewed_at = reply.document, began
+        return True
+
+    def _micro_time(self) -> str:
+        return datetime.fromtimestamp(self._server_time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    # --- to stay the loop ---------------------------------------------------------------------------------------------
+
+    def keep(self) -> bool:
+        """Remain the loop. Return False if another process has taken over. Raises StateError if this is unknown."""
+        lease = self._read()
+        if lease is None:
+            try:
+                self.renew()
+            except Lost:
+                return False
+        elif not self._is_ours(lease):
+            return False
+        if (silent := self._waits.now() - self._renewed_at) > RENEW_SECONDS:
+            reason = f"was not renewed for {silent:.0f} s, so another loop may take over"
+            raise StateUnreachable(f"{self._place} {reason}. This loop does not act until it can renew the Lease.")
+        return True
+
+    def renew(self) -> None:
+        """Record that this loop lives, and the time of its last cycle. Raises StateError, and Lost."""
+        self._change()
+
+    def _change(self, sign: Callable[[Document], Document] | None = None, **spec: object) -> None:
+        """Renew the Lease with another signature, which ``sign`` makes from the one before. Raises StateError, Lost."""
+        lease = self._seen or self._read()
+        for _ in range(TRIES):
+            if lease is None and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
+                # It was deleted, and no other loop can have had it. If another one creates it first, that one has it.
+                spec = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), **spec}
+            elif lease is None or not self._is_ours(lease):
+                raise Lost
+            signed = sign(_signature(lease) or self._signed) if sign else {} if lease else self._signed
+            notes = {HOLDER: json.dumps(signed) if signed else "", CYCLE: self._cycle}
+            if self._write(lease, spec, {name: text for name, text in notes.items() if text}):
+                if sign:
+                    self._signed = signed
+                return
+            lease = self._read()
+        raise StateUnreachable(f"{self._place} is changed by others at each moment. It is tried again.")
+
+    def _is_ours(self, lease: Document) -> bool:
+        return bool((lease.get("spec") or {}).get("holderIdentity") == self._identity)
+
+    def _renew_until(self, closing: threading.Event) -> None:
+        while True:
+            self._waits.wait(closing, RETRY_SECONDS * random.uniform(0.8, 1.2))
+            if closing.is_set():
+                return
+            try:
+                self.renew()
+                self._report("")
+            except Lost:
+                self._report(f"{self._place}: another process has it")
+                return
+            except StateError as error:
+                self._report(str(error))
+            except Exception:
+                log.exception("Lease was not renewed, unexpectedly")
+
+    def _report(self, problem: str) -> None:
+        """Log a failure that follows a success."""
+        former, self._problem = self._problem, problem
+        if problem and not former:
+            log.warning("Lease cannot be read or renewed", extra={"error": problem})
+
+    # --- signatures ---------------------------------------------------------------------------------------------------
+
+    def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
+        """Sign with a new epoch, not below ``at_least``; durable on return. Raises StateError."""
+        facts = {**locks.identity(), "boot": locks.get_boot_id()}
+        self._sign(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
+        return locks.whole_number(self._signed, "epoch")
+
+    def _sign(self, sign: Callable[[Document], Document]) -> None:
+        try:
+            self._change(sign)
+        except Lost:
+            raise StateStale(f"{self._place}: another process has it now. This loop ends.") from None
+
+    def has_calls(self) -> bool:
+        """Return False. Late calls of the loop before are harmless, because a name is used once, and its writes are
+        refused."""
+        return False
+
+    def end_wait(self) -> None:
+        """Do nothing, because this loop never waits for the loop before it."""
+
+    def sign_off(self) -> None:
+        """Record that no call of this loop is under way any more. Raises StateError."""
+        self._sign(lambda old: {**old, "ended": True})
+
+    def beat(self) -> None:
+        """Remember that a cycle has ended. The next renewal records it."""
+        self._cycle = f"{self._server_time():.3f}"
+
+    def release(self) -> None:
+        """Let the next loop take over. Safe to call twice. If the server does not answer, the Lease runs out."""
+        self._closing.set()
+        if self._renewed_at == -math.inf:
+            return
+        try:
+            self._change(holderIdentity=None)
+        except (StateError, Lost) as error:
+            log.warning("Lease was not released", extra={"error": str(error) or "another process has it"})
+        self._renewed_at = -math.inf
+
+
+def _signature(lease: Document | None) -> Document:
+    """Return the signature in a Lease; empty if it is unknown."""
+    annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+    return locks.parse_line(str(annotations.get(HOLDER, "")).encode())
+
+
+def _epoch_seconds(text: object) -> float | None:
+    """Return the epoch seconds of a time in a Lease; None if it is unknown."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None
