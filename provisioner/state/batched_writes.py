@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.files.safe_open import closed_at_end, open_own, read_descriptor
-from provisioner.names import REQUEST_ID_LENGTH
 from provisioner.state.atomic import FILE_MODE, discard, stop_replacing, tries, write_all
 from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
@@ -151,16 +150,3 @@ def _tables(content: bytes, facts: Terms) -> list[Rows]:
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
     return []
-
-
-ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-
-def new_id() -> str:
-    """Return ten random characters of [a-z0-9]. With 50 random bits, no id is used twice."""
-    letters = ""
-    while len(letters) < REQUEST_ID_LENGTH:
-        for byte in os.urandom(REQUEST_ID_LENGTH):
-            if byte < 256 - 256 % len(ID_ALPHABET):
-                letters += ID_ALPHABET[byte % len(ID_ALPHABET)]
-    return letters[:REQUEST_ID_LENGTH]

@@ -239,7 +239,7 @@ class StateDir(StateFiles):
         return self._record(provisioner, "returns", RETURN_ID_PREFIX, document)
 
     def _record(self, provisioner: str, table: str, prefix: str, document: dict[str, Any]) -> Recorded:
-        from provisioner.state.batched_writes import new_id
+        from provisioner.state.new_ids import new_id
 
         id_ = prefix + new_id()
         self.intent.add({table: {id_: document}}, create_for=provisioner)

@@ -200,11 +200,8 @@ class ReportedAnswers(SettledAnswers):
 
     def _kind(self, name: str) -> str:
         """Return the first line of an entry; empty if the entry is gone."""
-        return (
-            (read_if_present(os.path.join(self.path, name), ADVICE) or b"")
-            .partition(b"\n")[0]
-            .decode("ascii", "replace")
-        )
+        content = read_if_present(os.path.join(self.path, name), ADVICE) or b""
+        return content.partition(b"\n")[0].decode("ascii", "replace")
 
     def _path(self, id_: str, position: int) -> str:
         check_id(id_)

@@ -87,7 +87,7 @@ WRITER = """
 import json, random, sys, time
 from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.directory import StateDir
-from provisioner.state.batched_writes import new_id
+from provisioner.state.new_ids import new_id
 state, chance, deadline = StateDir(sys.argv[1]), random.Random(int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:
     made = new_id()

@@ -51,7 +51,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.state import batched_writes, file_recovery
+from provisioner.state import file_recovery, new_ids
 from provisioner.state import intent_file as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
@@ -677,7 +677,7 @@ class Simulation:
 
     def _numbered_ids(self) -> AbstractContextManager[object]:
         """Return a context in which ids count up, so that a simulation can be repeated."""
-        return patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}")
+        return patch.object(new_ids, "new_id", lambda: f"r{next(self._numbers):09d}")
 
     def _stamp(self, path: str) -> None:
         """Set a file's time, so that each write has another time even in a fast simulation."""

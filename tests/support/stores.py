@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Memory
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state import atomic, batched_writes
+from provisioner.state import atomic, new_ids
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LockFile
 
@@ -32,13 +32,13 @@ def add_request(state: StateDir, template: str, count: int, *, created_wall: flo
     document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
     if account := options.pop("rc_account", ""):
         document["rc_account"] = account
-    state.intent.add({"requests": {(id_ := batched_writes.new_id()): document}}, **options)
+    state.intent.add({"requests": {(id_ := new_ids.new_id()): document}}, **options)
     return id_
 
 
 def add_return(state: StateDir, names: Iterable[str], *, created_wall: float, **options: Any) -> str:
     """Record a return request; returns its id. ``options``: as of ``IntentStore.add``."""
-    id_ = RETURN_ID_PREFIX + batched_writes.new_id()
+    id_ = RETURN_ID_PREFIX + new_ids.new_id()
     state.intent.add({"returns": {id_: {"names": list(names), "created_wall": created_wall}}}, **options)
     return id_
 

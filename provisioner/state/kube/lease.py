@@ -22,7 +22,7 @@ from typing import Any
 from provisioner.state import locks
 from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreachable, StateUnwritable
 from provisioner.state.kube.api import Api, Reply
-from provisioner.state.kube.objects import GROUP, object_name
+from provisioner.state.kube.objects import CYCLE, HOLDER, leases, object_name
 from provisioner.state.kube.waits import SYSTEM, Waits
 from provisioner.state.marker_files import Fate, LifeSigns
 
@@ -42,8 +42,6 @@ CALL_SECONDS = RENEW_SECONDS / 2
 """Longest duration of a call, so that a renewal can be tried twice."""
 TRIES = 10
 """Tries of a write that others disturb."""
-HOLDER, CYCLE = f"{GROUP}/holder", f"{GROUP}/cycle"
-"""Annotations: the signature of the loop, and the time of its last cycle by the server's clock in epoch seconds."""
 
 
 class Lost(Exception):
@@ -66,7 +64,7 @@ class SignedLease:
         return f"{self._api.name}: Lease {self._name} in the namespace {self._api.namespace}"
 
     def _call(self, method: str, body: Document | None = None) -> Reply:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._api.namespace}/leases"
+        path = leases(self._api.namespace)
         path += "" if method == "POST" else f"/{self._name}"
         reply = self._api.call(method, path, body, seconds=CALL_SECONDS)
         self._server_ahead = reply.at - self._waits.now()

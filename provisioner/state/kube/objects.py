@@ -28,8 +28,12 @@ KINDS = {
 }
 """Kind of the objects by the resource name in the path."""
 
-POLLED, READ = f"{GROUP}/polled", f"{GROUP}/read"
-"""Annotations that scripts write: the last poll in epoch seconds by the server's clock; digests of HF's files."""
+READ = f"{GROUP}/read"
+"""Annotation of a request: digests of HF's files as the script had read them."""
+
+HOLDER, CYCLE = f"{GROUP}/holder", f"{GROUP}/cycle"
+"""Annotations of the Lease: the signature of the loop, and the time of its last cycle by the server's clock in epoch
+seconds."""
 
 MOST_PACKED = 700_000
 """Most characters of a packed text. The schemas have the same limit; etcd takes objects of up to 1.5 MiB."""
@@ -49,6 +53,11 @@ def item(namespace: str, resource: str, name: str, subresource: str = "", **quer
     path = f"/apis/{API_VERSION}/namespaces/{namespace}/{resource}/{name}"
     path += f"/{subresource}" if subresource else ""
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def leases(namespace: str) -> str:
+    """Return the path of all Leases in a namespace."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
 def own(provisioner: str) -> str:

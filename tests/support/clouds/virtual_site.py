@@ -36,7 +36,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.state import batched_writes
+from provisioner.state import new_ids
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.specs import advised
@@ -230,7 +230,7 @@ class VirtualSite:
 
     def request(self, count: int) -> str:
         """Call requestMachines."""
-        with patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"):
+        with patch.object(new_ids, "new_id", lambda: f"r{next(self._numbers):09d}"):
             return add_request(self.hf, "T", count, created_wall=self.wall())
 
     def return_machines(self, names: Sequence[str]) -> str:

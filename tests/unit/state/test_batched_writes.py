@@ -15,11 +15,12 @@ import pytest
 
 from provisioner.files import safe_open
 from provisioner.state import atomic, batched_writes
-from provisioner.state.batched_writes import BatchedWrite, new_id
+from provisioner.state.batched_writes import BatchedWrite
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.locks import DataLock, LockFile
+from provisioner.state.new_ids import new_id
 from tests.support.stores import add_request, add_return
 
 TERMS = {"schema": SCHEMA}

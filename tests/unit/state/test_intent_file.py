@@ -14,7 +14,7 @@ import pytest
 from provisioner import model
 from provisioner.model import Memory
 from provisioner.names import name_pattern
-from provisioner.state import atomic, batched_writes
+from provisioner.state import atomic, new_ids
 from provisioner.state import intent_file as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateError, StateExists, StateMissing, StateStale, StateUnwritable
@@ -108,12 +108,12 @@ def test_requests_and_returns_are_found_by_id_and_trimmed(state: StateDir) -> No
 
 
 def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_pattern("hf").fullmatch(f"hf-{batched_writes.new_id()}-000001")
-    many = {batched_writes.new_id() for _ in range(2000)}
+    assert name_pattern("hf").fullmatch(f"hf-{new_ids.new_id()}-000001")
+    many = {new_ids.new_id() for _ in range(2000)}
     assert len(many) == 2000
-    assert set("".join(many)) == set(batched_writes.ID_ALPHABET)
+    assert set("".join(many)) == set(new_ids.ID_ALPHABET)
     draws = iter(["same", "same"])
-    monkeypatch.setattr(batched_writes, "new_id", lambda: next(draws))
+    monkeypatch.setattr(new_ids, "new_id", lambda: next(draws))
     assert add(state) == "same"
     before = state.intent.signature()
     with pytest.raises(StateError, match="is taken already; nothing was written"):
@@ -123,8 +123,8 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
 
 def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter([bytes([252, 253, 254, 255] + [0] * 6), bytes([35] * 10)])
-    monkeypatch.setattr(batched_writes.os, "urandom", lambda size: next(draws))
-    assert batched_writes.new_id() == "aaaaaa9999"
+    monkeypatch.setattr(new_ids.os, "urandom", lambda size: next(draws))
+    assert new_ids.new_id() == "aaaaaa9999"
 
 
 # --- generations ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from provisioner.state import (
     intent_file,
     locks,
     marker_files,
+    new_ids,
     poll_markers,
     state_file,
 )
@@ -142,7 +143,7 @@ def add(state: StateDir) -> None:
     """Add another request, under the same id in each run, so that states can be compared."""
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
-    with patch.object(batched_writes, "new_id", lambda: f"request{number:03d}"):
+    with patch.object(new_ids, "new_id", lambda: f"request{number:03d}"):
         add_request(state, "T", 1, created_wall=1.0, wait=0, create_for="demo")
 
 
@@ -191,6 +192,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 
 STORE = (
     safe_open, atomic, locks, marker_files, poll_markers, database, state_file, batched_writes, intent_file, directory,
+    new_ids,
 )  # fmt: skip
 """Modules that call the system."""
 
@@ -360,7 +362,7 @@ RENAME = atomic._rename
 
 def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Return True if a script that waits beside such a writer succeeds, and check that it is recorded only then."""
-    state, id_ = StateDir(directory), batched_writes.new_id()
+    state, id_ = StateDir(directory), new_ids.new_id()
     writer = Writer(directory, slowly=slowly)
     if slowly:
         system.renamed = lambda: writer.in_hand.wait(60 * PATIENCE)  # the posted write has its final name

@@ -1,0 +1,134 @@
+"""The notes in a Kubernetes API: what HF's scripts have shown, read, listed and refused. They are hints for the loop.
+
+The scripts import this module at each call, so it imports only modules that load fast.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from provisioner.state.errors import StateError, StateUnreachable, StateUnreadable
+from provisioner.state.kube import objects
+from provisioner.state.kube.objects import NOTES, collection, item
+
+if TYPE_CHECKING:
+    from provisioner.hostfactory.provider_config import Digests
+    from provisioner.state.kube.api import Api, Reply
+
+MERGE = "application/merge-patch+json"
+
+FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
+
+KEPT_READS = 3
+"""Digests of HF's files that the note keeps. Earlier ones show which side has changed."""
+
+
+def unpack(path: str, text: str) -> Any:
+    """Return the value of a packed text in an object. Raises StateUnreadable."""
+    try:
+        return objects.unpack(text)
+    except ValueError as error:
+        raise StateUnreadable(f"{path}: a text in it {error}. Restore it from a backup.") from error
+
+
+def check(api: Api, reply: Reply) -> Reply:
+    """Return the reply if the call succeeded. Raises StateError."""
+    if reply.status not in (FOUND, CREATED):
+        raise StateError(f"{api.name}: HTTP {reply.status}: {reply.document.get('message')}.")
+    return reply
+
+
+def _digest(hosts: list[str]) -> str:
+    return f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
+
+
+class KubeNotes:
+    """The notes of one provisioner. They are sent together, with as few calls as possible."""
+
+    def __init__(self, api: Api, provisioner: str, directory: str) -> None:
+        """``directory``: where refused calls are kept until they can be sent."""
+        self._api, self._provisioner, self._directory = api, provisioner, directory
+        self._name = objects.object_name(provisioner)
+        self._read: Digests | None = None
+        self._is_unreachable = False
+
+    def note_read(self, digests: Digests) -> None:
+        """Keep the digests for the object or the note that this process writes next."""
+        self._read = digests
+
+    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
+        """Record the maxNumbers that the caller shows to HF, and what it has read. Return the maxNumbers to show, and
+        the path of the record. Raises StateError."""
+        from provisioner.hostfactory.templates import get_higher
+
+        path, spec, now = self._noted(self._name)
+        before = spec.get("shown") or {}
+        shown = {name: get_higher(number, before.get(name, number)) for name, number in numbers.items()}
+        change: dict[str, Any] = {"shown": shown} if before | shown != before else {}
+        if self._read:
+            digests = "-".join(self._read)
+            earlier = [one for one in spec.get("read") or [] if one["digests"] != digests]
+            change["read"] = [{"at": now, "digests": digests}, *earlier][:KEPT_READS]
+        if change:
+            self._note("", change)
+        return shown, path
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        """Record the hosts that HF lists. If the list has no host in common with the one before, add its hosts, because
+        HF sends a long list in parts. Raises StateError."""
+        path, spec, now = self._noted(f"{self._name}.hosts")
+        hosts = list(names)
+        change: dict[str, Any] = {"listed": max(int(spec.get("listed") or 0) + 1, int(now))}
+        if spec.get("digest") != (digest := _digest(hosts)):
+            before = unpack(path, spec["hosts"]) if spec.get("hosts") and hosts else []
+            joined = [*before, *hosts] if names.keys().isdisjoint(before) else hosts
+            change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted, they take a third
+            if len(change["hosts"]) > objects.MOST_PACKED:
+                raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Share them among more loops.")
+        self._note("hosts", change)
+
+    def note_refusal(self, script: str, reason: str) -> None:
+        """Record that a script refuses its call, or, if the reason is empty, that it answers.
+
+        The record is first kept in a file, because the server may be the reason. Raises StateError.
+        """
+        file = os.path.join(self._directory, "refused", script)
+        if not reason and not os.path.exists(file):
+            return
+        from provisioner.state.refused_calls import RefusedCalls
+
+        calls = RefusedCalls(os.path.dirname(file))
+        calls.note(script, reason)
+        if not self._is_unreachable:
+            noted = {one.script: one._asdict() for one in calls.read()}[script]
+            del noted["script"]
+            self._note("", {"refused": {script: noted}})
+            if not reason:
+                os.unlink(file)
+
+    def _noted(self, name: str) -> tuple[str, dict[str, Any], float]:
+        """Return path and content of a note, and the present time by the server's clock."""
+        path = item(self._api.namespace, NOTES, name)
+        reply = self._call("GET", path)
+        return path, reply.document["spec"] if reply.status == FOUND else {}, reply.at
+
+    def _note(self, part: str, change: dict[str, Any]) -> None:
+        """Change a note. Create it if it is missing."""
+        name = f"{self._name}.{part}" if part else self._name
+        path = item(self._api.namespace, NOTES, name)
+        reply = self._call("PATCH", path, {"spec": change}, MERGE)
+        if reply.status == MISSING:  # at the first call; if another script is faster, its note is as good
+            new = objects.body(NOTES, name, {"provisioner": self._provisioner})
+            self._call("POST", collection(self._api.namespace, NOTES), new)
+            reply = self._call("PATCH", path, {"spec": change}, MERGE)
+        check(self._api, reply)
+
+    def _call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Reply:
+        try:
+            return self._api.call(method, path, body, content=content)
+        except StateUnreachable:
+            self._is_unreachable = True
+            raise

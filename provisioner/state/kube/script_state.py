@@ -1,0 +1,189 @@
+"""The state in a Kubernetes API as HF's scripts use it: a few calls on one connection.
+
+The scripts import this module at each call, so it imports only modules that load fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.state.errors import StateError, StateExists, StateStale
+from provisioner.state.kube import objects
+from provisioner.state.kube.notes import CONFLICT, FOUND, MISSING, KubeNotes, check, unpack
+from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, collection, item, own
+from provisioner.state.settled_answers import Entry, SettledAnswers
+
+if TYPE_CHECKING:
+    from provisioner.state.kube.api import Api
+
+FEW = 10
+"""Most ids that are read one by one. More ids are read with a list of all objects."""
+
+TRIES = 5
+"""Times that the next entry of an answer is tried. Another process adds an entry once or twice in a request's life."""
+
+LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
+"""Most characters of a machine's name and of an account that the server accepts."""
+
+ENDED = "Ended"
+"""Phase of a request whose terminal answer was published, and which HF may not have read yet."""
+
+
+class KubeEntries(SettledAnswers):
+    """The entries of all ids, each in an object. ``ID.0`` is the first entry of an id."""
+
+    def __init__(self, api: Api, provisioner: str) -> None:
+        self._api, self._provisioner = api, provisioner
+
+    def _tries(self, id_: str) -> Iterator[Entry | None]:
+        yield None  # mostly there is no entry, and the server refuses a second one of the same name
+        for _ in range(TRIES):
+            yield self._last(id_)
+        raise StateStale(f"{id_}: other processes keep adding answers. Ask again.")
+
+    def _read(self, id_: str, position: int) -> Entry | None:
+        reply = self._api.call("GET", item(self._api.namespace, ANSWERS, f"{id_}.{position}"))
+        return None if reply.status == MISSING else self._decode(reply.document)
+
+    def _decode(self, found: Mapping[str, Any]) -> Entry:
+        """Return the entry in an object. Raises StateUnreadable."""
+        name, spec = found["metadata"]["name"], found["spec"]
+        path = item(self._api.namespace, ANSWERS, name)
+        text = unpack(path, spec["answer"]) if "answer" in spec else ""
+        return Entry(spec["kind"].lower(), text, int(name.rpartition(".")[2]))
+
+    def _add(self, id_: str, last: Entry | None, kind: str, text: str) -> bool:
+        spec = {"provisioner": self._provisioner, "request": id_, "kind": kind.capitalize()}
+        spec |= {"answer": objects.pack(text)} if text else {}
+        name = f"{id_}.{last.position + 1 if last else 0}"
+        reply = self._api.call("POST", collection(self._api.namespace, ANSWERS), objects.body(ANSWERS, name, spec))
+        if reply.status == CONFLICT:
+            return False
+        check(self._api, reply)
+        return True
+
+
+class KubeScriptState(KubeNotes):
+    """A ``ScriptState``."""
+
+    def __init__(self, api: Api, provisioner: str, directory: str = "") -> None:
+        super().__init__(api, provisioner, directory)
+        self._entries = KubeEntries(api, provisioner)
+
+    # --- requests and returns -----------------------------------------------------------------------------------------
+
+    def record_request(
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
+    ) -> Recorded:
+        """Create a MachineRequest under a name of our own, so that an unanswered call can be repeated. Raises
+        StateError."""
+        spec = {"provisioner": provisioner, "template": template, "count": count, "created": created_wall}
+        return self._record(REQUESTS, "", spec | ({"account": rc_account[:LONGEST_ACCOUNT]} if rc_account else {}))
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        # A longer name is none of ours, and must not become one of ours when it is cut.
+        fitting = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}~" for name in names]
+        spec = {"provisioner": provisioner, "names": fitting, "created": created_wall}
+        return self._record(RETURNS, RETURN_ID_PREFIX, spec)
+
+    def _record(self, resource: str, prefix: str, spec: dict[str, Any]) -> Recorded:
+        from provisioner.state.new_ids import new_id
+
+        id_ = prefix + new_id()
+        marks = {"annotations": {objects.READ: "-".join(self._read)}} if self._read else {}
+        path = collection(self._api.namespace, resource)
+        reply = self._call("POST", path, objects.body(resource, id_, spec, **marks))
+        if reply.status == CONFLICT:  # the first of two tries was recorded, and its response was lost
+            found = check(self._api, self._call("GET", item(self._api.namespace, resource, id_)))
+            if found.document["spec"] != spec:
+                raise StateExists(f"{path}/{id_}: another request has this id. Ask again.")
+        else:
+            check(self._api, reply)
+        try:
+            return Recorded(id_, self._silence()[0])
+        except StateError:  # the request is recorded
+            return Recorded(id_, None)
+
+    def _silence(self) -> tuple[float | None, float]:
+        """Return the seconds since the loop's last cycle, or None, and the present time, by the server's clock."""
+        reply = self._call("GET", f"{objects.leases(self._api.namespace)}/{self._name}.loop")
+        marks = reply.document["metadata"].get("annotations") or {} if reply.status == FOUND else {}
+        try:
+            return max(0.0, reply.at - float(marks[objects.CYCLE])), reply.at
+        except (KeyError, ValueError):  # no cycle has ended, or an operator has changed the mark
+            return None, reply.at
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        """Return the answer to each known id.
+
+        Each answer is read after the polls are noted. The loop publishes that it is about to cancel and then reads the
+        notes. So either the loop notices the poll, or the script notices the cancel. Raises StateError.
+        """
+        asked = list(ids)
+        if not asked:
+            return Polled({}, None)
+        silent, now = self._silence()
+        self._note("polls", {"polled": dict.fromkeys(asked, now)})
+        found = self._objects(asked)
+        answers = {id_: self._answer(id_, found[id_]) for id_ in asked if id_ in found}
+        if unknown := [id_ for id_ in asked if id_ not in found]:
+            answers |= {id_: settled for id_ in unknown if (settled := self._entries.settled(id_))}
+            self._note("polls", {"polled": dict.fromkeys(unknown)})
+        return Polled(answers, silent)
+
+    def _objects(self, ids: list[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for resource in (REQUESTS, RETURNS):
+            wanted = {id_ for id_ in ids if id_.startswith(RETURN_ID_PREFIX) == (resource == RETURNS)}
+            if len(wanted) > FEW:
+                found |= {name: one for name, one in self._list(resource) if name in wanted}
+                continue
+            for id_ in wanted:
+                reply = self._call("GET", item(self._api.namespace, resource, id_))
+                if reply.status == FOUND and reply.document["spec"]["provisioner"] == self._provisioner:
+                    found[id_] = reply.document
+        return found
+
+    def _list(self, resource: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        path = collection(self._api.namespace, resource, fieldSelector=own(self._provisioner))
+        for one in check(self._api, self._call("GET", path)).document["items"]:
+            yield one["metadata"]["name"], one
+
+    def _answer(self, id_: str, found: Mapping[str, Any]) -> Answer | None:
+        """Return the answer in an object. Settle it if it is terminal."""
+        status = found.get("status") or {}
+        if "answer" not in status:
+            return None
+        path = item(self._api.namespace, "", id_)
+        answer = Answer(**unpack(path, status["answer"]))
+        if status["phase"] == ENDED:
+            # While the loop announces a cancel, the answer is not terminal, and HF may have read a terminal one before.
+            if not answer.ended:
+                return self._entries.settled(id_) or answer
+            return Answer(self._entries.settle_reported(id_, answer.text), True)
+        return answer
+
+    def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
+        """Return the losses among ``machines``, except machines that HF has returned. Raises StateError."""
+        status = self._status()
+        path = item(self._api.namespace, STATES, self._name)
+        published = unpack(path, status["lost"]) if "lost" in status else {}
+        lost = {name: Loss(*published[name]) for name in machines if name in published}
+        if lost:
+            for _, one in self._list(RETURNS):
+                for name in one["spec"]["names"]:
+                    lost.pop(name, None)
+        return lost
+
+    def available(self) -> Mapping[str, int]:
+        """Return how many further machines each template may have. Raises StateError."""
+        return self._status().get("available") or {}
+
+    def _status(self) -> dict[str, Any]:
+        reply = self._call("GET", item(self._api.namespace, STATES, self._name))
+        return (reply.document.get("status") or {}) if reply.status == FOUND else {}
