@@ -76,23 +76,28 @@ class KubeScriptState(KubeNotes):
     # --- requests and returns -----------------------------------------------------------------------------------------
 
     def record_request(
-        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str, id_: str = ""
     ) -> Recorded:
         """Create a MachineRequest under a name of our own, so that an unanswered call can be repeated. Raises
-        StateError."""
-        spec = {"provisioner": provisioner, "template": template, "count": count, "created": created_wall}
-        return self._record(REQUESTS, "", spec | ({"account": rc_account[:LONGEST_ACCOUNT]} if rc_account else {}))
+        StateError.
 
-    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        ``id_``: the request's id; empty for a new one.
+        """
+        spec = {"provisioner": provisioner, "template": template, "count": count, "created": created_wall}
+        spec |= {"account": rc_account[:LONGEST_ACCOUNT]} if rc_account else {}
+        return self._record(REQUESTS, spec, id_)
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float, id_: str = "") -> Recorded:
         # A longer name is none of ours, and must not become one of ours when it is cut.
         fitting = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}~" for name in names]
         spec = {"provisioner": provisioner, "names": fitting, "created": created_wall}
-        return self._record(RETURNS, RETURN_ID_PREFIX, spec)
+        return self._record(RETURNS, spec, id_)
 
-    def _record(self, resource: str, prefix: str, spec: dict[str, Any]) -> Recorded:
-        from provisioner.state.new_ids import new_id
+    def _record(self, resource: str, spec: dict[str, Any], id_: str) -> Recorded:
+        if not id_:
+            from provisioner.state.new_ids import new_id  # imported here because most calls need no id
 
-        id_ = prefix + new_id()
+            id_ = (RETURN_ID_PREFIX if resource == RETURNS else "") + new_id()
         marks = {"annotations": {objects.READ: "-".join(self._read)}} if self._read else {}
         path = collection(self._api.namespace, resource)
         reply = self._call("POST", path, objects.body(resource, id_, spec, **marks))

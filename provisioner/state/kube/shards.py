@@ -1,0 +1,167 @@
+"""The state of a provider instance whose pools several loops share, as HF's scripts use it.
+
+Each shard keeps its state under a name of its own. The first character of a request id is the shard's symbol, so ids
+and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``; its parts have the
+same id with their shards' symbols.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.shards import SPANNING, SYMBOLS, Shards, serving_shards, shard_instance
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, SLOT_DIGITS
+from provisioner.state.kube.script_state import KubeScriptState
+from provisioner.state.new_ids import new_id
+
+if TYPE_CHECKING:
+    from provisioner.hostfactory.provider_config import Digests
+    from provisioner.state.kube.api import Api
+
+PART = 100
+"""Machines up to which one shard serves a request alone. HF mostly asks for no more, and such an answer is read with
+few calls."""
+
+Pools = Callable[[], Mapping[str, Sequence[str]]]
+"""Returns the names of the pools of each template. They are read only if a call needs them."""
+
+
+class ShardedScriptState:
+    """A ``ScriptState`` over the states of all shards. Every method raises StateError."""
+
+    def __init__(self, api: Api, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
+        """``name``: the provider instance. ``directory``: as for ``KubeScriptState``."""
+        self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
+        self._shards, self._pools = shards, pools
+
+    def record_request(
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
+    ) -> Recorded:
+        """Record the request in one of the shards that can serve it, or in all of them if it is large."""
+        serving = serving_shards(self._pools()[template], self._shards)
+        id_ = new_id()
+        if count <= PART:
+            serving = [serving[int(id_, 36) % len(serving)]]
+        share, rest = divmod(count, len(serving))
+        counts = {shard: share + (place < rest) for place, shard in enumerate(serving)}
+
+        def record(shard: int, id_: str) -> Recorded:
+            return self._states[shard].record_request(
+                shard_instance(provisioner, shard),
+                template,
+                counts[shard],
+                created_wall=created_wall,
+                rc_account=rc_account,
+                id_=id_,
+            )
+
+        return _record_parts(serving, id_, "", record)
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        """Record the return in the shards that have the machines. A name without a shard goes to the first one."""
+        named: dict[int, list[str]] = {}
+        for name in names:
+            named.setdefault(self._shard_of_machine(name), []).append(name)
+
+        def record(shard: int, id_: str) -> Recorded:
+            instance = shard_instance(provisioner, shard)
+            return self._states[shard].record_return(instance, named[shard], created_wall=created_wall, id_=id_)
+
+        return _record_parts(sorted(named), new_id(), RETURN_ID_PREFIX, record)
+
+    def _shard_of_machine(self, name: str) -> int:
+        return max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0)
+
+    def _shard(self, id_: str) -> int:
+        """Return the shard of a request id; -1 if no shard has such ids."""
+        shard = SYMBOLS.find(id_[:1] or SPANNING)
+        return shard if shard < len(self._states) else -1
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        """Return the answer to each known id. The answer to a request that spans shards is made from those to its
+        parts."""
+        parts = {id_: self._parts_of(id_) for id_ in ids}
+        answers: dict[str, Answer | None] = {}
+        silences = []
+        for shard, state in enumerate(self._states):
+            if asked := [part for found in parts.values() for part, place in found.items() if place == shard]:
+                polled = state.poll(asked)
+                answers |= polled.answers
+                silences.append(polled.silent_seconds)
+        known = {id_: [answers[part] for part in found if part in answers] for id_, found in parts.items()}
+        merged = {id_: found[0] if id_ in answers else _merge(id_, found) for id_, found in known.items() if found}
+        return Polled(merged, _longest(silences))
+
+    def _parts_of(self, id_: str) -> dict[str, int]:
+        """Return the ids under which the shards may have a request, with the number of the shard."""
+        prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
+        rest = id_[len(prefix) :]
+        if rest.startswith(SPANNING):
+            return {f"{prefix}{SYMBOLS[shard]}{rest[1:]}": shard for shard in range(len(self._states))}
+        return {id_: self._shard(rest)}
+
+    def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
+        """Return the losses among ``machines`` of all shards."""
+        named = list(machines)
+        return {name: loss for state in self._states for name, loss in state.lost(named).items()}
+
+    def available(self) -> Mapping[str, int]:
+        """Return how many further machines each template may have, in all shards that serve it. A template that has no
+        cap in one of them is left out."""
+        free = [state.available() for state in self._states]
+        total = {}
+        for template, pools in self._pools().items():
+            counts = [free[shard].get(template) for shard in serving_shards(pools, self._shards)]
+            if counts and None not in counts:
+                total[template] = sum(filter(None, counts))
+        return total
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        """Record in each shard the hosts of the list that are its own."""
+        named: dict[int, dict[str, None]] = {shard: {} for shard in range(len(self._states))}
+        for name in names:
+            named[self._shard_of_machine(name)][name] = None
+        for shard, own in named.items():
+            self._states[shard].note_hosts(own)
+
+    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
+        """Record the maxNumbers in the first shard. Its loop reports what the scripts have noted."""
+        return self._states[0].note_shown(numbers)
+
+    def note_read(self, digests: Digests) -> None:
+        """Keep the digests for what this process writes next."""
+        for state in self._states:
+            state.note_read(digests)
+
+    def note_refusal(self, script: str, reason: str) -> None:
+        """Record a refused call in the first shard."""
+        self._states[0].note_refusal(script, reason)
+
+
+def _record_parts(shards: Sequence[int], id_: str, prefix: str, record: Callable[[int, str], Recorded]) -> Recorded:
+    """Record each shard's part; return the id that HF gets after all are durable."""
+    ids = {shard: f"{prefix}{SYMBOLS[shard]}{id_[1:]}" for shard in shards}
+    recorded = [record(shard, part) for shard, part in ids.items()]
+    whole = f"{prefix}{SPANNING}{id_[1:]}" if len(shards) > 1 else recorded[0].id
+    return Recorded(whole, _longest(one.silent_seconds for one in recorded))
+
+
+def _longest(silences: Iterable[float | None]) -> float | None:
+    return max((seconds for seconds in silences if seconds is not None), default=None)
+
+
+def _merge(id_: str, answers: Sequence[Answer | None]) -> Answer | None:
+    """Return the answer to a request from the answers to its parts; None if no part has one yet."""
+    if not (published := [answer for answer in answers if answer is not None]):
+        return None
+    entries = [json.loads(answer.text) for answer in published]
+    found = {entry["status"] for entry in entries}
+    ended = len(published) == len(answers) and all(answer.ended for answer in published)
+    status = "running" if not ended else "complete" if found == {"complete"} else "complete_with_error"
+    message = " ".join(dict.fromkeys(entry["message"] for entry in entries if entry["message"]))
+    machines = [machine for entry in entries for machine in entry["machines"]]
+    whole = {"requestId": id_, "status": status, "message": message, "machines": machines}
+    return Answer(json.dumps(whole, separators=(",", ":"), ensure_ascii=False), ended)
