@@ -10,11 +10,8 @@ import yaml
 
 from provisioner.state.kube.objects import API_VERSION, KINDS, collection, item, pack
 from tests.kube.client import Document, Refused
-from tests.kube.cluster import Cluster
-from tests.kube.kit import CRDS
 from tests.kube.space import Space
 from tests.support.manifests import KUSTOMIZE
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
 
@@ -105,24 +102,6 @@ def rules() -> Iterator[tuple[str, str]]:
                 yield kind, rule["message"]
 
 
-@pytest.fixture(scope="module")
-def defined(any_cluster: Cluster) -> Iterator[None]:
-    """The kinds, served by the server."""
-    admin = any_cluster.admin
-    for definition in DEFINITIONS:
-        admin.create(CRDS, definition)
-    names = [f"{CRDS}/{one['metadata']['name']}" for one in DEFINITIONS]
-
-    def is_served(path: str) -> bool:
-        conditions = admin.get(path).get("status", {}).get("conditions", ())
-        return ("Established", "True") in {(one["type"], one["status"]) for one in conditions}
-
-    until(lambda: all(map(is_served, names)), 60, what="the server serves the kinds")
-    yield
-    for name in names:
-        admin.delete(name)
-
-
 class Objects:
     """The objects of one namespace, as the administrator writes them."""
 
@@ -154,7 +133,7 @@ class Objects:
 
 
 @pytest.fixture
-def objects(space: Space, defined: None) -> Objects:
+def objects(space: Space, state_kinds: None) -> Objects:
     return Objects(space)
 
 

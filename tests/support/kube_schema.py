@@ -63,7 +63,7 @@ class Cause(NamedTuple):
 
     def is_blocking(self) -> bool:
         """Return True if the server checks no rule of an object with this cause."""
-        return self.reason != "FieldValueInvalid"
+        return self.reason not in ("FieldValueInvalid", "FieldValueDuplicate")
 
 
 def _is_bytes(value: str) -> bool:
@@ -71,7 +71,7 @@ def _is_bytes(value: str) -> bool:
         base64.b64decode(value, validate=True)
     except binascii.Error:
         return False
-    return True
+    return bool(value)
 
 
 def _is_moment(value: str) -> bool:
@@ -101,7 +101,7 @@ LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minProperties": (INVALID, lambda value, limit: len(value) >= limit),
     "enum": ("FieldValueNotSupported", lambda value, limit: value in limit),
     "pattern": (INVALID, lambda value, limit: re.search(limit, value) is not None),
-    "format": (INVALID, lambda value, limit: FORMATS[limit](value)),
+    "format": ("FieldValueTypeInvalid", lambda value, limit: FORMATS[limit](value)),
 }
 
 
@@ -126,6 +126,11 @@ class Schema:
         if unknown := given.keys() - IGNORED:
             raise ValueError(f"the server in memory does not know these keywords of a schema: {sorted(unknown)}")
 
+    def has_rules(self) -> bool:
+        """Return True if the schema, or any part of it, has a rule."""
+        parts = [*self.properties.values(), self.more, self.items]
+        return bool(self.rules) or any(part.has_rules() for part in parts if part)
+
     def prune(self, value: Any) -> Any:
         """Return the value without fields that the schema does not have, and with its defaults."""
         if isinstance(value, list) and self.items:
@@ -135,7 +140,7 @@ class Schema:
         pruned = {}
         for name, one in value.items():
             inner = self.properties.get(name, self.more)
-            if inner and not (one is None and inner.default is not None and not inner.nullable):
+            if inner and (one is not None or inner.nullable):
                 pruned[name] = inner.prune(one)
         for name, inner in self.properties.items():
             if inner.default is not None:
@@ -173,7 +178,7 @@ class Schema:
         """Yield every rule that the new value breaks. ``old``: None for a new value."""
         for holds, compares, rule in self.rules:
             if not (compares and old is None) and not holds(new, old):
-                yield Cause(at, rule.get("reason", INVALID), rule["message"])
+                yield Cause(at or "<nil>", rule.get("reason", INVALID), f'Invalid value: "object": {rule["message"]}')
         if isinstance(new, dict):
             for name, one in new.items():
                 if inner := self.properties.get(name, self.more):

@@ -14,33 +14,33 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from email.message import Message
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from provisioner.state import errors
-from provisioner.state.errors import StateDenied, StateError, StateMissing
+from provisioner.state.errors import StateUnreachable
 from provisioner.state.kube import objects
-from tests.support.kube_schema import CRDS, LEASE, Cause, Document, Kind, kinds
+from provisioner.state.kube.access import Access
+from provisioner.state.kube.connection import MERGE as MERGE
+from provisioner.state.kube.connection import ApiServer
+from provisioner.state.kube.connection import Response as Response
+from tests.support.kube_schema import CRDS, INVALID, LEASE, Cause, Document, Kind, kinds
 
-MERGE = "application/merge-patch+json"
 PARTIAL = "meta.k8s.io/v1"
 KEPT_EVENTS = 10_000
 MOST_BYTES = 1_572_864
 """Bytes of the largest request that etcd takes."""
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
-LEASE_FIELDS = ("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime", "leaseTransitions", "strategy")
+LEASE_FIELDS: dict[str, type] = {
+    "holderIdentity": str,
+    "leaseDurationSeconds": int,
+    "acquireTime": datetime,
+    "renewTime": datetime,
+    "leaseTransitions": int,
+}
 OBJECT_PATH = re.compile(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+)(?:/([^/]+))?)?")
-
-Unreachable: type[StateError] = getattr(errors, "StateUnreachable", StateError)
-
-
-class Response(NamedTuple):
-    """A server's answer to a call. ``at``: the server's Date, in epoch seconds."""
-
-    status: int
-    document: Document
-    at: float
 
 
 class Refusal(Exception):
@@ -58,7 +58,7 @@ class Refusal(Exception):
             "metadata": {},
             "status": "Failure",
             "message": message,
-            "reason": reason,
+            **({"reason": reason} if reason else {}),
             "details": (named or {}) | ({"causes": listed} if listed else {}),
             "code": status,
         }
@@ -109,8 +109,15 @@ def shortened(document: Document) -> Document:
     """Return an object, or a list of objects, without spec and status."""
     if "items" in document:
         items = [shortened(one) for one in document["items"]]
-        return {**document, "apiVersion": PARTIAL, "kind": "PartialObjectMetadataList", "items": items}
-    if document["kind"] == "Status":
+        metadata = {name: one for name, one in document["metadata"].items() if one}
+        # An empty one of the real server has null.
+        return {
+            "apiVersion": PARTIAL,
+            "kind": "PartialObjectMetadataList",
+            "metadata": metadata,
+            "items": items or None,
+        }
+    if document.get("kind") == "Status":
         return document
     return {"kind": "PartialObjectMetadata", "apiVersion": PARTIAL, "metadata": document["metadata"]}
 
@@ -192,18 +199,34 @@ class ObjectServer:
     def answer(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Document:
         """Carry out a call. Raises Refusal."""
         with self.changed:
-            target = self.target(path)
-            if target.name:
-                return copied(self._answer_item(method, target, body, content))
-            if method == "GET":
-                return copied(self._list(target))
-            if method == "POST":
-                return copied(self._create(target, copied(body)))
-            if method == "DELETE":
-                doomed = self._selected(target)
-                for one in doomed:
-                    self._delete(target.kind, one, {})
-                return copied(self._as_list(target, doomed))
+            return copied(self._answer(method, self.target(path), copied(body), content))
+
+    def respond(self, method: str, path: str, body: Any, content: str) -> tuple[int, Document]:
+        """Carry out a call. Return the status and the document of the response."""
+        with self.changed:
+            before = self.version
+            try:
+                document = self.answer(method, path, body, content)
+            except Refusal as refused:
+                return refused.document["code"], refused.document
+            is_new = self.version > before and self.events[-1].old is None
+            return 201 if is_new else 200, document
+
+    def _answer(self, method: str, target: Target, body: Any, content: str) -> Document:
+        if target.name:
+            return self._answer_item(method, target, body, content)
+        if method == "GET" and "watch" in target.query:
+            selector(target.kind, target.query.get("fieldSelector", ""))
+            return {}
+        if method == "GET":
+            return self._list(target)
+        if method == "POST":
+            return self._create(target, body)
+        if method == "DELETE":
+            doomed = self._selected(target)
+            for one in doomed:
+                self._delete(target.kind, one, {})
+            return self._as_list(target, doomed)
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def target(self, path: str) -> Target:
@@ -211,14 +234,17 @@ class ObjectServer:
         parts = urlsplit(path)
         match = OBJECT_PATH.fullmatch(parts.path)
         kind = self._kinds.get((match[1], match[2], match[4])) if match else None
-        if match is None or kind is None or match[6] not in ((None, "status") if kind.has_status else (None,)):
-            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        if match is None or kind is None:
+            raise Refusal(404, "", "404 page not found")
+        if match[6] not in ((None, "status") if kind.has_status else (None,)):
+            raise Refusal(404, "NotFound", "not found", _named(kind, match[5]))
         return Target(kind, match[3], match[5] or "", match[6] or "", dict(parse_qsl(parts.query)))
 
     def _answer_item(self, method: str, target: Target, body: Any, content: str) -> Document:
         current = self._objects.get((target.kind.resource, target.name)) if self._is_ours(target) else None
         if method == "PUT" and current is None and target.kind is LEASE:
-            return self._create(target, copied(body))
+            body["metadata"].pop("resourceVersion", None)
+            return self._create(target, body)
         if current is None:
             kind = f"{target.kind.resource}.{target.kind.group}"
             raise Refusal(404, "NotFound", f'{kind} "{target.name}" not found', _named(target.kind, target.name))
@@ -231,11 +257,11 @@ class ObjectServer:
             if body["metadata"].get("name") != target.name:
                 raise Refusal(400, "BadRequest", "the name of the object does not match the name on the URL")
             if not version:
-                cause = Cause("metadata.resourceVersion", "FieldValueInvalid", "must be specified for an update")
-                raise self._invalid(target, target.name, [cause])
-            return self._update(target, current, copied(body))
+                cause = Cause("metadata.resourceVersion", INVALID, "must be specified for an update")
+                raise _invalid(_named(target.kind, target.name), [cause])
+            return self._update(target, current, body)
         if method == "PATCH" and content == MERGE:
-            return self._update(target, current, merged(current, copied(body)))
+            return self._update(target, current, merged(current, body), is_patch=True)
         raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content}")
 
     def _is_ours(self, target: Target) -> bool:
@@ -258,17 +284,23 @@ class ObjectServer:
             listed, items = self._pages.pop(token)
         else:
             items = self._selected(target)
-            listed = self._as_list(target, [])
+            listed = self._as_list(target, items)
+            items = listed["items"]
         page = {**listed, "metadata": dict(listed["metadata"]), "items": items[:limit] if limit else items}
         if limit and len(items) > limit:
             self._ids += 1
-            page["metadata"] |= {"continue": f"page-{self._ids}", "remainingItemCount": len(items) - limit}
+            has_count = "fieldSelector" not in target.query
+            page["metadata"] |= {"remainingItemCount": len(items) - limit} if has_count else {}
+            page["metadata"]["continue"] = f"page-{self._ids}"
             self._pages[f"page-{self._ids}"] = listed, items[limit:]
         return page
 
     def _as_list(self, target: Target, items: list[Document]) -> Document:
-        metadata = {"continue": "", "resourceVersion": str(self.version)}
-        kind = target.kind
+        kind, metadata = target.kind, {"resourceVersion": str(self.version)}
+        if kind is LEASE:
+            items = [{name: one[name] for name in ("metadata", "spec")} for one in items]
+        else:
+            metadata["continue"] = ""
         return {"apiVersion": kind.api_version, "kind": f"{kind.kind}List", "metadata": metadata, "items": items}
 
     def changes(self, target: Target, after: int) -> tuple[list[Document], int]:
@@ -282,7 +314,7 @@ class ObjectServer:
                 if event.version > after and event.kind is target.kind and self._is_ours(target):
                     was, is_ = (one is not None and chosen(one) for one in (event.old, event.new))
                     if was or is_:
-                        shown = event.new if is_ else _at_version(event.new or event.old or {}, event.version)
+                        shown = event.new if is_ else _at_version(event.old or {}, event.version)
                         word = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
                         found.append({"type": word, "object": copied(shown)})
             return found, max(self.version, after)
@@ -296,10 +328,6 @@ class ObjectServer:
             raise Refusal(404, "NotFound", f'namespaces "{target.namespace}" not found', named)
         if given.get("resourceVersion"):
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
-        if (body.get("apiVersion"), body.get("kind")) != (kind.api_version, kind.kind):
-            raise Refusal(
-                400, "BadRequest", f"{body.get('kind')} in version {body.get('apiVersion')} does not fit here"
-            )
         self._ids += 1
         now = datetime.fromtimestamp(int(self.clock()), UTC)
         metadata = {
@@ -313,28 +341,28 @@ class ObjectServer:
         if kind.has_status:
             new.pop("status", None)
         name = str(given.get("name") or "")
-        causes = self._causes(kind, new, None)
-        if not re.fullmatch(objects.NAME, name):
-            causes.insert(0, Cause("metadata.name", "FieldValueInvalid" if name else "FieldValueRequired", "name"))
-        if causes:
-            raise self._invalid(target, name, causes)
+        self._check(kind, new, None)
         if (kind.resource, name) in self._objects:
             message = f'{kind.resource}.{kind.group} "{name}" already exists'
             raise Refusal(409, "AlreadyExists", message, _named(kind, name))
         return self._store(kind, None, new)
 
-    def _update(self, target: Target, old: Document, body: Document) -> Document:
+    def _update(self, target: Target, old: Document, body: Document, *, is_patch: bool = False) -> Document:
         kind, given = target.kind, body["metadata"]
-        for field in ("resourceVersion", "uid"):
-            if given.get(field) and given[field] != old["metadata"][field]:
-                raise Refusal(
-                    409,
-                    "Conflict",
-                    f'Operation cannot be fulfilled on {kind.resource}.{kind.group} "{target.name}": the object has '
-                    "been modified; please apply your changes to the latest version and try again",
-                    _named(kind, target.name),
-                )
-        new = self._shaped(kind, body)
+        if given.get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
+            raise Refusal(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on {kind.resource}.{kind.group} "{target.name}": the object has '
+                "been modified; please apply your changes to the latest version and try again",
+                _named(kind, target.name),
+            )
+        try:
+            new = self._shaped(kind, body)
+        except Refusal as refused:
+            if is_patch:
+                raise _invalid({}, [Cause("patch", INVALID, str(refused))]) from refused
+            raise
         if target.subresource:
             new = {**{name: one for name, one in old.items() if name != "status"}} | (
                 {"status": new["status"]} if "status" in new else {}
@@ -347,14 +375,14 @@ class ObjectServer:
             new["metadata"] = kept | {name: given[name] for name in ("annotations", "labels") if given.get(name)}
             if kind is not LEASE and _governed(kind, new) != _governed(kind, old):
                 new["metadata"]["generation"] = old["metadata"]["generation"] + 1
-        if causes := self._causes(kind, new, old):
-            raise self._invalid(target, target.name, causes)
+        self._check(kind, new, old)
         return old if new == old else self._store(kind, old, new)
 
     def _delete(self, kind: Kind, old: Document, preconditions: Document) -> Document:
         for field, value in preconditions.items():
             if old["metadata"][field] != value:
-                raise Refusal(409, "Conflict", f"Precondition failed: {field}")
+                named = {**_named(kind, old["metadata"]["name"]), "kind": kind.kind}
+                raise Refusal(409, "Conflict", f"the {field} in the precondition does not match", named)
         self._store(kind, old, None)
         details = {"name": old["metadata"]["name"], "group": kind.group, "kind": kind.resource}
         return {
@@ -367,34 +395,54 @@ class ObjectServer:
 
     def _shaped(self, kind: Kind, body: Document) -> Document:
         """Return the object as the server keeps it."""
+        for text in (body["metadata"].get("annotations") or {}).values():
+            if not isinstance(text, str):
+                raise Refusal(400, "BadRequest", "json: cannot unmarshal into ObjectMeta.annotations of type string")
         if kind.schema:
-            own = {name: body[name] for name in ("apiVersion", "kind", "metadata")}
+            own = {name: body.get(name) for name in ("apiVersion", "kind", "metadata")}
             rest = {name: one for name, one in body.items() if name not in own}
             return own | kind.schema.prune(rest)
-        spec = {name: one for name in LEASE_FIELDS if (one := (body.get("spec") or {}).get(name)) is not None}
-        for name in ("acquireTime", "renewTime"):
-            if name in spec and not MICRO_TIME.fullmatch(str(spec[name])):
-                raise Refusal(400, "BadRequest", f'parsing time "{spec[name]}" as "2006-01-02T15:04:05.000000Z07:00"')
-        return {name: body[name] for name in ("apiVersion", "kind", "metadata")} | {"spec": spec}
+        given = body.get("spec") or {}
+        if not isinstance(given, dict):
+            raise Refusal(400, "BadRequest", "json: cannot unmarshal into LeaseSpec")
+        spec = {name: one for name in LEASE_FIELDS if (one := given.get(name)) is not None}
+        for name, value in spec.items():
+            kind_of = LEASE_FIELDS[name]
+            if kind_of is datetime and MICRO_TIME.fullmatch(str(value)):
+                at = datetime.fromisoformat(value).astimezone(UTC)
+                spec[name] = at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            elif kind_of is datetime or isinstance(value, bool) or not isinstance(value, kind_of):
+                raise Refusal(400, "BadRequest", f"json: cannot unmarshal {value!r} into LeaseSpec.{name}")
+        return {name: body.get(name) for name in ("apiVersion", "kind", "metadata")} | {"spec": spec}
 
-    def _causes(self, kind: Kind, new: Document, old: Document | None) -> list[Cause]:
+    def _check(self, kind: Kind, new: Document, old: Document | None) -> None:
+        """Refuse an object that breaks a limit or a rule."""
+        name = str(new["metadata"].get("name") or "")
+        named = {**({"name": name} if name else {}), "group": kind.group, "kind": new["kind"]}
+        causes = []
+        if sum(len(key) + len(text) for key, text in new["metadata"].get("annotations", {}).items()) > 262_144:
+            causes.append(Cause("metadata.annotations", "FieldValueTooLong", "may not be more than 262144 bytes"))
+        if not re.fullmatch(objects.NAME, name):
+            causes.append(Cause("metadata.name", INVALID if name else "FieldValueRequired", "a name is required"))
         if kind.schema is None:
-            seconds = new["spec"].get("leaseDurationSeconds", 1)
-            return [] if seconds > 0 else [Cause("spec.leaseDurationSeconds", "FieldValueInvalid", "greater than 0")]
-        value, before = (
-            one and {name: part for name, part in one.items() if name not in ("apiVersion", "kind", "metadata")}
-            for one in (new, old)
-        )
-        causes = list(kind.schema.causes(value))
-        if any(one.is_blocking() for one in causes):
-            return causes
-        return causes + list(kind.schema.broken_rules(value, before))
-
-    def _invalid(self, target: Target, name: str, causes: list[Cause]) -> Refusal:
-        text = "; ".join(f"{one.field or '<nil>'}: {one.message}" for one in causes)
-        kind = target.kind
-        named = {"name": name, "group": kind.group, "kind": kind.kind}
-        return Refusal(422, "Invalid", f'{kind.kind}.{kind.group} "{name}" is invalid: {text}', named, causes)
+            for field, least in (("leaseDurationSeconds", 1), ("leaseTransitions", 0)):
+                if new["spec"].get(field, least) < least:
+                    causes.append(Cause(f"spec.{field}", INVALID, f"must not be less than {least}"))
+        else:
+            if new["kind"] != kind.kind:
+                raise _invalid(named, [Cause("kind", INVALID, f"must be {kind.kind}")])
+            value, before = (
+                one and {name: part for name, part in one.items() if name not in ("apiVersion", "kind", "metadata")}
+                for one in (new, old)
+            )
+            causes += kind.schema.causes(value)
+            if any(one.is_blocking() for one in causes):
+                if kind.schema.has_rules():
+                    causes.append(Cause("<nil>", INVALID, "some validation rules were not checked"))
+            else:
+                causes += kind.schema.broken_rules(value, before)
+        if causes:
+            raise _invalid(named, causes)
 
     def _store(self, kind: Kind, old: Document | None, new: Document | None) -> Document:
         """Keep the new object, or remove the old one."""
@@ -413,6 +461,11 @@ class ObjectServer:
             del self.events[: KEPT_EVENTS // 2 + 1]
         self.changed.notify_all()
         return stored
+
+
+def _invalid(named: Document, causes: list[Cause]) -> Refusal:
+    text = "; ".join(f"{one.field}: {one.message}" for one in causes)
+    return Refusal(422, "Invalid", f'"{named.get("name", "")}" is invalid: {text}', named, causes)
 
 
 def _named(kind: Kind, name: str) -> Document:
@@ -447,17 +500,15 @@ class Call(NamedTuple):
     body: Any
 
 
-class MemoryApiServer:
-    """A client's way to a server in memory, in the place of an ``ApiServer``, with the faults of this way.
+class MemoryApiServer(ApiServer):
+    """A client's way to a server in memory, with the faults of this way.
 
     The hooks may raise, for example to end a simulated process.
     """
 
-    name = "https://memory"
-
     def __init__(self, server: ObjectServer | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self.server = server or ObjectServer(clock=clock)
-        self.namespace = self.server.namespace
+        super().__init__(lambda: Access("https://memory", self.server.namespace))
         self.is_unreachable = False
         """True while no call and no watch gets an answer."""
         self.is_stale = False
@@ -471,53 +522,29 @@ class MemoryApiServer:
         self.calls: list[Call] = []
         """All calls and their repetitions."""
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        content: str = "application/json",
-        partial: bool = False,
-        seconds: float = 10.0,
-    ) -> Response:
-        """Make a call as ``ApiServer.call`` does. Raises StateError."""
-        status, document = 0, {}
-        for tries_left in (1, 0):
-            status, document = self._try(method, path, body, content)
-            if status not in (0, 429, 500, 502, 503, 504) or not tries_left:
-                break
-        if status in (0, 429) or status >= 500:
-            raise Unreachable(f"{self.name}: {method} {path}: {document.get('message') or 'no answer'}. Try again.")
-        if status in (401, 403):
-            raise StateDenied(f"{self.name}: {method} {path}: {document.get('message')}. Check the Role.")
-        if status == 404 and not document.get("details", {}).get("name") and "not found" not in document["message"]:
-            raise StateMissing(f"{self.name}: {document['message']}: {path}. Apply the kinds.")
-        if status >= 400 and status not in (404, 409, 410, 422):
-            raise StateError(f"{self.name}: {method} {path}: {status}: {document.get('message')}.")
-        at = float(int(self.server.clock()))
-        return Response(status, shortened(document) if partial and status < 300 else document, at)
-
-    def _try(self, method: str, path: str, body: Any, content: str) -> tuple[int, Document]:
-        """Return status and document of one exchange; status 0 for no answer."""
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until: float
+    ) -> tuple[int, Message, bytes]:
         with self.server.changed:
-            call = Call(len(self.calls) + 1, method, path, body)
+            call = Call(len(self.calls) + 1, method, path, json.loads(body) if body else None)
             self.calls.append(call)
-        if self.is_unreachable:
-            return 0, {}
-        if (status := self.before(call)) is not None:
-            return status, refusal(status)
-        try:
-            document = self.server.answer(method, path, json.loads(json.dumps(body)), content)
-            status = 201 if method == "POST" else 200
-        except Refusal as error:
-            document, status = error.document, error.document["code"]
-        if (other := self.after(call)) is not None:
-            return other, refusal(other)
-        return status, document
+        status = 0 if self.is_unreachable else self.before(call)
+        document = refusal(status) if status else {}
+        if status is None:
+            status, document = self.server.respond(method, path, call.body, headers.get("Content-Type", ""))
+            if status < 300 and "PartialObjectMetadata" in headers["Accept"]:
+                document = shortened(document)
+            if (other := self.after(call)) is not None:
+                status, document = other, refusal(other)
+        if not status:
+            raise ConnectionError("a test demands no answer")
+        text = json.dumps(document).encode()
+        found = Message()
+        found["Date"] = formatdate(self.server.clock(), usegmt=True)
+        return status, found, text
 
-    def watch(self, path: str, seconds: float) -> MemoryWatch:
-        """Return the events of a watch, as ``ApiServer.watch`` does."""
+    def watch(self, path: str, seconds: float) -> MemoryWatch:  # type: ignore[override]
+        """Return the events of a watch."""
         return MemoryWatch(self, path, seconds)
 
     def set_unreachable(self, is_unreachable: bool = True) -> None:
@@ -546,6 +573,7 @@ class MemoryWatch:
         """``seconds``: the longest time without an event, after which StateUnreachable is raised."""
         self._client, self._path, self._seconds = client, path, seconds
         self._is_closed = False
+        client.call("GET", path)  # raises as the watch does
         self._events = self._watch()
 
     def __iter__(self) -> Iterator[Document]:
@@ -567,9 +595,12 @@ class MemoryWatch:
             restarts, bookmarks = server.restarts, server.bookmarks
         after = int(target.query.get("resourceVersion") or "0")
         if not after:
-            listed = client.call("GET", self._path.partition("?")[0]).document
-            yield from ({"type": "ADDED", "object": one} for one in listed["items"])
+            query = urlencode({"fieldSelector": target.query.get("fieldSelector", "")})
+            listed = server.answer("GET", f"{self._path.partition('?')[0]}?{query}")
             after = int(listed["metadata"]["resourceVersion"])
+            yield from ({"type": "ADDED", "object": one} for one in listed["items"])
+            if wants_marks:
+                yield _bookmark(target.kind, after, annotations={"k8s.io/initial-events-end": "true"})
         while True:
             try:
                 with server.changed:
@@ -577,7 +608,9 @@ class MemoryWatch:
                     if not client.is_stale:
                         events, after = server.changes(target, after)
                     is_over = now >= until or server.restarts != restarts or self._is_closed
-                    has_mark = wants_marks and not client.is_stale and (bookmarks != server.bookmarks or now >= until)
+                    # The real server sends neither to a watch from a version that it has not reached.
+                    is_current = not client.is_stale and after <= server.version
+                    has_mark = wants_marks and is_current and (bookmarks != server.bookmarks or now >= until)
                     if not (events or is_over or has_mark or client.is_unreachable or now >= silent):
                         server.changed.wait(min(until - now, silent - now))
                         continue
@@ -586,15 +619,19 @@ class MemoryWatch:
                 yield {"type": "ERROR", "object": error.document}
                 return
             if client.is_unreachable or (now >= silent and not (events or is_over or has_mark)):
-                raise Unreachable(f"{client.name}: {self._path}: no answer. Try again.")
+                raise StateUnreachable(client.unreachable("a test demands no answer"))
             for event in events:
                 yield event
                 sent += 1
                 if sent == client.events_a_watch:
                     return
             if has_mark:
-                mark = {"apiVersion": target.kind.api_version, "kind": target.kind.kind}
-                yield {"type": "BOOKMARK", "object": mark | {"metadata": {"resourceVersion": str(after)}}}
+                yield _bookmark(target.kind, after)
             if is_over:
                 return
             silent = time.monotonic() + self._seconds
+
+
+def _bookmark(kind: Kind, version: int, **metadata: Any) -> Document:
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, **({"spec": {}} if kind is LEASE else {})}
+    return {"type": "BOOKMARK", "object": body | {"metadata": {"resourceVersion": str(version), **metadata}}}
