@@ -246,6 +246,22 @@ def test_loop_and_scripts_have_no_right_on_the_state_beside_its_own_namespace() 
         assert "secrets" not in words
 
 
+def test_the_page_lists_the_rights_on_the_state() -> None:
+    page = (ROOT / "docs" / "kubernetes-state.md").read_text()
+    manifests = built("components/kubernetes-state")
+    shown: dict[str, dict[str, list[str]]] = {"provisioner-state": {}, "hostfactory-scripts": {}}
+    for names, *columns in re.findall(r"(?m)^\| (`[\w/]+`(?:, `[\w/]+`)*) \| ([\w, ]*)\| ([\w, ]*)\|$", page):
+        for role, verbs in zip(shown, columns, strict=True):
+            if verbs.strip():
+                shown[role] |= {name: sorted(verbs.split(", ")) for name in re.findall("`(.*?)`", names)}
+
+    for name, listed in shown.items():
+        rules = only(manifests, "Role", name)["rules"]
+        assert {one: sorted(rule["verbs"]) for rule in rules for one in rule["resources"]} == {
+            one: sorted(verb.strip() for verb in verbs) for one, verbs in listed.items()
+        }
+
+
 def test_the_state_in_the_api_is_the_same_before_and_after_other_components() -> None:
     others = [name for name in OPTIONAL if name not in ("backup", "service-monitor")]
 

@@ -24,6 +24,8 @@ RESOURCES = {kind: resource for resource, kind in KINDS.items()}
 NAME = "0a1b2c3d4e"
 MOST_BYTES, NUMBER_BYTES, KEY_BYTES = 1_500_000, 20, 68
 """Most bytes of an object that etcd takes, of a number, and of a template's name as a key."""
+POLL_BYTES = 32
+"""Bytes of a poll: the id of a request, and a time."""
 
 TEXT, OTHER = pack({"status": "complete"}), pack({"status": "running"})
 SPECS: Mapping[str, Document] = {
@@ -215,7 +217,7 @@ def test_no_object_grows_until_etcd_refuses_it(schema: Document) -> None:
     assert most_bytes(schema) <= MOST_BYTES
 
 
-def most_bytes(schema: Document) -> int:
+def most_bytes(schema: Document, name: str = "") -> int:
     """Return the bytes of the largest document of a schema. Raises KeyError for a text, list or map without a limit."""
     if schema["type"] == "string":
         return 2 + (max(map(len, schema["enum"])) if "enum" in schema else int(schema["maxLength"]))
@@ -223,6 +225,8 @@ def most_bytes(schema: Document) -> int:
         return int(schema["maxItems"]) * (1 + most_bytes(schema["items"]))
     if schema["type"] != "object":
         return NUMBER_BYTES
-    of_map = schema.get("additionalProperties")
-    most = schema["maxProperties"] * (KEY_BYTES + most_bytes(of_map)) if of_map else 0
-    return 2 + most + sum(len(key) + 4 + most_bytes(one) for key, one in schema.get("properties", {}).items())
+    parts = [len(key) + 4 + most_bytes(one, key) for key, one in schema.get("properties", {}).items()]
+    if of_map := schema.get("additionalProperties"):
+        entry = POLL_BYTES if name == "polled" else KEY_BYTES + most_bytes(of_map)
+        parts.append(schema["maxProperties"] * entry)
+    return 2 + sum(parts)

@@ -80,7 +80,13 @@ _COMPUTE_PATH = re.compile(
 )
 _KUBE_PATH = re.compile(r"/(?:api|apis/([^/]+))/\w+(/namespaces/[^/]+)?/(\w+)(?:/([^/]+)(?:/(\w+))?)?")
 _NAMESPACE = re.compile(r"/api/v1/(namespaces)(?:/([^/]+))?")
-_VERBS = {"GET": ("list", "get"), "POST": ("create", "create"), "DELETE": ("deletecollection", "delete")}
+_VERBS = {
+    "GET": ("list", "get"),
+    "POST": ("create", "create"),
+    "PUT": ("update", "update"),
+    "PATCH": ("patch", "patch"),
+    "DELETE": ("deletecollection", "delete"),
+}
 """Kubernetes' verb of a request, first without a name, then with one."""
 
 
