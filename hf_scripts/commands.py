@@ -15,17 +15,17 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import host_lists, input_documents, log
 from hf_scripts.input_documents import Document, Refused
-from provisioner.hostfactory import Recorded, templates
+from provisioner.hostfactory import SILENT_SECONDS, Recorded, templates
 from provisioner.hostfactory.provider_config import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, format_printable, short_name
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.marker_files import SILENT_SECONDS
+from provisioner.state.opening import open_script_state
 
 if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
@@ -50,10 +50,8 @@ class ScriptCall(NamedTuple):
     document: Document
     directories: Directories
     facts: dict[str, object]
-
-    def state(self) -> ScriptState:
-        """Return the state as recorded and published. This property itself reads and writes no file."""
-        return StateDir(self.directories.state)
+    state: Callable[[], ScriptState]
+    """Return the state as recorded and published. Raises as ``open_script_state``."""
 
     def provider(self) -> Provider:
         """Read HF's two files. Raises TemplatesError."""
@@ -80,6 +78,8 @@ def get_available_templates(call: ScriptCall) -> str:
     if unused_keys:  # log it here, because HF calls this when it starts and hardly ever again
         log.append(call.directories, "INFO", "Settings that the scripts do not use", {"keys": unused_keys})
     asked = _select_templates(call, provider.templates)
+    with call.noting("what was read"):
+        call.state().note_read(provider.digests)
     numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
     with contextlib.suppress(DirectoryError, StateError):
         available |= call.state().available()
@@ -89,8 +89,6 @@ def get_available_templates(call: ScriptCall) -> str:
         | ({"availableNumber": available[template.id]} if template.id in available else {})
         for template in asked
     ]
-    with call.noting("what was read"):
-        call.state().note_read(provider.digests)
     call.facts.update(templates=len(listed), mistakes=len(provider.problems))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
@@ -144,9 +142,9 @@ def request_machines(call: ScriptCall) -> str:
     if template.max_number == 0:
         raise call.document.refused("template.templateId", f"maxNumber of {name} is 0, so no machine may be requested")
     state, provisioner = call.state(), call.directories.name
-    recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     with call.noting("what was read"):
         state.note_read(provider.digests)
+    recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     call.facts.update(request=recorded.id, template=name, count=count)
     return _accepted(recorded, f"Request recorded: {count} of {name}.")
 
@@ -254,17 +252,19 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
     document = None
+    state = cache(partial(open_script_state, directories))  # a state in an API has one connection
     try:
         may_be_empty, whole = command == "getAvailableTemplates", command not in HOST_LIST_COMMANDS
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
-        text = COMMANDS[command](ScriptCall(document, directories, facts))
+        text = COMMANDS[command](ScriptCall(document, directories, facts, state))
     except Refused as error:
         level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:
         level, text = "ERROR", format_printable(str(error))
     if level != "WARNING":  # a wrong call says nothing about the site
-        with contextlib.suppress(DirectoryError, StateError):  # a hint for operators must not change the answer
-            StateDir(directories.state).note_refusal(command, "" if level == "INFO" else text)
+        # A hint for operators must not change the answer.
+        with contextlib.suppress(DirectoryError, TemplatesError, StateError):
+            state().note_refusal(command, "" if level == "INFO" else text)
     if level != "INFO":
         facts["problem"] = text
     if not _write_answer(text):

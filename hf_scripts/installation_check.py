@@ -12,10 +12,11 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from hf_scripts import host_checks, log
 from hf_scripts.host_checks import CheckResult, fine, fix
+from hf_scripts.kubernetes_checks import check_api
 from provisioner.files.ownership import group_name, user_name
 from provisioner.files.safe_open import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
@@ -23,7 +24,9 @@ from provisioner.hostfactory.provider_config import Directories, DirectoryError,
 from provisioner.state.atomic import FILE_MODE
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import STALE, StateError, advice_message, is_denied, is_stale, not_ours_message
-from provisioner.state.marker_files import DIRECTORY_MODE
+from provisioner.state.kube.lease import SignedLease
+from provisioner.state.marker_files import DIRECTORY_MODE, LifeSigns
+from provisioner.state.opening import find_kube_store
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -79,13 +82,21 @@ def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]
     yield from _check_configuration(conf, directories.environment)
     yield _check_log(log_path)
     yield from host_checks.check_expiry(directories.environment)
-    usable = list(_check_state_directory(state))
+    try:
+        store = find_kube_store(directories)
+    except (StateError, TemplatesError) as error:
+        yield fix(str(error))
+        return
+    usable = list(_check_state_directory(state) if store is None else check_api(store.api()))
     yield from usable
     if all(result.fine for result in usable):
-        yield from host_checks.check_filesystem(state)
-        yield from _both_users(state, loop_user)
-        yield from _check_state_files(StateDir(state), name)
-        yield from _loop(StateDir(state))
+        if store is None:
+            yield from host_checks.check_filesystem(state)
+            yield from _both_users(state, loop_user)
+            yield from _check_state_files(StateDir(state), name)
+            yield from _loop(state, StateDir(state).life_signs)
+        else:
+            yield from _loop(f"namespace {store.namespace}", SignedLease(store.api(), name).life_signs)
         yield from (_script(name, *call, directories.environment) for name, call in SCRIPT_CALLS.items())
 
 
@@ -267,21 +278,21 @@ def _is_in_group(uid: int, directory: os.stat_result) -> bool:
 # --- the loop and the scripts -----------------------------------------------------------------------------------------
 
 
-def _loop(state: StateDir) -> Iterator[CheckResult]:
+def _loop(place: str, read_life_signs: Callable[[], LifeSigns]) -> Iterator[CheckResult]:
     try:
-        signs = state.life_signs()
+        signs = read_life_signs()
     except StateError as error:
         yield fix(str(error))
         return
     advice = signs.advice.replace("\n", ". ")
     if signs.intent_lock:
-        yield fix(f"{state.path}: {signs.intent_lock}")
+        yield fix(f"{place}: {signs.intent_lock}")
     if signs.silent_seconds is None:
-        yield fix(f"{state.path}: no loop has run here yet: {advice}")
+        yield fix(f"{place}: no loop has run here yet: {advice}")
     elif not signs.is_running:
-        yield fix(f"{state.path}: the loop has not run for {signs.silent_seconds:.0f} s: {advice}")
+        yield fix(f"{place}: the loop has not run for {signs.silent_seconds:.0f} s: {advice}")
     else:
-        yield fine(f"{state.path}: the loop runs")
+        yield fine(f"{place}: the loop runs")
 
 
 def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> CheckResult:

@@ -10,6 +10,11 @@ MAX_NUMBER = 10_000
 """HF's upper limit for a template's maxNumber. HF also uses it to mean "unlimited" (docs/hostfactory.md: maxNumber)."""
 
 
+SILENT_SECONDS = 60.0
+"""Seconds without a heartbeat after which the loop counts as down. It is long enough for four heartbeats of
+``interval_seconds``."""
+
+
 class Answer(NamedTuple):
     """The entry of a request in getRequestStatus."""
 

@@ -38,6 +38,10 @@ UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
 """Prefixes of Google's keys for custom resources and messages. Only ``GKE_CRD_NAMESPACE`` among them has an effect
 here."""
 
+KUBERNETES = "kubernetes:"
+"""Beginning of the place of a state in a Kubernetes API. The name of a namespace follows."""
+PLACE = rf"files|{KUBERNETES}([a-z0-9]([-a-z0-9]{{0,61}}[a-z0-9])?)"
+
 LARGEST = 16 * 1024 * 1024
 """Largest size of a file in bytes. Ten thousand templates, the most that HF allows, take a tenth of it."""
 
@@ -99,6 +103,10 @@ class ProviderConfig(NamedTuple):
     """Prefix of machine names in lower case. Users of Google's connector write it with a ``-`` at the end."""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
+    state_namespace: str = ""
+    """Namespace of the Kubernetes API that keeps the state; empty if files keep it."""
+    state_kubeconfig: str = ""
+    """Kubeconfig for this API; empty for the account of the pod."""
     state_shards: tuple[tuple[str, ...], ...] = ()
     """The names of the pools that each shard has besides those that a hash gives to it; empty without shards."""
     unused: tuple[str, ...] = ()
@@ -236,6 +244,9 @@ def _usable(key: str, value: object) -> tuple[str, Any]:
         from provisioner.hostfactory import shards  # imported here because few sites have shards
 
         return f"a number of loops, 1 to {len(shards.SYMBOLS)}, or a list of pool names for each", shards.parse(value)
+    if key == "STATE":
+        place = re.fullmatch(PLACE, value) if isinstance(value, str) else None
+        return '"files" or "kubernetes:NAMESPACE"', (place and place[1]) or ("" if place else None)
     if not isinstance(value, str):
         return "a text", None
     return "printable characters", value if value.isprintable() else None
@@ -298,6 +309,8 @@ FIELDS = {
     "GCP_INSTANCE_PREFIX": "gcp_instance_prefix",
     "GKE_KUBECONFIG": "gke_kubeconfig",
     "GKE_CRD_NAMESPACE": "gke_namespace",
+    "STATE": "state_namespace",
+    "STATE_KUBECONFIG": "state_kubeconfig",
     "STATE_SHARDS": "state_shards",
     "LOG_MAX_FILE_SIZE": "log_max_megabytes",
     "LOG_MAX_ROTATE": "log_max_rotate",

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from provisioner.files.safe_open import closed_at_end
+from provisioner.hostfactory import SILENT_SECONDS
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.atomic import Located, discard, open_shared, remove, stat_file, write_all
 from provisioner.state.errors import missing, unreadable, writing
@@ -72,10 +73,6 @@ def names_in(path: str) -> list[str]:
     except OSError as error:
         raise unreadable(path, error, "listed") from error
 
-
-SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which the loop counts as down. It is long enough for four heartbeats of
-``interval_seconds``."""
 
 UNSEEN = "cannot be seen: "
 """Beginning of a pool's status text if no observation of the pool is complete. The reason follows."""

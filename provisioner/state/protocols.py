@@ -60,7 +60,12 @@ class ScriptState(Protocol):
         """
 
     def note_read(self, digests: Digests) -> None:
-        """Record which content of HF's two files the scripts have read. The record is only a hint for operators."""
+        """Record which content of HF's two files the scripts have read. The record is only a hint for operators. It may
+        be written together with the next request or the next maxNumbers."""
+
+    def note_refusal(self, script: str, reason: str) -> None:
+        """Record that a script refuses its call, or, if the reason is empty, that it answers. The record is only a hint
+        for operators."""
 
 
 class Part(Protocol):

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from provisioner.hostfactory import SILENT_SECONDS
 from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import Memory
 from provisioner.settings.reload import Configuration
-from provisioner.state.marker_files import SILENT_SECONDS
 from provisioner.state.protocols import State
 from provisioner.telemetry.config_drift import ConfigDrift
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog

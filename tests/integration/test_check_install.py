@@ -292,7 +292,7 @@ def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFact
 def test_a_finding_is_printed_at_once(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(state: object) -> Iterator[CheckResult]:
+    def breaks(*_: object) -> Iterator[CheckResult]:
         raise RuntimeError
 
     monkeypatch.setattr(installation_check, "_loop", breaks)

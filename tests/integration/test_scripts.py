@@ -271,7 +271,7 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert "tinydb" in roots
     state = (
         *("atomic", "batched_writes", "database", "directory", "errors", "poll_markers", "intent_file"),
-        *("locks", "marker_files", "new_ids", "settled_answers", "state_file", "status_file"),
+        *("locks", "marker_files", "new_ids", "opening", "settled_answers", "state_file", "status_file"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.config_error", "provisioner.files.safe_open"),

@@ -671,9 +671,8 @@ class Simulation:
     def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
         """Return the output of a script by its own code. Raises REFUSED if the script would exit with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
-        return command(
-            ScriptCall(Document("the simulation", json.dumps(document).encode()), Directories(environment), {})
-        )
+        read = Document("the simulation", json.dumps(document).encode())
+        return command(ScriptCall(read, Directories(environment), {}, lambda: StateDir(self.directory.name)))
 
     def _numbered_ids(self) -> AbstractContextManager[object]:
         """Return a context in which ids count up, so that a simulation can be repeated."""

@@ -429,6 +429,9 @@ class VirtualState:
     def note_read(self, digests: Digests) -> None:
         """Ignore the digests, because scripts and loop share one configuration in virtual time."""
 
+    def note_refusal(self, script: str, reason: str) -> None:
+        """Ignore the refusal, because virtual scripts have no site whose faults could be its reason."""
+
     def _changed(self) -> None:
         for watcher in self.watchers:
             watcher()

@@ -179,11 +179,11 @@ def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines:
         ("getReturnRequests", "HF_PROVIDER_WORKDIR"),
     ],
 )
-def test_a_missing_variable_is_named(name: str, variable: str) -> None:
+def test_a_missing_variable_is_named(name: str, variable: str, tmp_path: Path) -> None:
     documents = {"requestMachines": requesting(), "getRequestStatus": asking("r-1"), "getAvailableTemplates": {}}
     document = documents.get(name, {"machines": {"name": "a"}})
-    called = call_here(name, [json.dumps(document)], {"HF_PROVIDER_NAME": "demoinst"})
-    assert called.refusal.startswith(variable)
+    given = {"HF_PROVIDER_NAME": "demoinst"} | ({} if "CONF" in variable else {"HF_PROVIDER_CONFDIR": str(tmp_path)})
+    assert call_here(name, [json.dumps(document)], given).refusal.startswith(variable)
 
 
 def test_lsf_s_variables_serve_too(hf: Here) -> None:
