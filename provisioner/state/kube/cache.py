@@ -35,7 +35,7 @@ CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of the thread. After that, the thread ends with the process."""
 
 
-class Disordered(Exception):
+class Disordered(StateError):
     """Raised if a stream cannot be followed any further. The objects are then listed again."""
 
 
@@ -93,7 +93,7 @@ class ListedObjects:
             try:
                 objects |= {one["metadata"]["name"]: one for one in reply.document["items"]}
                 version, token = _version(reply.document), reply.document["metadata"].get("continue")
-            except (Disordered, KeyError, TypeError, AttributeError) as error:
+            except (Disordered, KeyError, TypeError) as error:
                 reason = reply.document.get("message") or f"the response is no list: {error!r}"
                 raise self._unknown(f"HTTP {reply.status}: {reason}") from error
             if not token:
@@ -152,44 +152,41 @@ class ObjectCache(ListedObjects):
 
     def step(self) -> None:
         """List the objects, or follow one stream to its end. Wait before the next step."""
-        began = self._waits.now()
+        began, was_current = self._waits.now(), self._is_current
+        self._is_current = False  # After a failure the objects are listed: the server may come back as another one.
         try:
-            if self._is_current:
+            if was_current:
                 self._follow(began)
             else:
                 self.refresh()
-                self._problem, self._is_current, self._heard_at = "", True, self._waits.now()
-                return  # A stream follows the list at once.
-        except (StateError, Disordered) as error:
-            self._is_current = False  # Even if it is only unreachable: it may come back as another server.
+                self._problem, self._heard_at = "", self._waits.now()
+            self._is_current = True
+        except StateError as error:
             self._note_failure(str(error))
-        except Exception as error:
-            self._is_current = False
-            self._note_failure(repr(error))
-            if not self._closing.is_set():
-                log.exception("Watch failed unexpectedly", extra={"path": self._path})
+        except Exception:
+            log.exception("Watch failed unexpectedly", extra={"path": self._path})
         finally:
             self._tried.set()
+        if self._is_current and not was_current:
+            return  # A stream follows the list at once.
         self._failures = 0 if self._waits.now() - began > STEADY_SECONDS else min(self._failures + 1, 20)
         pause = min(LAST_RETRY, FIRST_RETRY * 2**self._failures)
         self._waits.wait(self._closing, pause * random.uniform(0.5, 1.0))
 
     def _note_failure(self, problem: str) -> None:
         if not self._closing.is_set() and problem != self._problem:
-            log.info("Watch failed", extra={"path": self._path, "text": problem, "listed_again": not self._is_current})
+            log.info("Watch failed", extra={"path": self._path, "text": problem})
         self._problem = problem
 
     def _follow(self, began: float) -> None:
         """Follow one stream to its end. Raises StateError if the server opens none, and Disordered."""
         # From a version that it has not reached yet, because its etcd was restored, a server streams nothing.
         self._check_order(_version(self._api.call("GET", f"{self._query}limit=1", partial=True).document))
-        seconds, heard_at = round(STREAM_SECONDS * random.uniform(0.8, 1.0)), self._heard_at
+        seconds = round(STREAM_SECONDS * random.uniform(0.8, 1.0))
         watch = f"watch=true&allowWatchBookmarks=true&resourceVersion={self.resource_version}&timeoutSeconds={seconds}"
         self._stream = stream = self._api.watch(self._query + watch, BLIND_SECONDS)
         try:
-            for event in stream:
-                if self._closing.is_set():
-                    return
+            for event in () if self._closing.is_set() else stream:
                 self._apply(event)
         except StateUnreachable as error:  # It broke off. The objects are as they were, so the next stream goes on.
             self._note_failure(str(error))
@@ -199,7 +196,7 @@ class ObjectCache(ListedObjects):
             stream.close()
         if self._waits.now() - began > STEADY_SECONDS:
             self._problem, self._heard_at = "", self._waits.now()
-        elif self._heard_at == heard_at:
+        elif self._heard_at <= began:
             raise Disordered("the stream ended at once and without an event")
 
     def _apply(self, event: dict[str, Any]) -> None:

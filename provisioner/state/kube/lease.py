@@ -16,6 +16,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,18 +45,12 @@ TRIES = 10
 """Tries of a write that others disturb."""
 
 
-class Lost(Exception):
-    """Raised if another process has the Lease, or may have it."""
-
-
 class SignedLease:
     """The Lease of a provisioner's loop, as any process may read it."""
 
     def __init__(self, api: Api, provisioner: str, waits: Waits = SYSTEM) -> None:
         self._api, self._waits = api, waits
         self._name = f"{object_name(provisioner)}.loop"
-        self._seen: Document | None = None
-        """The Lease as last read or written. A write is tried with it first."""
         self._server_ahead = 0.0
         """Seconds from the monotonic time to the server's clock."""
 
@@ -75,8 +70,7 @@ class SignedLease:
     def _read(self) -> Document | None:
         """Return the Lease; None if it does not exist."""
         reply = self._call("GET")
-        self._seen = reply.document if reply.status == 200 else None
-        return self._seen
+        return reply.document if reply.status < 300 else None
 
     def _server_time(self) -> float:
         return self._waits.now() + self._server_ahead
@@ -115,7 +109,7 @@ class SignedLease:
         if lease is None:
             return LifeSigns()
         signature, now = _signature(lease), self._server_time()
-        beat = _number((lease["metadata"].get("annotations") or {}).get(CYCLE))
+        beat = _epoch_seconds((lease["metadata"].get("annotations") or {}).get(CYCLE))
         silent = None if beat is None else max(0.0, now - beat)
         signed_at = _epoch_seconds((lease.get("spec") or {}).get("acquireTime"))
         return LifeSigns(
@@ -148,8 +142,7 @@ class KubeTurn(SignedLease):
         self._signed: Document = {}
         self._cycle = ""
         """The time of the last cycle by the server's clock; empty before the first."""
-        self._problem = ""
-        """The last failure that was logged; empty after a success."""
+        self._has_failed = False
         self._sight: tuple[object, float, float] = (None, 0.0, -math.inf)
         """Holder and renewal as a standby loop saw them last, and the monotonic times since and until when."""
         self._closing, self._never = threading.Event(), threading.Event()
@@ -167,11 +160,11 @@ class KubeTurn(SignedLease):
             try:
                 if self._try_acquire(is_standby=wait is None):
                     break
-                self._report("")
+                self._report()
             except StateUnreachable as error:
                 if wait is not None:
                     raise
-                self._report(str(error))
+                self._report(error)
             now = self._waits.now()
             if now >= end:
                 return False
@@ -209,11 +202,11 @@ class KubeTurn(SignedLease):
             "metadata": {**old["metadata"], "annotations": noted},
             "spec": {**(old.get("spec") or {}), **times, **spec},
         }
-        began, self._seen = self._waits.now(), None  # After a failure it is read again.
+        began = self._waits.now()
         reply = self._call("PUT" if lease else "POST", {**old, **new})
         if reply.status >= 300:
             return False
-        self._seen, self._renewed_at = reply.document, began
+        self._renewed_at = began
         return True
 
     def _micro_time(self) -> str:
@@ -227,7 +220,7 @@ class KubeTurn(SignedLease):
         if lease is None:
             try:
                 self.renew()
-            except Lost:
+            except StateStale:
                 return False
         elif not self._is_ours(lease):
             return False
@@ -237,25 +230,24 @@ class KubeTurn(SignedLease):
         return True
 
     def renew(self) -> None:
-        """Record that this loop lives, and the time of its last cycle. Raises StateError, and Lost."""
+        """Record that this loop lives, and the time of its last cycle. Raises StateError; StateStale if it lost it."""
         self._change()
 
     def _change(self, sign: Callable[[Document], Document] | None = None, **spec: object) -> None:
-        """Renew the Lease with another signature, which ``sign`` makes from the one before. Raises StateError, Lost."""
-        lease = self._seen or self._read()
+        """Renew the Lease with another signature, which ``sign`` makes from the one before. Raises as ``renew``."""
         for _ in range(TRIES):
+            lease = self._read()
             if lease is None and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
                 # It was deleted, and no other loop can have had it. If another one creates it first, that one has it.
                 spec = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), **spec}
             elif lease is None or not self._is_ours(lease):
-                raise Lost
+                raise StateStale(f"{self._place}: another process has it now. This loop ends.")
             signed = sign(_signature(lease) or self._signed) if sign else {} if lease else self._signed
             notes = {HOLDER: json.dumps(signed) if signed else "", CYCLE: self._cycle}
             if self._write(lease, spec, {name: text for name, text in notes.items() if text}):
                 if sign:
                     self._signed = signed
                 return
-            lease = self._read()
         raise StateUnreachable(f"{self._place} is changed by others at each moment. It is tried again.")
 
     def _is_ours(self, lease: Document) -> bool:
@@ -268,34 +260,27 @@ class KubeTurn(SignedLease):
                 return
             try:
                 self.renew()
-                self._report("")
-            except Lost:
-                self._report(f"{self._place}: another process has it")
-                return
+                self._report()
             except StateError as error:
-                self._report(str(error))
+                self._report(error)
+                if isinstance(error, StateStale):
+                    return
             except Exception:
                 log.exception("Lease was not renewed, unexpectedly")
 
-    def _report(self, problem: str) -> None:
-        """Log a failure that follows a success."""
-        former, self._problem = self._problem, problem
-        if problem and not former:
-            log.warning("Lease cannot be read or renewed", extra={"error": problem})
+    def _report(self, error: StateError | None = None) -> None:
+        """Log a failure that follows a success, and a lost Lease."""
+        if error and (not self._has_failed or isinstance(error, StateStale)):
+            log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
+        self._has_failed = error is not None
 
     # --- signatures ---------------------------------------------------------------------------------------------------
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
         """Sign with a new epoch, not below ``at_least``; durable on return. Raises StateError."""
         facts = {**locks.identity(), "boot": locks.get_boot_id()}
-        self._sign(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
+        self._change(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
         return locks.whole_number(self._signed, "epoch")
-
-    def _sign(self, sign: Callable[[Document], Document]) -> None:
-        try:
-            self._change(sign)
-        except Lost:
-            raise StateStale(f"{self._place}: another process has it now. This loop ends.") from None
 
     def has_calls(self) -> bool:
         """Return False. Late calls of the loop before are harmless, because a name is used once, and its writes are
@@ -307,7 +292,7 @@ class KubeTurn(SignedLease):
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more. Raises StateError."""
-        self._sign(lambda old: {**old, "ended": True})
+        self._change(lambda old: {**old, "ended": True})
 
     def beat(self) -> None:
         """Remember that a cycle has ended. The next renewal records it."""
@@ -320,8 +305,8 @@ class KubeTurn(SignedLease):
             return
         try:
             self._change(holderIdentity=None)
-        except (StateError, Lost) as error:
-            log.warning("Lease was not released", extra={"error": str(error) or "another process has it"})
+        except StateError as error:
+            log.warning("Lease was not released", extra={"error": str(error)})
         self._renewed_at = -math.inf
 
 
@@ -332,15 +317,8 @@ def _signature(lease: Document | None) -> Document:
 
 
 def _epoch_seconds(text: object) -> float | None:
-    """Return the epoch seconds of a time in a Lease; None if it is unknown."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None
-
-
-def _number(text: object) -> float | None:
-    try:
-        return float(str(text))
-    except ValueError:
-        return None
+    """Return the epoch seconds of a time in a Lease, which is a number or a date; None if it is unknown."""
+    for parse in (float, lambda date: datetime.fromisoformat(date).timestamp()):
+        with suppress(ValueError):
+            return parse(str(text))
+    return None
