@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -66,14 +64,6 @@ class Cause(NamedTuple):
         return self.reason not in ("FieldValueInvalid", "FieldValueDuplicate")
 
 
-def _is_bytes(value: str) -> bool:
-    try:
-        base64.b64decode(value, validate=True)
-    except binascii.Error:
-        return False
-    return bool(value)
-
-
 def _is_moment(value: str) -> bool:
     try:
         return bool(re.fullmatch(r"\d{4}-\d\d-\d\d[Tt].*", value) and datetime.datetime.fromisoformat(value).tzinfo)
@@ -82,7 +72,6 @@ def _is_moment(value: str) -> bool:
 
 
 FORMATS: dict[str, Callable[[Any], bool]] = {
-    "byte": _is_bytes,
     "date-time": _is_moment,
     "int32": lambda value: -(2**31) <= value < 2**31,
     "int64": lambda value: -(2**63) <= value < 2**63,
