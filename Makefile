@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
-.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-schedulers test-ray test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce bench-slurm setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-schedulers test-ray test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce bench-slurm bench-shards setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -44,6 +44,7 @@ help:
 	@echo 'make bench-kube  the same for the gke backend, on a real Kubernetes API server (ten minutes)'
 	@echo 'make bench-gce   calls, CPU and memory of managed instance groups (about four minutes)'
 	@echo 'make bench-slurm the same for the slurm backend, on a real slurmrestd of Debian, beside a plain loop (two minutes)'
+	@echo 'make bench-shards loops that share the pools, 100,000 machines, on a real Kubernetes API server (half an hour)'
 
 # PLACES names a module of tests.support, without its ending.
 demo: setup
@@ -159,7 +160,7 @@ simulate: setup
 	@$(BIN)/provisioner simulate --seeds $(SEEDS) --out build/simulation $(SIMULATE_ARGS)
 
 # These benches take minutes or need daemons, so each has a target of its own.
-OWN_BENCHES := %/bench_kube.py %/bench_gce.py %/bench_slurm.py
+OWN_BENCHES := %/bench_kube.py %/bench_gce.py %/bench_slurm.py %/bench_shards.py
 
 bench: setup-test
 	@code=0; for bench in $(filter-out $(OWN_BENCHES),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || code=1; done; exit $$code
@@ -174,6 +175,10 @@ bench-gce: setup-test
 # On a cluster of its own, like test-schedulers.
 bench-slurm: setup-test
 	@$(BIN)/python -m tests.bench.bench_slurm $(BENCH_ARGS)
+
+# Loops that share the pools of one HostFactory, with their state on a real Kubernetes API server.
+bench-shards: setup-test
+	@$(BIN)/python -m tests.bench.bench_shards $(BENCH_ARGS)
 
 # The build tools have an environment of their own, from their lock.
 TOOLS := build/tools

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from tests.kube.cluster import Cluster, GivenCluster
-from tests.kube.kit import CRDS, Kit
-from tests.support.manifests import KUSTOMIZE, built
-from tests.support.waiting import until
+from tests.kube.kit import Kit, define_state_kinds
+from tests.support.manifests import built
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +30,7 @@ def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
 def state_kinds(any_cluster: Cluster | GivenCluster) -> Iterator[None]:
     """The kinds of the state, served by the server."""
     admin = any_cluster.admin
-    definitions = [*yaml.safe_load_all((KUSTOMIZE / "components/kubernetes-state/crds.yaml").read_text())]
-    names = [f"{CRDS}/{one['metadata']['name']}" for one in definitions]
-    for definition in definitions:
-        admin.create(CRDS, definition)
-
-    def is_served(path: str) -> bool:
-        conditions = admin.get(path).get("status", {}).get("conditions", ())
-        return ("Established", "True") in {(one["type"], one["status"]) for one in conditions}
-
-    until(lambda: all(map(is_served, names)), 60, what="the server serves the kinds")
+    names = define_state_kinds(admin)
     yield
     for name in names:
         admin.delete(name)

@@ -21,11 +21,22 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from provisioner.lab.playground import HostFactory
 from tests.kube.client import Client, Refused
 from tests.kube.definitions import published
-from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration
+from tests.support.manifests import (
+    KUSTOMIZE,
+    ROOT,
+    Manifest,
+    container,
+    entry_point,
+    only,
+    pods,
+    schemas,
+    write_configuration,
+)
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
 
@@ -57,7 +68,7 @@ class Kit:
         for definition in definitions.values():
             self.admin.create(CRDS, definition)
         served = [f"{CRDS}/{definition['metadata']['name']}" for definition in definitions.values()]
-        until(lambda: all(map(self._established, served)), 60, what="the server serves our kinds")
+        until(lambda: all(is_established(self.admin, path) for path in served), 60, what="the server serves our kinds")
 
     def apply(self, manifest: Manifest, *, trial: bool = False) -> Manifest:
         """Apply on the server's side, where each unknown field is refused; a trial changes nothing."""
@@ -107,9 +118,21 @@ class Kit:
             return False
         return True
 
-    def _established(self, path: str) -> bool:
-        conditions = self.admin.get(path).get("status", {}).get("conditions", ())
-        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+def is_established(admin: Client, path: str) -> bool:
+    """Return True if the server serves the kind that a definition defines."""
+    conditions = admin.get(path).get("status", {}).get("conditions", ())
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def define_state_kinds(admin: Client) -> list[str]:
+    """Teach the server the kinds of the state. Return the paths of their definitions."""
+    definitions = [*yaml.safe_load_all((KUSTOMIZE / "components/kubernetes-state/crds.yaml").read_text())]
+    for definition in definitions:
+        admin.create(CRDS, definition)
+    served = [f"{CRDS}/{one['metadata']['name']}" for one in definitions]
+    until(lambda: all(is_established(admin, path) for path in served), 60, what="the server serves the kinds")
+    return served
 
 
 def _volume(claim: Manifest) -> Manifest:

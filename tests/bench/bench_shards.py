@@ -1,0 +1,214 @@
+"""Loops that share the pools of one HostFactory, with their state on one real Kubernetes API server.
+
+    make bench-shards      or        python -m tests.bench.bench_shards [--shards 8] [--machines 100000]
+
+The machines are those of the kind in the memory of each loop, so this measures scripts, loops and state. First one loop
+serves its part of the machines alone, then all loops serve all machines. Goal: 1.3 times the seconds of the one loop.
+
+With fewer processors than loops, the processors are the limit, so the table also has processor seconds. Exits 1 if
+machines are missing, or if the goal is missed with a processor for each loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from provisioner.hostfactory.shards import SHARD_VARIABLE
+from provisioner.lab.playground import HostFactory
+from tests.kube.build import BuildError, assets
+from tests.kube.cluster import Cluster, kubeconfig
+from tests.kube.kit import define_state_kinds
+from tests.support.manifests import ROOT
+from tests.support.processes import cpu_seconds, mebibytes
+from tests.support.waiting import until
+
+INSTANCE, TEMPLATE = "bench", "Fake"
+GOAL = 1.3
+REQUEST = 10_000
+"""Machines of a request: HF's maximum."""
+PART_SECONDS = 1800.0
+LOOP = (
+    "import sys; from provisioner.backends import registry; from provisioner.commands import cli;"
+    "registry.BUILT_IN['fake'] = 'provisioner.lab.fake_backend'; sys.exit(cli.main(sys.argv[1:]))"
+)
+"""A loop that knows the kind in memory."""
+
+console = Console(width=130)
+
+
+class Run(NamedTuple):
+    """The measures of one run. Seconds count from the first request."""
+
+    shards: int
+    machines: int
+    most: float
+    """Seconds until 90 % of the machines were reported as running."""
+    all: float
+    """Seconds until all requests were complete."""
+    returned: float
+    """Seconds from the first return until all returns were complete."""
+    processor: list[float]
+    """Processor seconds of each loop."""
+    megabytes: list[float]
+    calls: int
+    """Calls that the API server has answered, of loops and scripts."""
+
+
+def say(text: str) -> None:
+    """Print progress to stderr."""
+    print(f"bench-shards: {text}", file=sys.stderr, flush=True)
+
+
+def write_configuration(directory: Path, cluster: Cluster, namespace: str, shards: int) -> None:
+    """Write the files of a provider instance with a pool for each shard."""
+    sizes = {"kind": "fake", "max_pending": 100_000, "initial_window": 100_000}
+    pools = {f"pool-{number}": sizes for number in range(shards)}
+    settings = {"id": INSTANCE, "pools": pools, "request_deadline_minutes": 60, "loop": {"floor_seconds": 1.0}}
+    (directory / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+    login = directory / "kubeconfig.json"
+    token = cluster.admin.headers["Authorization"].removeprefix("Bearer ")
+    login.write_text(json.dumps(kubeconfig(cluster.server, token, ca=cluster.ca)))
+    state: dict[str, object] = {"STATE": f"kubernetes:{namespace}", "STATE_KUBECONFIG": str(login)}
+    state |= {"STATE_SHARDS": [[name] for name in pools]} if shards > 1 else {}
+    (directory / f"{INSTANCE}prov_config.json").write_text(json.dumps(state))
+    attributes = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
+    template = {"templateId": TEMPLATE, "maxNumber": REQUEST, "attributes": attributes, "pools": [*pools]}
+    (directory / f"{INSTANCE}prov_templates.json").write_text(json.dumps({"templates": [template]}))
+
+
+@contextmanager
+def loops(environment: dict[str, str], directory: Path, shards: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run the loops of all shards."""
+    with ExitStack() as stack:
+        started = []
+        for number in range(shards):
+            own = environment | ({SHARD_VARIABLE: str(number)} if shards > 1 else {})
+            own |= {"HF_PROVIDER_WORKDIR": str(directory / f"work-{number}")}
+            os.mkdir(own["HF_PROVIDER_WORKDIR"])
+            log = stack.enter_context((directory / f"loop-{number}.log").open("wb"))
+            command = [sys.executable, "-c", LOOP, "run", "--listen", "127.0.0.1:0"]
+            process = subprocess.Popen(command, env=own, stdout=log, stderr=log, cwd=ROOT)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(process)
+        yield started
+
+
+def answered_calls(cluster: Cluster) -> int:
+    """Return the calls of the state's resources that the API server has answered, watches apart."""
+    total = 0
+    counted = re.compile(r'apiserver_request_total.*group="(provisioner\.hostfactory\.dev|coordination\.k8s\.io)"')
+    for line in cluster.admin.text("/metrics").splitlines():
+        if counted.match(line) and 'verb="WATCH"' not in line:
+            total += int(float(line.rpartition(" ")[2]))
+    return total
+
+
+def measure(cluster: Cluster, shards: int, machines: int) -> Run:
+    """Request all machines, wait for them, return them and wait for the end."""
+    namespace = f"bench-{shards}-{machines}"
+    cluster.admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        write_configuration(directory, cluster, namespace, shards)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment |= {"HF_PROVIDER_NAME": INSTANCE, "HF_PROVIDER_CONFDIR": made, "HF_PROVIDER_WORKDIR": made}
+        environment |= {"PYTHONPATH": str(ROOT)}
+        hf = HostFactory(environment, directory)
+        with loops(environment, directory, shards) as processes:
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+            until(lambda: _all_lead(cluster, leases, shards), 120, every=0.5, what="every shard has a loop")
+            before, cpu = answered_calls(cluster), [cpu_seconds(process.pid) for process in processes]
+            began = time.monotonic()
+            counts = [min(REQUEST, machines - first) for first in range(0, machines, REQUEST)]
+            ids = [hf.request(TEMPLATE, count) for count in counts]
+            say(f"{shards} shards: {len(ids)} requests recorded after {time.monotonic() - began:.1f} s")
+            most, names = 0.0, list[str]()
+            while True:
+                entries = [hf.status(id_) for id_ in ids]
+                names = [one["name"] for entry in entries for one in entry["machines"] if one["status"] == "running"]
+                now = time.monotonic() - began
+                most = most or (now if len(names) >= 0.9 * machines else 0.0)
+                say(f"{len(names):,} of {machines:,} run after {now:.0f} s")
+                if all(entry["status"] != "running" for entry in entries) or now > PART_SECONDS:
+                    break
+                time.sleep(2.0)
+            if len(names) != machines:
+                raise SystemExit(f"{machines - len(names)} machines are missing: {[one['message'] for one in entries]}")
+            ended, start = time.monotonic() - began, time.monotonic()
+            returns = [hf.return_machines(names[first : first + REQUEST]) for first in range(0, machines, REQUEST)]
+            while any(hf.status(id_)["status"] == "running" for id_ in returns):
+                if time.monotonic() - start > PART_SECONDS:
+                    raise SystemExit("the returns have not ended")
+                time.sleep(2.0)
+            returned = time.monotonic() - start
+            return Run(
+                shards,
+                machines,
+                most,
+                ended,
+                returned,
+                [cpu_seconds(process.pid) - used for process, used in zip(processes, cpu, strict=True)],
+                [mebibytes(process.pid, "VmHWM") for process in processes],
+                answered_calls(cluster) - before,
+            )
+
+
+def _all_lead(cluster: Cluster, leases: str, shards: int) -> bool:
+    return sum(bool(one["spec"].get("holderIdentity")) for one in cluster.admin.get(leases)["items"]) == shards
+
+
+def print_runs(runs: list[Run]) -> None:
+    """Print the table."""
+    table = Table("loops", "machines", "T90 s", "all s", "returned s", "CPU s a loop", "CPU s", "most MB", "calls")
+    for run in runs:
+        share = sum(run.processor) / run.shards
+        table.add_row(
+            f"{run.shards}",
+            f"{run.machines:,}",
+            *(f"{seconds:.0f}" for seconds in (run.most, run.all, run.returned, share, sum(run.processor))),
+            f"{max(run.megabytes):.0f}",
+            f"{run.calls:,}",
+        )
+    console.print(table)
+
+
+def main() -> int:
+    """Measure and print; return 1 if the goal is missed where it can be reached."""
+    options = argparse.ArgumentParser(description="loops that share the pools of one HostFactory")
+    options.add_argument("--shards", type=int, default=8)
+    options.add_argument("--machines", type=int, default=100_000)
+    given = options.parse_args()
+    try:
+        programs = assets(os.environ)
+    except BuildError as error:
+        say(str(error))
+        return 1
+    with Cluster(programs) as cluster:
+        define_state_kinds(cluster.admin)
+        alone = measure(cluster, 1, given.machines // given.shards)
+        print_runs([alone])
+        together = measure(cluster, given.shards, given.machines)
+        print_runs([alone, together])
+    ratio = together.most / alone.most
+    console.print(f"T90 of all: {ratio:.2f} times that of one, goal {GOAL} with a processor for each loop")
+    return int(ratio > GOAL and (os.cpu_count() or 1) >= given.shards)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
