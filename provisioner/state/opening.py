@@ -6,12 +6,14 @@ The scripts import this module at each call, so it imports a store only if it is
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from provisioner.hostfactory.provider_config import KUBERNETES, Directories
 from provisioner.state.errors import StateError
 
 if TYPE_CHECKING:
+    from provisioner.hostfactory.shards import Shards
     from provisioner.state.kube.access import Access
     from provisioner.state.kube.connection import ApiServer
     from provisioner.state.protocols import ScriptState
@@ -25,6 +27,8 @@ class KubeStore(NamedTuple):
     namespace: str
     kubeconfig: str
     """Path of the kubeconfig; empty for the account of the pod."""
+    shards: Shards = ()
+    """The pools of each loop; empty if one loop has them all."""
 
     def api(self) -> ApiServer:
         """Return the API server, which is called only later."""
@@ -53,9 +57,27 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
             raise StateError(f"{file}: {problem}. Correct it: the state is used only if its place is certain.")
     namespace = given.removeprefix(KUBERNETES) if given else config.state_namespace
     if not namespace or (given and not given.startswith(KUBERNETES)):
+        if config.state_shards:
+            raise StateError(f"{file}: STATE_SHARDS: loops share only a state in a Kubernetes API. Set STATE, too.")
         return None
     kubeconfig = config.state_kubeconfig and os.path.join(directories.conf, os.path.expanduser(config.state_kubeconfig))
-    return KubeStore(namespace, kubeconfig)
+    return KubeStore(namespace, kubeconfig, config.state_shards)
+
+
+def instance_of(store: KubeStore, directories: Directories) -> str:
+    """Return the name under which a loop and an operator's commands find their state. Raises StateError if loops share
+    the pools and the environment names none of them."""
+    if not store.shards:
+        return directories.name
+    from provisioner.hostfactory.shards import SHARD_VARIABLE, read_shard, shard_instance
+
+    try:
+        shard = read_shard(store.shards, directories.environment)
+    except ValueError as error:
+        raise StateError(str(error)) from error
+    if shard is None:
+        raise StateError(f"STATE_SHARDS: {len(store.shards)} loops share the pools. Name one by {SHARD_VARIABLE}.")
+    return shard_instance(directories.name, shard)
 
 
 def open_script_state(directories: Directories) -> ScriptState:
@@ -64,6 +86,18 @@ def open_script_state(directories: Directories) -> ScriptState:
         from provisioner.state.directory import StateDir
 
         return StateDir(directories.state)
+    if store.shards:
+        from provisioner.state.kube.shards import ShardedScriptState
+
+        read_pools = partial(_pools_by_template, directories)
+        return ShardedScriptState(store.api(), directories.name, store.shards, read_pools, directories.state)
     from provisioner.state.kube.script_state import KubeScriptState
 
     return KubeScriptState(store.api(), directories.name, directories.state)
+
+
+def _pools_by_template(directories: Directories) -> dict[str, tuple[str, ...]]:
+    from provisioner.hostfactory import templates
+
+    provider = templates.load(directories.conf, directories.environment, directories.config_file)
+    return {template.id: template.pools or (template.id,) for template in provider.templates}

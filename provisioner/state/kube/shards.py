@@ -35,13 +35,13 @@ class ShardedScriptState:
     def __init__(self, api: Api, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
         """``name``: the provider instance. ``directory``: as for ``KubeScriptState``."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
-        self._shards, self._pools = shards, pools
+        self._shards, self.pools = shards, pools
 
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
         """Record the request in one of the shards that can serve it, or in all of them if it is large."""
-        serving = serving_shards(self._pools()[template], self._shards)
+        serving = serving_shards(self.pools()[template], self._shards)
         id_ = new_id()
         if count <= PART:
             serving = [serving[int(id_, 36) % len(serving)]]
@@ -113,7 +113,7 @@ class ShardedScriptState:
         cap in one of them is left out."""
         free = [state.available() for state in self._states]
         total = {}
-        for template, pools in self._pools().items():
+        for template, pools in self.pools().items():
             counts = [free[shard].get(template) for shard in serving_shards(pools, self._shards)]
             if counts and None not in counts:
                 total[template] = sum(filter(None, counts))

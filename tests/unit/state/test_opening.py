@@ -13,7 +13,9 @@ from provisioner.state.errors import StateError
 from provisioner.state.kube import access
 from provisioner.state.kube.access import Access
 from provisioner.state.kube.script_state import KubeScriptState
-from provisioner.state.opening import KubeStore, find_kube_store, open_script_state
+from provisioner.state.kube.shards import ShardedScriptState
+from provisioner.state.opening import KubeStore, find_kube_store, instance_of, open_script_state
+from tests.support.hostfactory.sites import template
 
 
 def directories(place: Path, **config: object) -> Directories:
@@ -73,3 +75,32 @@ def test_pod_without_the_kubeconfig_uses_its_account(tmp_path: Path, monkeypatch
     names = [KubeStore("g", path).api().name for path in ("", "/none", str(existing))]
     assert names == ["https://pod", "https://pod", "https://file"]
     assert KubeStore("g", "").api().namespace == "g"
+
+
+def test_loops_that_share_the_pools_have_names_of_their_own(tmp_path: Path) -> None:
+    given = directories(tmp_path, STATE="kubernetes:grid", STATE_SHARDS=3)
+    store = find_kube_store(given)
+    assert store == KubeStore("grid", "", ((), (), ()))
+    with pytest.raises(StateError, match=r"3 loops share the pools\. Name one by PROVISIONER_SHARD"):
+        instance_of(store, given)
+    given.environment = {**given.environment, "PROVISIONER_SHARD": "2"}
+    assert instance_of(store, given) == "gcp1-s2"
+    given.environment = {**given.environment, "PROVISIONER_SHARD": "3"}
+    with pytest.raises(
+        StateError, match="PROVISIONER_SHARD: expected the number of this loop's shard, 0 to 2, got '3'"
+    ):
+        instance_of(store, given)
+    assert instance_of(KubeStore("grid", ""), given) == "gcp1"
+
+
+def test_scripts_find_the_pools_of_shared_templates(tmp_path: Path) -> None:
+    entries = [template("Wide", pools=["a", "b"]), template("Google", gcp_zone="z", gcp_instance_group="g")]
+    (tmp_path / "gcp1prov_templates.json").write_text(json.dumps({"templates": entries}))
+    state = open_script_state(directories(tmp_path, STATE="kubernetes:grid", STATE_SHARDS=[["a"], ["b", "Google"]]))
+    assert isinstance(state, ShardedScriptState)
+    assert state.pools() == {"Wide": ("a", "b"), "Google": ("Google",)}
+
+
+def test_files_cannot_be_shared(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="STATE_SHARDS: loops share only a state in a Kubernetes API"):
+        open_script_state(directories(tmp_path, STATE_SHARDS=2))
