@@ -146,7 +146,7 @@ class Judge:
         """Kinds of state files that were ever lost or replaced by an old copy."""
         self.wiped = False
         """True once the state directory was empty although there were machines."""
-        self._marks: tuple[object, object] = (None, None)
+        self._marks: list[object] = []
 
     # --- what the loop does -------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Judge:
             self._orphan_deletes.clear()
             self._slots.clear()
             self._next.clear()
-            self._marks = (None, self._marks[1])
+            self._marks = []
 
     @property
     def _memory_was_lost(self) -> bool:
@@ -313,7 +313,7 @@ class Judge:
 
     def begin_cycle(self, observations: Mapping[str, Observation], now: float) -> None:
         """Note the observations with which a cycle begins."""
-        self.holds = self._sim.hf.holds.read()
+        self.holds = self._sim.hf.read_holds()
         self._returned_before = set(self._sim.returned)
         self._unheard_before = {id_ for id_, wanted in self._sim.requests.items() if wanted.reported is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._sim.requests.items()}
@@ -343,10 +343,10 @@ class Judge:
         if whole:
             self._seen_running |= self._shown
         self.check_cloud()
-        marks = (self._sim.hf.memory.signature(), self._sim.hf.status.signature())
-        if marks[0] != self._marks[0]:
+        marks = self._sim.store.marks()
+        if marks != self._marks:
             self._check_memory()
-        if marks[1] != self._marks[1] or whole:
+        if marks != self._marks or whole:
             self._check_answers(whole=whole)
         self._marks = marks
 

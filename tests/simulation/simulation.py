@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -52,19 +51,17 @@ from provisioner.model import (
     TemplateLimits,
 )
 from provisioner.state import file_recovery, new_ids
-from provisioner.state import intent_file as intent_file
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.holds import with_hold, without_holds
-from provisioner.state.poll_markers import ReportedAnswers
+from provisioner.state.protocols import State
+from provisioner.state.settled_answers import SettledAnswers
 from tests.simulation.judge import Judge, TrueMachine, machines_of
+from tests.simulation.stores import FileStore, KubeStore, Store
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
-from tests.support.stores import add_request, add_return
 
 PROVISIONER = "demo"
 PREFIX = "hf"
-RAM = "/dev/shm"
 
 POOLS = (
     PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline_seconds=300.0,
@@ -249,7 +246,7 @@ class Life:
 
     reconciler: Reconciler
     actors: SimulationActors
-    state: StateDir
+    state: State
     clock: VirtualClock
 
 
@@ -273,9 +270,13 @@ class Simulation:
     """The world, HF and the loop. Every method is an event that may happen next."""
 
     def __init__(
-        self, seed: int = 0, limits: Limits = LIMITS, spec: MigSpec = SPEC, timings: Timings = TIMINGS
+        self,
+        seed: int = 0,
+        limits: Limits = LIMITS,
+        spec: MigSpec = SPEC,
+        timings: Timings = TIMINGS,
+        store: type[Store] = FileStore,
     ) -> None:
-        self.directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="simulation-")
         self.limits = limits
         self.world = World(seed=seed)
         self.fuse = Fuse()
@@ -296,9 +297,9 @@ class Simulation:
         }
         for backend in self.backends.values():
             backend.sim = self
-        self.hf = StateDir(self.directory.name)
-        self.hf.intent.create(PROVISIONER)
         self._numbers = itertools.count(1)
+        self.store = store(self.world, PROVISIONER, self._numbers)
+        self.hf = self.store.hf
         self.requests: dict[str, Wanted] = {}
         self.returned: dict[str, str] = {}
         """Names that HF returned, with the return request's id."""
@@ -311,20 +312,17 @@ class Simulation:
         self.due = 0.0
         self.copies: dict[str, bytes] = {}
         """Backups of state files, by kind."""
-        self._no_pauses = patch.object(intent_file, "tries", lambda: [True])
-        self._no_pauses.start()
         self.life = self._live()
 
     def close(self) -> None:
         """Remove the files."""
-        self._no_pauses.stop()
-        self.directory.cleanup()
+        self.store.close()
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _live(self) -> Life:
-        """Start a new process of the loop on the same files, with a new epoch."""
-        state = StateDir(self.directory.name)
+        """Start a new process of the loop on the same state, with a new epoch."""
+        state = self.store.open(self.fuse.burn)
         lock = state.loop_lock
         assert lock.acquire(0)
         epoch = lock.raise_epoch()
@@ -347,7 +345,7 @@ class Simulation:
         self._guard(state)
         return Life(reconciler, actors, state, clock)
 
-    def _guard(self, state: StateDir) -> None:
+    def _guard(self, state: State) -> None:
         """Give the loop a chance to die around each write."""
         for write in WRITES:
             store, _, method = write.partition(".")
@@ -376,7 +374,7 @@ class Simulation:
     def ghost_cycle(self) -> None:
         """Wake a superseded loop, which must neither write nor act, whatever it plans."""
         for ghost in self.ghosts:
-            before = self._marks()
+            before = self.store.marks()
             self.judge.superseded = True
             try:
                 ghost.reconciler.cycle(self._observe(ghost))
@@ -384,10 +382,7 @@ class Simulation:
                 pass
             finally:
                 self.judge.superseded = False
-            assert self._marks() == before, "a superseded loop wrote"
-
-    def _marks(self) -> list[object]:
-        return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
+            assert self.store.marks() == before, "a superseded loop wrote"
 
     def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
         """Run a cycle. ``blind`` pools cannot be seen; ``late`` pools have only an old snapshot."""
@@ -507,15 +502,21 @@ class Simulation:
 
     def set_hold(self, kind: HoldKind, target: str = "") -> None:
         """Set a hold as an operator."""
-        self.hf.holds.change(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
+        self.hf.change_holds(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
 
     def release_holds(self) -> None:
         """Release all holds as an operator, except cancels."""
-        for hold in self.hf.holds.read().current:
-            self.hf.holds.change(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
+        for hold in self.hf.read_holds().current:
+            self.hf.change_holds(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
+        if isinstance(self.store, KubeStore):
+            if self.hf.memory.exists():
+                self.hf.ask_recovery()
+                self.judge.too_many = False
+                self.judge.accepted = set(self.judge.orphans)
+            return
         try:
             files = file_recovery.read_files(self.hf)
         except StateMissing:  # no state is left: `provisioner init`
@@ -539,16 +540,18 @@ class Simulation:
     def keep_copies(self) -> None:
         """Make a backup."""
         for kind in ("intent", "memory", "status"):
-            with suppress(FileNotFoundError), open(os.path.join(self.directory.name, f"{kind}.json"), "rb") as file:
+            with suppress(FileNotFoundError), open(os.path.join(self.store.directory, f"{kind}.json"), "rb") as file:
                 self.copies[kind] = file.read()
 
     def lose(
         self, kinds: Collection[str], *, put_back: bool = False, cut: bool = False, restarted: bool = True
     ) -> None:
         """Lose or cut state files, or restore old copies, while no loop runs or under a running loop."""
+        if isinstance(self.store, KubeStore):
+            kinds = [kind for kind in kinds if self.store.lose(kind)]
         self.judge.note_lost_files(kinds)
-        for kind in kinds:
-            path = os.path.join(self.directory.name, f"{kind}.json")
+        for kind in kinds if isinstance(self.store, FileStore) else ():
+            path = os.path.join(self.store.directory, f"{kind}.json")
             if cut and os.path.exists(path):
                 os.truncate(path, os.path.getsize(path) // 2)
                 continue
@@ -568,11 +571,11 @@ class Simulation:
         self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True
         self.ghosts = []  # the order of two loops is unknown once their epochs are counted anew
-        for path in Path(self.directory.name).iterdir():
+        for path in Path(self.store.directory).iterdir():
             if path.name not in survivors:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for kind in put_back:
-            Path(self.directory.name, f"{kind}.json").write_bytes(self.copies[kind])
+            Path(self.store.directory, f"{kind}.json").write_bytes(self.copies[kind])
         self.copies.clear()  # with the lock files made from now on, these copies would seem new
         self.restart()
 
@@ -598,7 +601,8 @@ class Simulation:
         with suppress(*REFUSED):
             with self._numbered_ids():
                 asked = self.world.wall() + self.skew
-                id_ = add_request(self.hf, template, count, created_wall=asked, create_for=PROVISIONER)
+                state = self.store.script()
+                id_ = state.record_request(PROVISIONER, template, count, created_wall=asked, rc_account="").id
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
     def poll(self, id_: str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -606,14 +610,14 @@ class Simulation:
 
         ``meanwhile`` is called once the script has read a terminal answer and not yet settled the answer.
         """
-        tell = ReportedAnswers.settle_reported
+        tell = SettledAnswers.settle_reported
 
-        def slowly(reported: ReportedAnswers, name: str, text: str) -> str:
+        def slowly(reported: SettledAnswers, name: str, text: str) -> str:
             meanwhile()
             return tell(reported, name, text)
 
         try:
-            with patch.object(ReportedAnswers, "settle_reported", slowly):
+            with patch.object(SettledAnswers, "settle_reported", slowly):
                 printed = self._call(commands.get_request_status, {"requests": [{"requestId": id_}]})
         except REFUSED:
             return
@@ -629,8 +633,7 @@ class Simulation:
     def _polled(self, id_: str) -> None:
         if id_ in self.requests:
             self.requests[id_].polled = self.world.now
-        with suppress(FileNotFoundError):
-            self._stamp(os.path.join(self.hf.seen.path, id_))
+        self.store.polled(id_)
 
     def poll_all(self, *left_out: str) -> None:
         """Call getRequestStatus for everything else."""
@@ -650,7 +653,7 @@ class Simulation:
         with suppress(*REFUSED):
             with self._numbered_ids():
                 given = self.world.wall() + self.skew
-                id_ = add_return(self.hf, chosen, created_wall=given, create_for=PROVISIONER)
+                id_ = self.store.script().record_return(PROVISIONER, chosen, created_wall=given).id
             self.returns[id_] = None
             self.judge.note_returned(id_, chosen)
             self.returned |= dict.fromkeys(chosen, id_)
@@ -662,7 +665,7 @@ class Simulation:
             printed = self._call(commands.get_return_requests, {"machines": [{"name": name} for name in hosts]})
         except REFUSED:
             return
-        self._stamp(self.hf.inventory.path)
+        self.store.listed()
         reported = [entry["machine"] for entry in json.loads(printed)["requests"]]
         self.judge.check_reported_lost(reported)
         if reported:
@@ -670,18 +673,13 @@ class Simulation:
 
     def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
         """Return the output of a script by its own code. Raises REFUSED if the script would exit with 1."""
-        environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
+        environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.store.directory}
         read = Document("the simulation", json.dumps(document).encode())
-        return command(ScriptCall(read, Directories(environment), {}, lambda: StateDir(self.directory.name)))
+        return command(ScriptCall(read, Directories(environment), {}, self.store.script))
 
     def _numbered_ids(self) -> AbstractContextManager[object]:
         """Return a context in which ids count up, so that a simulation can be repeated."""
         return patch.object(new_ids, "new_id", lambda: f"r{next(self._numbers):09d}")
-
-    def _stamp(self, path: str) -> None:
-        """Set a file's time, so that each write has another time even in a fast simulation."""
-        moment = next(self._numbers) * 1_000_000
-        os.utime(path, ns=(moment, moment))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from provisioner.lab.cloud.compute.settings import Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure, HoldKind
 from tests.simulation.simulation import Simulation, WatchedGke, crash, disk_is_full
+from tests.simulation.stores import FileStore, KubeStore, Store
 from tests.support.clouds.direct import Mishap
 from tests.support.clouds.switches import FLIPS
 
@@ -58,10 +59,11 @@ class SimulationMachine(RuleBasedStateMachine):
     """A machine that begins a simulation, and at its end lets everything come to rest."""
 
     sim: Simulation
+    store: type[Store] = FileStore
 
     def __init__(self) -> None:
         super().__init__()
-        self.sim = Simulation()
+        self.sim = Simulation(store=self.store)
 
     def teardown(self) -> None:
         try:
@@ -315,6 +317,26 @@ class TestLaws(Laws.TestCase):
 
 @pytest.mark.slow
 class TestLawsAtLength(Laws.TestCase):
+    """All simulations."""
+
+
+class KubeLaws(Laws):
+    """All events, with the state in the Kubernetes API."""
+
+    store = KubeStore
+
+
+KubeLaws.TestCase.settings = Laws.TestCase.settings
+
+
+class TestKubeLaws(KubeLaws.TestCase):
+    """The first simulations."""
+
+    settings = settings(Laws.TestCase.settings, max_examples=QUICK)
+
+
+@pytest.mark.slow
+class TestKubeLawsAtLength(KubeLaws.TestCase):
     """All simulations."""
 
 

@@ -170,6 +170,6 @@ def sizes_of(sim: Simulation) -> dict[str, int]:
     """Return the sizes of the files' content without usage, of which each day keeps some for as many days as a setting
     says.
     """
-    files = {kind: json.loads((Path(sim.directory.name) / f"{kind}.json").read_text()) for kind in FILES}
+    files = {kind: json.loads((Path(sim.store.directory) / f"{kind}.json").read_text()) for kind in FILES}
     files["memory"].pop("usage", None)
     return {kind: len(json.dumps(content)) for kind, content in files.items()}

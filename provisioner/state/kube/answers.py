@@ -1,0 +1,246 @@
+"""The answers to HF, in the status of the requests' objects, and the losses, in the ProvisionerState's status.
+
+A terminal answer that HF has not read yet has the phase Ended. Once HF has read it, the phase is Complete or
+CompleteWithError, and the server refuses every change of the answer. The same write puts the request's record into its
+place if only the log of memory has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.hostfactory import Answer, Loss
+from provisioner.model import RequestStatus
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.kube.holds import ProvisionerObject
+from provisioner.state.kube.memory import KubeMemory
+from provisioner.state.kube.objects import pack, unpack
+from provisioner.state.kube.parts import Item, run_all
+from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
+
+Status = dict[str, Any]
+
+MOST_ANSWER = 400_000
+"""Most characters of a packed answer: that of ten thousand machines. Texts of machines are cut to fit."""
+TEXT_LENGTHS = (200, 60, 0)
+"""Lengths to which the machines' texts of an answer that is too long are cut, one after the other."""
+LONGEST_REASON = 256
+KEPT_ENTRIES = 10
+"""Most entries of a request's timeline."""
+
+WAITING, RUNNING, ENDED = "Waiting", "Running", "Ended"
+COMPLETE = {RequestStatus.COMPLETE: "Complete", RequestStatus.COMPLETE_WITH_ERROR: "CompleteWithError"}
+FINAL = frozenset(COMPLETE.values())
+"""Phases in which HF has the answer."""
+
+
+class KubeAnswers:
+    """The answers that scripts print. Only the loop writes them, and only what has changed."""
+
+    def __init__(
+        self,
+        objects: Callable[[], Mapping[str, Item]],
+        own: ProvisionerObject,
+        memory: KubeMemory,
+        terminal: KubeTerminalAnswers,
+        threads: Executor | None = None,
+    ) -> None:
+        """``objects`` returns the requests' objects by id."""
+        self._objects, self._own, self._memory = objects, own, memory
+        self._terminal, self._threads = terminal, threads
+        self._written: dict[str, tuple[Answer, Status]] = {}
+        """The answers and the status of the objects, as this process has last written or read them."""
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Return True if a loop has published losses."""
+        return "status" in (self._own.latest() or {})
+
+    def existed(self) -> bool:
+        """Return True, as ``exists``."""
+        return self.exists()
+
+    def signature(self) -> object:
+        """Return a value that changes if etcd is restored; None before the first write of any loop."""
+        return self._memory.restored if self.exists() else None
+
+    def condition(self) -> Condition:
+        """Return NEW before the first write of any loop."""
+        return Condition.FINE if self.exists() else Condition.NEW
+
+    def read_all(self) -> dict[str, Answer]:
+        """Return every published answer. Raises StateUnreadable."""
+        read = {id_: self._read(id_, found.get("status", {})) for id_, found in self._objects().items()}
+        return {id_: answer for id_, answer in read.items() if answer is not None}
+
+    def _read(self, id_: str, status: Status) -> Answer | None:
+        if "answer" not in status:
+            return None
+        try:
+            answer = unpack(status["answer"])
+            return Answer(answer["text"], answer["ended"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateUnreadable(f"{id_}: its published answer {error!r}. A running loop writes it again.") from error
+
+    def read_lost(self) -> Mapping[str, Loss]:
+        """Return every published loss. Raises StateMissing or StateUnreadable."""
+        status = (self._own.latest() or {}).get("status")
+        if status is None:
+            raise StateMissing(f"{self._own.name}: no loop has published losses yet.")
+        try:
+            return {name: Loss(*loss) for name, loss in unpack(status["lost"]).items()} if "lost" in status else {}
+        except (ValueError, TypeError) as error:
+            raise StateUnreadable(f"{self._own.name}: status.lost {error}.") from error
+
+    def forget_written(self) -> None:
+        """Read the objects again before the next write, because etcd was restored."""
+        self._written.clear()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
+        """Publish answers, then losses and free numbers. Raises StateStale if a newer loop has written."""
+        gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
+        objects = self._objects()
+        self._written = {id_: known for id_, known in self._written.items() if id_ in answers}
+
+        def publish(id_: str) -> None:
+            self._publish(id_, objects[id_], answers[id_], gone[id_])
+
+        run_all(publish, [id_ for id_ in answers if id_ in objects], self._threads)
+        self._publish_losses(lost, available)
+
+    def _publish(self, id_: str, found: Item, answer: Answer, lost: int) -> None:
+        former, status = self._written.get(id_) or (None, found.get("status", {}))
+        if former is None and "answer" in status:
+            former = self._read(id_, status)
+        if former == answer and status.get("lost", 0) == lost:
+            self._written[id_] = answer, status
+            return
+        self._write(id_, found, answer, lost, status)
+
+    def _write(self, id_: str, found: Item, answer: Answer, lost: int, before: Status) -> None:
+        if before.get("phase") in FINAL:  # The server refuses another answer, and HF has this one.
+            new: Status = {} if id_.startswith(RETURN_ID_PREFIX) else {"lost": lost}
+        else:
+            new = make_status(id_, found["spec"], answer, lost, before)
+            if answer.ended and id_ in self._terminal.ids():
+                reported = self._terminal.settled(id_) or answer
+                status = RequestStatus(json.loads(reported.text)["status"])
+                new |= {"answer": _pack(reported), "phase": COMPLETE[status]}
+        changed = {name: value for name, value in new.items() if before.get(name) != value}
+        if (written := self._memory.patch(id_, changed)) is not None:
+            self._written[id_] = answer, written["status"]
+
+    def _publish_losses(self, lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
+        before = (self._own.latest() or {}).get("status", {})
+        memory = self._memory.latest
+        brake = memory.brake if memory else None
+        running = sum(status.get("running", 0) - status.get("lost", 0) for _, status in self._written.values())
+        new: Status = {
+            "running": max(0, running),
+            "brake": f"{brake.reason}: {brake.detail}"[:LONGEST_REASON] if brake else "",
+            "lost": pack({name: [*loss] for name, loss in lost.items()}),
+            "available": {**dict.fromkeys(before.get("available", {})), **available},
+        }
+        changed = {name: value for name, value in new.items() if before.get(name) != value}
+        if changed or not before:
+            marks = {"epoch": self._memory.epoch, "generation": self._memory.generation, "observed": _moment()}
+            self._own.patch({"status": {**changed, **marks}}, "status")
+
+    def finish(self, reported: frozenset[str]) -> None:
+        """Set the phase of the requests whose answer HF has read, and put records into their places while the log is
+        long. Raises StateError."""
+        objects = self._objects()
+        ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
+        unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
+
+        def write(id_: str) -> None:
+            answer, status = self._written[id_]
+            if id_ in objects and id_ in ended:
+                self._write(id_, objects[id_], answer, status.get("lost", 0), status)
+            else:
+                self._memory.patch(id_, {})
+
+        run_all(write, sorted({*ended, *unsaved}), self._threads)
+
+
+def make_status(id_: str, spec: Mapping[str, Any], answer: Answer, lost: int, before: Status) -> Status:
+    """Return the status of a request or return request, from its answer and its status before."""
+    entry = json.loads(answer.text)
+    results = Counter(machine["result"] for machine in entry["machines"])
+    succeeded, pending, failed = results["succeed"], results["executing"], results["fail"]
+    # A script asks for settled answers only in this phase, so an announced cancel does not end it.
+    is_ended = answer.ended or before.get("phase") == ENDED
+    phase = ENDED if is_ended else RUNNING if succeeded else WAITING
+    status: Status = {"phase": phase, "answer": _pack(answer)}
+    if id_.startswith(RETURN_ID_PREFIX):
+        wanted = len(spec["names"])
+        status |= {"total": wanted, "returned": succeeded, "failed": failed}
+        text = f"{succeeded} of {wanted} returned"
+    else:
+        wanted = spec["count"]
+        text = f"{succeeded} of {wanted} run" + (f", {failed} failed" if failed else "")
+        reason = _find_reason(entry)
+        status |= {"requested": wanted, "running": succeeded, "pending": pending, "failed": failed, "lost": lost}
+        status["reason"] = reason if succeeded < wanted else ""
+        status["timeline"] = _add_entry(before.get("timeline", []), text)
+    is_complete = succeeded >= wanted
+    reason = "AllMachines" if is_complete else "Ended" if answer.ended else "MachinesMissing"
+    message = f"{text}. {_find_reason(entry)}".strip()[:1024]
+    facts = [("Complete", is_complete and answer.ended), ("Progressing", not answer.ended)]
+    status["conditions"] = _conditions(before.get("conditions", []), facts, reason, message)
+    return status
+
+
+def _find_reason(entry: Mapping[str, Any]) -> str:
+    """Return the most frequent reason why machines are missing."""
+    texts = Counter(machine["message"] for machine in entry["machines"] if machine["result"] != "succeed")
+    texts.pop("", None)
+    found: str = texts.most_common(1)[0][0] if texts else entry["message"]
+    return found[:LONGEST_REASON]
+
+
+def _add_entry(timeline: list[dict[str, str]], text: str) -> list[dict[str, str]]:
+    if timeline and timeline[-1]["text"] == text:
+        return timeline
+    return [*timeline, {"time": _moment(), "text": text}][-KEPT_ENTRIES:]
+
+
+def _conditions(before: list[Status], facts: list[tuple[str, bool]], reason: str, message: str) -> list[Status]:
+    """Return conditions as ``kubectl wait`` reads them. Their time changes only with their status."""
+    former = {one["type"]: one for one in before}
+    conditions = []
+    for kind, is_true in facts:
+        status, old = str(is_true), former.get(kind, {})
+        since = old["lastTransitionTime"] if old.get("status") == status else _moment()
+        conditions.append(
+            {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+        )
+    return conditions
+
+
+def _pack(answer: Answer) -> str:
+    """Return a packed answer, with machines' texts cut if it would be too long for its object."""
+    packed = pack({"text": answer.text, "ended": answer.ended})
+    for length in TEXT_LENGTHS:
+        if len(packed) <= MOST_ANSWER:
+            break
+        entry = json.loads(answer.text)
+        for machine in entry["machines"]:
+            machine["message"] = machine["message"][:length]
+        text = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
+        packed = pack({"text": text, "ended": answer.ended})
+    return packed
+
+
+def _moment() -> str:
+    """Return the present time by this host's clock. It is only shown."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

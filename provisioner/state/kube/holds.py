@@ -1,0 +1,125 @@
+"""The ProvisionerState object: the holds of operators in its spec, and the loop's published status.
+
+``kubectl edit`` changes the holds, too. If the object was deleted or is an old copy, the holds are unknown, because
+only an operator may release a hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from provisioner.model import NO_HOLDS, Hold, Holds
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
+from provisioner.state.holds import Change
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.objects import STATES, body, collection, item, object_name
+from provisioner.state.kube.parts import Item, refuse
+from provisioner.state.record_format import RecordError, decode, encode
+
+TRIES = 10
+"""Tries of a change, because operators may change the holds at the same time."""
+
+KEPT_RELEASES = 200
+"""Most holds in effect, and most released ones, that an object has."""
+
+
+class ProvisionerObject:
+    """The ProvisionerState of one provisioner, as the cache has it or as this process has written it since."""
+
+    def __init__(self, api: Api, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
+        self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory
+        self.name = object_name(provisioner)
+        self._path = item(api.namespace, STATES, self.name)
+        self._written: Item | None = None
+        """The object as this process has written it last."""
+        self._seen = 0
+        """Highest generation of the holds that this process has seen."""
+
+    def latest(self) -> Item | None:
+        """Return the object; None if it does not exist. Raises StateError."""
+        self._cache.check()
+        found = self._cache.objects.get(self.name)
+        if self._written and version_of(self._written) > int(self._cache.resource_version):
+            return self._written
+        return found
+
+    def forget_written(self) -> None:
+        """Trust the cache again, because etcd was restored and versions count anew."""
+        self._written = None
+
+    def create(self) -> None:
+        """Make the object if it does not exist."""
+        new = body(STATES, self.name, {"provisioner": self._provisioner})
+        self._api.call("POST", collection(self._api.namespace, STATES), new)
+
+    def patch(self, change: Mapping[str, object], subresource: str = "") -> bool:
+        """Change fields of the object. Return False if it does not exist. Raises StateStale if a newer loop has
+        written."""
+        path = item(self._api.namespace, STATES, self.name, subresource)
+        reply = self._api.call("PATCH", path, change, content=MERGE)
+        refuse(reply, path)
+        if reply.status == 404:
+            return False
+        self._written = reply.document
+        return True
+
+    def signature(self) -> object:
+        """Return a value that changes with the holds; None if there is no object."""
+        found = self.latest()
+        return None if found is None else (found["metadata"]["uid"], found["metadata"]["generation"])
+
+    def read(self) -> Holds:
+        """Return all holds. Raises StateMissing or StateUnreadable."""
+        return self._decode(self.latest())
+
+    def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
+        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises as ``read``.
+
+        ``anew``: if the holds are unknown, call ``change`` with no holds.
+        """
+        for _ in range(TRIES):
+            reply = self._api.call("GET", self._path)
+            found = None if reply.status == 404 else reply.document
+            try:
+                before = self._decode(found)
+            except (StateMissing, StateUnreadable):
+                if not anew:
+                    raise
+                before = NO_HOLDS
+            if (after := change(before)) == before and not (anew and found is None):
+                return before, after
+            spec = {"holds": [encode(hold) for hold in after.current]}
+            newest = sorted(after.released, key=lambda hold: hold.since)[-KEPT_RELEASES:]
+            spec["released"] = [encode(hold) for hold in newest]
+            if found is None:
+                self.create()
+                continue
+            self._seen = 0
+            try:
+                if self.patch({"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": spec}):
+                    return before, after
+            except StateStale:
+                continue
+        raise StateStale(f"{self._path}: others changed it {TRIES} times at the same moment. Try again.")
+
+    def _decode(self, found: Item | None) -> Holds:
+        advice = "`provisioner stop-all` or `start-all` makes it again; set the holds again."
+        if found is None:
+            if self._seen or self._has_memory():
+                raise StateMissing(f"{self._path}: was deleted, so the holds in force are unknown. {advice}")
+            return NO_HOLDS
+        if (generation := found["metadata"]["generation"]) < self._seen:
+            raise StateUnreadable(f"{self._path}: is an old copy: a later one had been written. {advice}")
+        self._seen = generation
+        spec = found["spec"]
+        try:
+            return Holds(*(decode(tuple[Hold, ...], spec.get(name, [])) for name in ("holds", "released")))
+        except RecordError as error:
+            raise StateUnreadable(f"{self._path}: {error}. Correct it with `kubectl edit`. {advice}") from error
+
+
+def version_of(found: Item) -> int:
+    """Return the version of an object."""
+    return int(found["metadata"]["resourceVersion"])

@@ -1,0 +1,163 @@
+"""Intent: the MachineRequests and MachineReturns of one provisioner. Scripts make them, and the loop removes them.
+
+``generation`` counts the changes that this process has seen, from the number in memory on. If etcd was restored from an
+older snapshot, intent counts as an old copy until an operator releases the brake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from datetime import datetime
+
+from provisioner.model import Intent, Request, ReturnRequest
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.state.errors import Condition
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.memory import KubeMemory, resource_of
+from provisioner.state.kube.objects import REQUESTS, RETURNS, body, collection, item
+from provisioner.state.kube.parts import Item, run_all
+
+
+class KubeIntent:
+    """The requests and return requests of HF."""
+
+    def __init__(
+        self,
+        api: Api,
+        provisioner: str,
+        caches: Mapping[str, ListedObjects],
+        memory: KubeMemory,
+        threads: Executor | None = None,
+    ) -> None:
+        self._api, self._provisioner, self._memory, self._threads = api, provisioner, memory, threads
+        self._caches = caches[REQUESTS], caches[RETURNS]
+        self._intent: Intent | None = None
+        self._versions: tuple[int, ...] = ()
+        """Versions of the caches from which intent was made."""
+        self._uids: Mapping[str, str] = {}
+        self._highest = [0, 0]
+        """Highest version of the server that each cache has had."""
+        self.is_old = False
+        """True if etcd was restored, until an operator releases the brake."""
+        self.on_restore: Callable[[], None] = lambda: None
+
+    def objects(self) -> dict[str, Item]:
+        """Return the objects of requests and return requests by id. Raises StateError."""
+        for cache in self._caches:
+            cache.check()
+        return self._known()
+
+    def _known(self) -> dict[str, Item]:
+        return {name: one for cache in self._caches for name, one in cache.objects.items()}
+
+    def _update(self) -> Intent:
+        for number, cache in enumerate(self._caches):
+            cache.check()
+            if (version := int(cache.resource_version)) < self._highest[number]:
+                self.is_old = True
+                self.on_restore()
+            self._highest[number] = version
+        versions = tuple(cache.version for cache in self._caches)
+        if self._intent is not None and versions == self._versions:
+            return self._intent
+        self._versions, objects = versions, self._known()
+        uids = {name: one["metadata"]["uid"] for name, one in objects.items()}
+        if self._intent is None:
+            generation, self.is_old = self._memory.intent_notes()
+            generation = max(generation, 1)
+        elif uids == self._uids:
+            return self._intent
+        else:
+            generation = self._intent.generation + 1
+        self._uids = uids
+        self._intent = self._decode(objects, generation)
+        return self._intent
+
+    def _decode(self, objects: Mapping[str, Item], generation: int) -> Intent:
+        requests, returns = dict[str, Request](), dict[str, ReturnRequest]()
+        for id_, one in sorted(
+            objects.items(), key=lambda named: (named[1]["metadata"]["creationTimestamp"], named[0])
+        ):
+            spec, created = one["spec"], float(one["spec"]["created"])
+            if id_.startswith(RETURN_ID_PREFIX):
+                returns[id_] = ReturnRequest(id_, tuple(spec["names"]), created)
+            else:
+                requests[id_] = Request(id_, spec["template"], spec["count"], created, spec.get("account", ""))
+        return Intent(self._provisioner, generation, requests, returns)
+
+    def exists(self) -> bool:
+        """Return True, because a namespace without requests is an intent without requests."""
+        return True
+
+    def existed(self) -> bool:
+        """Return True, as ``exists``."""
+        return True
+
+    def signature(self) -> object:
+        """Return a value that changes when HF has recorded or the loop has removed a request. Raises StateError."""
+        return self._update().generation, self.is_old
+
+    def condition(self) -> Condition:
+        """Return OLDER if this process has noticed that etcd was restored."""
+        self._update()
+        return Condition.OLDER if self.is_old else Condition.FINE
+
+    def read(self) -> Intent:
+        """Return all of intent. Raises StateError."""
+        return self._update()
+
+    def read_newest(self) -> tuple[Intent, int]:
+        """Return all of intent, and the newest generation, which is higher if intent is an old copy."""
+        intent = self._update()
+        return intent, intent.generation + self.is_old
+
+    def note_newest(self, generation: int) -> None:
+        """Do nothing. A script cannot tell an old copy from a new one, and its requests stay valid in both."""
+
+    def accept(self) -> None:
+        """Count as current from now on, because an operator has released the brake."""
+        if self.is_old and self._intent is not None:
+            self._intent = self._decode(self._known(), self._intent.generation + 2)
+        self.is_old = False
+
+    def remove(self, identifiers: Iterable[str]) -> float:
+        """Remove requests and returns. Their records go into the log of memory first."""
+        known = self.objects()
+        ids = [id_ for id_ in identifiers if id_ in known]
+        self._memory.detach(ids)
+        run_all(self._remove, ids, self._threads)
+        return 0.0
+
+    def _remove(self, id_: str) -> None:
+        self._api.call("DELETE", item(self._api.namespace, resource_of(id_), id_))
+        self._memory.remove_pieces(id_)
+
+    def put_back(self) -> list[str]:
+        """Make the requests again that memory has and intent lacks, because etcd was restored. Return their ids."""
+        memory, intent, made = self._memory.read(), self._update(), []
+        created = self._memory.latest.written.wall if self._memory.latest else 0.0
+        for record in memory.requests.values():
+            if record.id not in intent.requests and not record.is_trimmed:
+                spec = {"template": record.template, "count": record.count, "created": created}
+                made.append((record.id, spec | ({"account": record.rc_account} if record.rc_account else {})))
+        for back in memory.returns.values():
+            if back.id not in intent.returns and not back.is_trimmed:
+                made.append((back.id, {"names": list(back.names), "created": created}))
+        for id_, spec in made:
+            path = collection(self._api.namespace, resource_of(id_))
+            new = body(resource_of(id_), id_, {"provisioner": self._provisioner, **spec})
+            self._api.call("POST", path, new)
+        return [id_ for id_, _ in made]
+
+    def last_created(self) -> float:
+        """Return when the newest request was made, by the server's clock; 0 if there is none."""
+        times = [one["metadata"]["creationTimestamp"] for one in self.objects().values()]
+        return datetime.fromisoformat(max(times)).timestamp() if times else 0.0
+
+
+def _order(named: tuple[str, Item]) -> tuple[str, float, str]:
+    """Return the key by which requests are in the order of their records: the server's clock counts whole seconds."""
+    id_, found = named
+    return found["metadata"]["creationTimestamp"], found["spec"]["created"], id_

@@ -1,0 +1,239 @@
+"""The loop's memory in the Kubernetes API, with a write-ahead log, so that it stays as atomic as one file.
+
+* The *log* (StatePart ``P.log``) has every document that its place does not have yet. One write of the log is the
+  durable moment of ``write``. ``kept`` names the documents that are in their places, each with its generation there.
+* The place of a request's or return's record is the object's status. The place of all other documents is the StatePart
+  ``P.memory``. A document is put into its place only after the log has it, and leaves the log only after that.
+
+So a crash between any two calls leaves the memory of one write. A place that has another generation than ``kept`` says
+was changed or lost from outside, and makes the memory OLDER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from provisioner.model import BrakeReason, Memory
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable, condition
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, NotedGeneration, id_of
+from provisioner.state.kube.objects import REQUESTS, RETURNS, item, pack
+from provisioner.state.kube.parts import Conflict, Item, Parts, refuse
+from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
+from provisioner.state.record_format import Document, RecordError
+
+MOST_LOGGED = 60_000
+"""Characters of the log from which documents are put into their places even if no answer changes."""
+
+MOST_RECORD = 400_000
+"""Most characters of a record in its object: that of four thousand machines."""
+
+
+def resource_of(id_: str) -> str:
+    """Return the resource of a request or return request."""
+    return RETURNS if id_.startswith(RETURN_ID_PREFIX) else REQUESTS
+
+
+def key_of(id_: str) -> str:
+    """Return the key of a record."""
+    return f"{'returns' if id_.startswith(RETURN_ID_PREFIX) else 'requests'}/{id_}"
+
+
+class KubeMemory:
+    """The records that the loop must not lose. Only the loop writes them."""
+
+    def __init__(self, api: Api, provisioner: str, noted: NotedGeneration) -> None:
+        self._api = api
+        self._parts = Parts(api, provisioner)
+        self._noted = noted
+        self._reader = MemoryReader(api, provisioner, self._parts, noted)
+        self.intent_notes = self._reader.intent_notes
+        self._path = f"kubernetes:{api.namespace}"
+        self._codec = MemoryCodec()
+        self._is_adopted = False
+        """True after the first write. Before, the places are not known."""
+        self._loaded = Loaded()
+        self._logged: dict[str, Document | None] = {}
+        """The documents that only the log has; None for a document that left."""
+        self.log_size = 0
+        """Characters of the log."""
+        self.prepare: Callable[[], None] = lambda: None
+        """Makes the ProvisionerState, before the first log."""
+        self.latest: Memory | None = None
+        """Memory as last written or read by this process."""
+        self.restored = 0
+        """Number of restores of etcd that this process has noticed."""
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Return True if a loop has written memory."""
+        return self._parts.get(LOG) is not None
+
+    def existed(self) -> bool:
+        """Return True if memory exists, or if a note or an object of the server shows that it once did."""
+        return self.exists() or self._reader.find_noted() > 0
+
+    def signature(self) -> object:
+        """Return a value that changes if etcd is restored. Only the loop writes memory, so it knows its own writes."""
+        return self._loaded.version, self.restored
+
+    def condition(self) -> Condition:
+        """Return the condition that follows from the objects and from the noted generation."""
+        noted = self._reader.find_noted()  # before the log, which may be newer than these notes but not older
+        try:
+            loaded = self._reader.load()
+        except StateMissing:
+            return condition(None, noted)
+        except StateUnreadable:
+            return Condition.UNREADABLE
+        return Condition.OLDER if loaded.is_torn else condition(loaded.generation, noted)
+
+    def read(self) -> Memory:
+        """Return all of memory. Raises StateMissing or StateUnreadable."""
+        tables: dict[str, dict[str, Document]] = {name: {} for name in MEMORY_TABLES}
+        for key, document in self._reader.load().documents.items():
+            table, _, name = key.partition("/")
+            tables.setdefault(table, {})[name] = document
+        try:
+            memory = self._codec.decode(tables)
+        except RecordError as error:
+            raise StateUnreadable(f"{self._path}: the loop's memory: {error}") from error
+        if not self._is_adopted:
+            self.latest = memory
+        return memory
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the loop that wrote memory last."""
+        return self.latest.epoch if self.latest else 0
+
+    @property
+    def generation(self) -> int:
+        """The generation of the last write."""
+        return self._loaded.generation
+
+    def write(self, memory: Memory) -> None:
+        """Replace memory durably, by one write of the log. Raises StateStale if a newer loop has written."""
+        tables = self._codec.encode(memory)
+        documents = {f"{table}/{key}": one for table, rows in tables.items() for key, one in rows.items()}
+        self.adopt()
+        self._write_log(memory, documents)
+        self.latest = memory
+
+    def begin_life(self) -> int:
+        """Begin a new range of generations because memory is made again. Return how often memory was made again."""
+        self.adopt()
+        life = max(self._reader.find_noted(), self._loaded.generation) // LIFE + 1
+        self._loaded.generation = life * LIFE
+        self._loaded.kept.clear()
+        return life
+
+    def adopt(self) -> None:
+        """Learn the places before the first write of this process."""
+        if not self._is_adopted:
+            with suppress(StateMissing):
+                self._loaded = self._reader.load()
+            self._is_adopted = True
+
+    def detach(self, ids: Iterable[str]) -> None:
+        """Put the records of these ids into the log, because their objects are about to be removed."""
+        keys = self._loaded.kept.keys() & {key_of(id_) for id_ in ids}
+        for key in keys:
+            del self._loaded.kept[key]
+        if keys and self.latest is not None:
+            self._write_log(self.latest, self._loaded.documents)
+
+    def _write_log(self, memory: Memory, documents: dict[str, Document]) -> None:
+        loaded = self._loaded
+        for _ in range(TRIES):
+            kept, changes = self._compare(documents)
+            loaded.generation = max(loaded.generation, self._noted.value) + 1  # of a try, so it is never used twice
+            older = memory.brake is not None and memory.brake.reason is BrakeReason.INTENT_OLDER
+            log = {"kept": kept, "changes": changes, "intent": memory.generation, "older": older}
+            marks = {"epoch": memory.epoch, "generation": loaded.generation}
+            try:
+                if not loaded.version:
+                    self.prepare()
+                written = self._parts.write(LOG, log, version=loaded.version, **marks)
+            except Conflict:
+                # The log is of the loop before us, or of a write of ours whose response was lost. The content of the
+                # places is no longer known, so the next try has all documents.
+                found = self._parts.get(LOG)
+                spec = found["spec"] if found else {}
+                if spec.get("epoch", 0) > memory.epoch:
+                    raise
+                loaded.kept.clear()
+                loaded.version = found["metadata"]["resourceVersion"] if found else ""
+                loaded.generation = max(loaded.generation, spec.get("generation", 0))
+                continue
+            loaded.version = written["metadata"]["resourceVersion"]
+            loaded.documents, self._logged, self.log_size = documents, changes, len(written["spec"]["data"])
+            self._noted.add(loaded.generation)
+            return
+        raise StateStale(f"{self._path}: other writes of the log came before ours {TRIES} times")
+
+    def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
+        """Return the generations of the places that have what memory has, and the documents that they lack."""
+        places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
+        for key, document in documents.items():
+            place = places.get(key)
+            if place is None or (place.document is not document and place.document != document):
+                changes[key] = document
+            else:
+                places[key] = Kept(document, place.generation)  # the same object next time, which compares fast
+        for key, (_, generation) in places.items():
+            if not id_of(key):
+                kept[""] = generation
+                changes |= {} if key in documents else {key: None}
+            elif key in documents and key not in changes:
+                kept[key] = generation
+        return kept, changes
+
+    def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
+        """Write fields into the status of a request, with its record if only the log has it. Return the object; None if
+        the object is gone.
+
+        Raises StateStale if a newer loop has written.
+        """
+        self.adopt()
+        key, generation = key_of(id_), self.generation
+        status: dict[str, object] = {**fields, "epoch": self.epoch, "generation": generation}
+        if (document := self._logged.get(key)) is not None:
+            self._loaded.kept.pop(key, None)
+            packed = pack({"generation": generation, "document": document})
+            marks = {"epoch": self.epoch, "generation": generation}
+            status["record"] = self._parts.split(f"{id_}.record", packed, MOST_RECORD, **marks)
+        path = item(self._api.namespace, resource_of(id_), id_, "status")
+        response = self._api.call("PATCH", path, {"status": status}, content=MERGE)
+        refuse(response, path)
+        if response.status == 404:
+            return None
+        if document is not None:
+            self._loaded.kept[key] = Kept(document, generation)
+            del self._logged[key]
+            self._parts.remove_pieces(f"{id_}.record", generation)
+        return response.document
+
+    def save(self) -> list[str]:
+        """If the log is long, put the loop's own documents into their place. Return the ids whose records only the log
+        has, so that the caller writes them."""
+        if self.log_size < MOST_LOGGED:
+            return []
+        self.log_size = 0
+        own = {key: document for key, document in self._loaded.documents.items() if not id_of(key)}
+        places, generation = self._loaded.kept, self.generation
+        for key in [key for key in places if not id_of(key)]:
+            del places[key]
+        self._parts.write(REST, own, epoch=self.epoch, generation=generation)
+        places |= {key: Kept(document, generation) for key, document in own.items()}
+        return [id_ for key, document in self._logged.items() if (id_ := id_of(key)) and document is not None]
+
+    def remove_pieces(self, id_: str) -> None:
+        """Remove what continues the record of a removed object."""
+        self._parts.remove_pieces(f"{id_}.record")

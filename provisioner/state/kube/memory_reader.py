@@ -1,0 +1,138 @@
+"""The memory in the Kubernetes API, as its log and its places together have it. See ``memory.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from provisioner.state import atomic
+from provisioner.state.errors import StateError, StateMissing, StateUnreadable
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES
+from provisioner.state.kube.parts import Item, Parts, list_items
+from provisioner.state.record_format import Document
+
+LOG, REST = "log", "memory"
+"""Names of the parts."""
+
+TRIES = 5
+"""Tries of a read while the loop writes, and of a write while our own calls without a response end late."""
+
+
+class Kept(NamedTuple):
+    """A document in its place, and its generation there."""
+
+    document: Document
+    generation: int
+
+
+@dataclass
+class Loaded:
+    """The memory as the server has it."""
+
+    version: str = ""
+    """Version of the log; empty if there is none."""
+    generation: int = 0
+    documents: dict[str, Document] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
+    is_torn: bool = False
+    """True if a place was changed or lost from outside."""
+
+
+class NotedGeneration:
+    """The highest generation that this process, or an earlier one on this disk, has seen. It shows that etcd was
+    restored."""
+
+    def __init__(self, path: str) -> None:
+        """Set the path of the note; empty if the disk has none."""
+        self._path = path
+        self.value = 0
+        with suppress(StateError, ValueError):
+            self.value = int(atomic.read_whole(path, "")) if path else 0
+
+    def add(self, generation: int) -> None:
+        """Note a generation. It is only a hint, so a disk that refuses it stops nothing."""
+        if generation > self.value:
+            self.value = generation
+            if self._path:
+                with suppress(StateError):
+                    atomic.replace(self._path, str(generation).encode(), durable=False)
+
+
+def id_of(key: str) -> str:
+    """Return the id of a record's key; empty for any other key."""
+    table, _, id_ = key.partition("/")
+    return id_ if table in ("requests", "returns") else ""
+
+
+class MemoryReader:
+    """The reader of log and places, and of the generations that show if they are lost or old."""
+
+    def __init__(self, api: Api, provisioner: str, parts: Parts, noted: NotedGeneration) -> None:
+        self._api, self._provisioner, self._parts, self._noted = api, provisioner, parts, noted
+
+    def find_noted(self) -> int:
+        """Return the highest generation that this disk, or any status that the loop wrote, has noted."""
+        written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
+        return max([self._noted.value, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
+
+    def load(self) -> Loaded:
+        """Read log and places until they agree, because a loop may write meanwhile."""
+        loaded = Loaded()
+        for tries_left in range(TRIES - 1, -1, -1):
+            parts = self._parts.list()
+            if (log := parts.get(self._parts.name(LOG))) is None:
+                place = f"kubernetes:{self._api.namespace}"
+                raise StateMissing(f"{place}: no loop has run on this state. `provisioner run` makes its memory.")
+            try:
+                loaded = self._read_places(log, parts)
+            except StateUnreadable:
+                if not tries_left:
+                    raise
+            else:
+                if not loaded.is_torn:
+                    break
+        return loaded
+
+    def _read_places(self, log: Item, parts: Mapping[str, Item]) -> Loaded:
+        head = self._parts.join(self._parts.name(LOG), log["spec"]["data"], parts)
+        loaded = Loaded(log["metadata"]["resourceVersion"], log["spec"]["generation"])
+        kept = dict(head["kept"])
+        if (generation := kept.pop("", None)) is not None:
+            rest = parts.get(self._parts.name(REST))
+            # A rest of the log's own generation has what the log had when the crash came.
+            if rest is None or rest["spec"]["generation"] not in (generation, loaded.generation):
+                loaded.is_torn = True
+            else:
+                documents = self._parts.join(self._parts.name(REST), rest["spec"]["data"], parts)
+                loaded.kept |= {key: Kept(one, rest["spec"]["generation"]) for key, one in documents.items()}
+        objects = self._list_objects() if kept else {}
+        for key, generation in kept.items():
+            record = self._read_record(objects.get(id_of(key)), parts)
+            if not isinstance(record, dict) or record.get("generation") != generation:
+                loaded.is_torn = True
+            else:
+                loaded.kept[key] = Kept(record["document"], generation)
+        changed = {key: place.document for key, place in loaded.kept.items()} | head["changes"]
+        loaded.documents = {key: document for key, document in changed.items() if document is not None}
+        return loaded
+
+    def _list_objects(self) -> dict[str, Item]:
+        return {
+            **list_items(self._api, REQUESTS, self._provisioner),
+            **list_items(self._api, RETURNS, self._provisioner),
+        }
+
+    def _read_record(self, found: Item | None, parts: Mapping[str, Item]) -> Any:
+        if found is None or not (packed := found.get("status", {}).get("record")):
+            return None
+        with suppress(StateUnreadable):
+            return self._parts.join(f"{found['metadata']['name']}.record", packed, parts)
+        return None
+
+    def intent_notes(self) -> tuple[int, bool]:
+        """Return the generation of intent that memory has read, and if the brake is latched as intent was older."""
+        log = self._parts.read(LOG) or {}
+        return log.get("intent", 0), log.get("older", False)

@@ -1,0 +1,151 @@
+"""StateParts: objects of the state that only the loop writes.
+
+A text that is too long for its object continues in *pieces*. The pieces are made before the object that names them, and
+removed after a later write of the object. So a crash leaves at most pieces that no object names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
+from provisioner.state.kube.api import Api, Reply
+from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.objects import MOST_PACKED, PARTS, body, collection, item, object_name, own, pack, unpack
+
+Item = dict[str, Any]
+"""An object of the server, as JSON."""
+
+T = TypeVar("T")
+
+
+class Conflict(StateStale):
+    """Another write came before this one, so the object has not the content that the caller knows."""
+
+
+def refuse(reply: Reply, path: str) -> None:
+    """Raise the error for a write that the server refuses. Do nothing for any other response."""
+    message = f"{path}: {reply.document.get('message', '')}"
+    if reply.status == 409:
+        raise Conflict(message)
+    if reply.status == 422:
+        raise (
+            StateStale(message) if "this epoch" in message or "this generation" in message else StateUnwritable(message)
+        )
+
+
+def list_items(api: Api, resource: str, provisioner: str) -> Mapping[str, Item]:
+    """Return the present objects of a provisioner by name."""
+    listed = ListedObjects(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
+    listed.refresh()
+    return listed.objects
+
+
+def run_all(work: Callable[[T], object], items: Collection[T], threads: Executor | None) -> None:
+    """Call ``work`` for each item, in parallel if there are threads. Raises the first error after all calls."""
+    if threads is None or len(items) < 2:
+        for each in items:
+            work(each)
+        return
+    errors = [error for done in [threads.submit(work, each) for each in items] if (error := done.exception())]
+    for error in errors:
+        raise error
+
+
+class Parts:
+    """The StateParts of one provisioner."""
+
+    def __init__(self, api: Api, provisioner: str) -> None:
+        self._api, self._provisioner = api, provisioner
+        self._pieces: dict[str, set[str]] = {}
+        """Names of the pieces that may exist, by the name that they continue."""
+
+    def name(self, part: str) -> str:
+        """Return the name of a part's object."""
+        return f"{object_name(self._provisioner)}.{part}"
+
+    def list(self) -> Mapping[str, Item]:
+        """Return all parts and pieces by name."""
+        items = list_items(self._api, PARTS, self._provisioner)
+        for name in items:
+            if piece := re.fullmatch(r"(.+)\.[0-9]+\.[0-9]+", name):
+                self._pieces.setdefault(piece[1], set()).add(name)
+        return items
+
+    def get(self, part: str) -> Item | None:
+        """Return the object of a part; None if it does not exist."""
+        reply = self._api.call("GET", item(self._api.namespace, PARTS, self.name(part)))
+        return None if reply.status == 404 else reply.document
+
+    def read(self, part: str) -> Any:
+        """Return the value of a part; None if it does not exist. Raises StateUnreadable."""
+        return None if (found := self.get(part)) is None else self.join(self.name(part), found["spec"]["data"])
+
+    def join(self, name: str, packed: str, items: Mapping[str, Item] | None = None) -> Any:
+        """Return the value of a packed text that pieces may continue. Raises StateUnreadable.
+
+        ``items``: the parts, if they are listed already.
+        """
+        try:
+            value = unpack(packed)
+            if isinstance(value, dict) and (count := value.get("pieces")):
+                parts = self.list() if items is None else items
+                pieces = [parts[f"{name}.{value['generation']}.{number}"] for number in range(count)]
+                value = unpack("".join(piece["spec"]["data"] for piece in pieces))
+        except (KeyError, ValueError) as error:
+            raise StateUnreadable(f"{self._api.name}: {name} in {self._api.namespace}: {error!r}") from error
+        return value
+
+    def split(self, name: str, packed: str, room: int, *, epoch: int, generation: int) -> str:
+        """Return a packed text of at most ``room`` characters. If it is longer, make pieces, and return the text that
+        names them."""
+        if len(packed) <= room:
+            return packed
+        pieces = [packed[begin : begin + MOST_PACKED] for begin in range(0, len(packed), MOST_PACKED)]
+        for number, piece in enumerate(pieces):
+            piece_name = f"{name}.{generation}.{number}"
+            self._pieces.setdefault(name, set()).add(piece_name)
+            self._write(piece_name, {"part": "piece", "epoch": epoch, "generation": generation, "data": piece}, None)
+        return pack({"pieces": len(pieces), "generation": generation})
+
+    def remove_pieces(self, name: str, generation: int = -1) -> None:
+        """Remove the pieces that continue a name, except those of a generation."""
+        for piece in sorted(self._pieces.get(name, ())):
+            if not piece.startswith(f"{name}.{generation}."):
+                self._api.call("DELETE", item(self._api.namespace, PARTS, piece))
+                self._pieces[name].discard(piece)
+
+    def write(
+        self, part: str, value: object, *, epoch: int = 0, generation: int = 0, version: str | None = None
+    ) -> Item:
+        """Replace the value of a part. Return the object.
+
+        ``version``: the version to replace, empty if there is none; None replaces any. Raises Conflict if another
+        version is there; StateStale if a newer loop has written.
+        """
+        name = self.name(part)
+        data = self.split(name, pack(value), MOST_PACKED, epoch=epoch, generation=generation)
+        written = self._write(name, {"part": part, "epoch": epoch, "generation": generation, "data": data}, version)
+        self.remove_pieces(name, generation)
+        return written
+
+    def _write(self, name: str, spec: dict[str, Any], version: str | None) -> Item:
+        path = item(self._api.namespace, PARTS, name)
+        if version != "":
+            precondition = {} if version is None else {"metadata": {"resourceVersion": version}}
+            reply = self._api.call("PATCH", path, {**precondition, "spec": spec}, content=MERGE)
+            refuse(reply, path)
+            if reply.status != 404:
+                return reply.document
+            if version is not None:
+                raise Conflict(f"{path}: is gone")
+        new = body(PARTS, name, {"provisioner": self._provisioner, **spec})
+        reply = self._api.call("POST", collection(self._api.namespace, PARTS), new)
+        refuse(reply, path)
+        if reply.status == 404:
+            raise StateMissing(f"{path}: the namespace {self._api.namespace} does not exist; nothing was written")
+        return reply.document

@@ -1,0 +1,266 @@
+"""The state in a Kubernetes API, as loop, telemetry and commands use it: a ``State``.
+
+The journal stays a local file, because decisions never depend on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from provisioner.hostfactory.provider_config import Digests
+from provisioner.model import Holds
+from provisioner.state.errors import StateError, StateUnreadable
+from provisioner.state.holds import Change
+from provisioner.state.journal import Excerpt, Journal
+from provisioner.state.kube.answers import KubeAnswers
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.cache import ListedObjects, ObjectCache
+from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.holds import ProvisionerObject
+from provisioner.state.kube.intent import KubeIntent
+from provisioner.state.kube.lease import KubeTurn
+from provisioner.state.kube.memory import KubeMemory
+from provisioner.state.kube.memory_reader import NotedGeneration
+from provisioner.state.kube.objects import (
+    ANSWERS,
+    NOTES,
+    READ,
+    REQUESTS,
+    RETURNS,
+    STATES,
+    collection,
+    item,
+    object_name,
+    own,
+    unpack,
+)
+from provisioner.state.kube.parts import Item, Parts
+from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
+from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
+from provisioner.state.refused_calls import SCRIPTS, Refusals
+
+WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
+"""Resources whose objects the loop follows."""
+
+THREADS = 8
+"""Concurrent writes: etcd syncs several at once (565 a second by eight, 359 by one)."""
+SYNC_SECONDS = 30.0
+"""Seconds for the first lists."""
+
+POOLS, CONFIG = "pools", "config"
+"""Names of StateParts."""
+
+
+class KubeState:
+    """All of one provisioner's state in a namespace. A ``State``."""
+
+    def __init__(
+        self, api: Api, provisioner: str, directory: str = "", *, follows: bool = False, threads: Executor | None = None
+    ) -> None:
+        """``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as
+        a running loop does, instead of listing them at each use."""
+        self._api, self._provisioner, self._directory = api, provisioner, directory
+        self.path = f"kubernetes:{api.namespace} ({api.name})"
+        threads = ThreadPoolExecutor(THREADS, "state") if follows and threads is None else threads
+        kind = ObjectCache if follows else ListedObjects
+        self._caches = {
+            resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
+            for resource in WATCHED
+        }
+        self._parts = Parts(api, provisioner)
+        self._name = object_name(provisioner)
+        noted = NotedGeneration(os.path.join(directory, "kubernetes-generation") if directory else "")
+        self.memory = KubeMemory(api, provisioner, noted)
+        self._own = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
+        self.memory.prepare = self._own.create
+        self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
+        self.intent.on_restore = self._forget_written
+        self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
+        self.status = KubeAnswers(self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
+        self.loop_lock = KubeTurn(api, provisioner)
+        self._journal = Journal(os.path.join(directory, "journal.jsonl")) if directory else None
+        self._pool_status: Mapping[str, object] = {}
+        for cache in self._caches.values():
+            cache.start()
+
+    def _forget_written(self) -> None:
+        """Trust no write of this process, because etcd was restored."""
+        self.memory.restored += 1
+        self._own.forget_written()
+        self.status.forget_written()
+
+    def wait_synced(self) -> None:
+        """Wait for the first lists. Raises StateError."""
+        for cache in self._caches.values():
+            cache.wait_synced(SYNC_SECONDS)
+
+    def close(self) -> None:
+        """End the watches."""
+        for cache in self._caches.values():
+            cache.stop()
+
+    # --- holds --------------------------------------------------------------------------------------------------------
+
+    def holds_signature(self) -> object:
+        """Return a value that changes with the holds. Raises StateError."""
+        return self._own.signature()
+
+    def read_holds(self) -> Holds:
+        """Read the holds. Raises as ``ProvisionerObject.read``."""
+        return self._own.read()
+
+    def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
+        """Change the holds. Raises as ``ProvisionerObject.change``."""
+        return self._own.change(change, anew=anew)
+
+    # --- history and status -------------------------------------------------------------------------------------------
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Append to the local journal. Raises as ``Journal.append``."""
+        if self._journal:
+            self._journal.append(entries)
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        """Find lines of the local journal. Raises as ``Journal.find``."""
+        return self._journal.find(*texts, newest=newest, most=most) if self._journal else Excerpt()
+
+    def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
+        """Write the pool status if it has changed. Raises StateError."""
+        if pool_status != self._pool_status:
+            self._write_part(POOLS, pool_status)
+            self._pool_status = pool_status
+
+    def _write_part(self, part: str, value: object) -> None:
+        self._parts.write(part, value, epoch=self.memory.epoch, generation=self.memory.generation)
+
+    def read_pool_status(self) -> dict[str, Any]:
+        """Read the pool status. Raises StateUnreadable."""
+        return dict(self._parts.read(POOLS) or {})
+
+    def note_in_force(self, digests: Digests) -> None:
+        """Record that the loop uses these contents now. Raises StateError."""
+        noted = self._parts.read(CONFIG) or []
+        if not noted or noted[0][1] != [*digests]:
+            now = self._api.call("GET", item(self._api.namespace, NOTES, self._name)).at  # by the server's clock
+            self._write_part(CONFIG, [[int(now * 1e9), [*digests]], *noted][:KEPT])
+
+    def config_differences(self) -> list[Difference]:
+        """Return the files of which scripts and loop have read different contents. Raises StateError."""
+        loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
+        read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
+        for found in self.intent.objects().values():
+            metadata = found["metadata"]
+            if digests := metadata.get("annotations", {}).get(READ):
+                read.append((datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(), digests))
+        newest = sorted(read, reverse=True)
+        scripts = [ReadContent(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
+        return differences({"scripts": scripts, "loop": loop})
+
+    # --- signs of life ------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Record that a cycle has ended, and finish what its answers left over. Raises StateError."""
+        self.loop_lock.beat()
+        self.status.finish(self.terminal_answers.ids())
+
+    def life_signs(self) -> LifeSigns:
+        """Return the loop's signs of life. Raises StateError."""
+        return self.loop_lock.life_signs()
+
+    def seconds_since_intent(self) -> float:
+        """Return the seconds from the newest request to the loop's last sign of life, by the server's clock; 0 if that
+        is unknown."""
+        last, made = self.life_signs().last_beat_at, self.intent.last_created()
+        return max(last - made, 0.0) if last and made else 0.0
+
+    # --- what scripts note --------------------------------------------------------------------------------------------
+
+    def _note(self, suffix: str = "") -> Item:
+        self._caches[NOTES].check()
+        spec: Item = self._caches[NOTES].objects.get(f"{self._name}{suffix}", {}).get("spec", {})
+        return spec
+
+    def polls(self) -> dict[str, int]:
+        """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
+
+        While a cancel is announced, a poll that no watch has shown yet must count (law: a terminal answer stays).
+        """
+        memory = self.memory.latest
+        if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
+            reply = self._api.call("GET", item(self._api.namespace, NOTES, f"{self._name}.polls"))
+            polled = reply.document.get("spec", {}).get("polled", {})
+        else:
+            polled = self._note(".polls").get("polled", {})
+        return {id_: int(at * 1000) for id_, at in polled.items()}
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Remove the polls and the terminal answers of requests that leave. Raises StateError."""
+        gone = set(ids)
+        self.terminal_answers.forget(gone)
+        if known := self._note(".polls").get("polled", {}).keys() & gone:
+            change = {"spec": {"polled": dict.fromkeys(sorted(known))}}
+            self._api.call("PATCH", item(self._api.namespace, NOTES, f"{self._name}.polls"), change, content=MERGE)
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """Return the hosts in HF's latest list. Raises StateError."""
+        spec = self._note(".hosts")
+        if "hosts" not in spec:
+            return None
+        try:
+            return tuple(unpack(spec["hosts"])), spec.get("listed", 0)
+        except (ValueError, TypeError) as error:
+            raise StateUnreadable(
+                f"{self._name}.hosts: {error}. HF's next getReturnRequests writes it again."
+            ) from error
+
+    def refused_calls(self) -> list[Refusals]:
+        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
+        refused = self._note().get("refused", {})
+        known = {"total": 0, "recent": 0, "since": 0.0, "last": 0.0, "text": ""}
+        return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
+
+    def ask_recovery(self) -> None:
+        """Record that an operator allows the loop to release the brake. Requests that memory has and the server has
+        lost are made again first. Raises StateError."""
+        self.intent.put_back()
+        self._own.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
+
+    def recovery_asked(self) -> bool:
+        """Return True if an operator has asked the loop to release the brake. Raises StateError."""
+        return bool((self._own.latest() or {}).get("spec", {}).get("release"))
+
+    def recovery_done(self) -> None:
+        """Record durably that the brake is released. Raises StateError."""
+        self.intent.accept()
+        if self.recovery_asked():
+            self._own.patch({"spec": {"release": None}})
+
+    def sizes(self) -> Mapping[str, int]:
+        """Return the bytes of the local journal, and of the log of memory."""
+        sizes = {"memory.log": self.memory.log_size}
+        with suppress(OSError):
+            sizes["journal.jsonl"] = os.stat(os.path.join(self._directory, "journal.jsonl")).st_size
+        return sizes
+
+    def find_write_error(self) -> OSError | None:
+        """Return the error if the server does not answer; None otherwise."""
+        try:
+            self.holds_signature()
+        except StateError as error:
+            return OSError(errno.EIO, str(error))
+        return None
+
+
+if TYPE_CHECKING:
+    from provisioner.state.protocols import State
+
+    def _implements(state: KubeState) -> State:
+        return state

@@ -1,0 +1,74 @@
+"""MachineAnswers as the loop reads and writes them: from the watch, or from the server if another process was first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+
+from provisioner.hostfactory import Answer
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.objects import ANSWERS, item
+from provisioner.state.kube.parts import run_all
+from provisioner.state.kube.script_state import KubeEntries
+from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
+
+
+class KubeTerminalAnswers(KubeEntries):
+    """The terminal answers that were reported to HF, or that the loop has claimed."""
+
+    def __init__(self, api: Api, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
+        super().__init__(api, provisioner)
+        self._cache, self._threads = cache, threads
+        self._is_settling = False
+        """True while an answer is settled. Entries that no watch has shown yet then count, too."""
+        self._listed: tuple[int, frozenset[str]] = (-1, frozenset())
+
+    def settled(self, id_: str) -> Answer | None:
+        """Return the settled answer; None while it may still change. Raises StateError."""
+        self._cache.check()
+        return super().settled(id_)
+
+    def ids(self) -> frozenset[str]:
+        """Return the requests whose answer was reported to HF, or is assumed to be. Raises StateError."""
+        self._cache.check()
+        if self._listed[0] != self._cache.version:
+            specs = [one["spec"] for one in self._cache.objects.values()]
+            reported = {spec["request"] for spec in specs if spec["kind"].lower() in (REPORTED, ASSUMED)}
+            self._listed = self._cache.version, frozenset(reported)
+        return self._listed[1]
+
+    def answers(self) -> dict[str, Answer]:
+        """Return every settled answer. Raises StateError."""
+        self._cache.check()
+        ids = {one["spec"]["request"] for one in self._cache.objects.values()}
+        return {id_: answer for id_ in sorted(ids) if (answer := self.settled(id_)) is not None}
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Remove the entries of ids that have left the state. The last entry goes first, so that an interruption leaves
+        the entries of an earlier moment."""
+        self._cache.check()
+        doomed = frozenset(ids)
+        names: dict[str, list[str]] = {}
+        for name in sorted(self._cache.objects, key=lambda name: int(name.rpartition(".")[2]), reverse=True):
+            if (id_ := name.rpartition(".")[0]) in doomed:
+                names.setdefault(id_, []).append(name)
+        run_all(self._remove, [*names.values()], self._threads)
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            self._api.call("DELETE", item(self._api.namespace, ANSWERS, name))
+
+    def _tries(self, id_: str) -> Iterator[Entry | None]:
+        yield self._last(id_)
+        self._is_settling = True
+        try:
+            yield from super()._tries(id_)
+        finally:
+            self._is_settling = False
+
+    def _read(self, id_: str, position: int) -> Entry | None:
+        found = self._cache.objects.get(f"{id_}.{position}")
+        if found is None:
+            return super()._read(id_, position) if self._is_settling else None
+        return self._decode(found)

@@ -1,0 +1,122 @@
+"""The stores on which a simulation runs: files, and objects of an API server in memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+from provisioner.lab.cloud.world import World
+from provisioner.state import intent_file
+from provisioner.state.directory import StateDir
+from provisioner.state.kube.lease import KubeTurn
+from provisioner.state.kube.objects import PARTS, item
+from provisioner.state.kube.script_state import KubeScriptState
+from provisioner.state.kube.state import KubeState
+from provisioner.state.kube.waits import Waits
+from provisioner.state.protocols import ScriptState, State
+from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer, Refusal
+
+RAM = "/dev/shm"
+
+Burn = Callable[[str], None]
+"""A function that counts a step of the loop, and may end its process."""
+
+
+class FileStore:
+    """A state directory. ``numbers`` counts up, so that each write has another time even in a fast simulation."""
+
+    def __init__(self, world: World, provisioner: str, numbers: Iterator[int]) -> None:
+        self._provisioner, self._numbers = provisioner, numbers
+        self._directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="simulation-")
+        self.directory = self._directory.name
+        self._no_pauses = patch.object(intent_file, "tries", lambda: [True])
+        self._no_pauses.start()
+        self.hf: StateDir = StateDir(self.directory)
+        self.hf.intent.create(provisioner)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._no_pauses.stop()
+        self._directory.cleanup()
+
+    def open(self, burn: Burn) -> State:
+        """Return the state for a new process of the loop."""
+        return StateDir(self.directory)
+
+    def script(self) -> ScriptState:
+        """Return the state for a new process of a script."""
+        return StateDir(self.directory)
+
+    def marks(self) -> list[object]:
+        """Return values that change with each write of a loop."""
+        return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
+
+    def polled(self, id_: str) -> None:
+        """Let the poll of a script have a time of its own."""
+        with suppress(FileNotFoundError):
+            self._stamp(os.path.join(self.hf.seen.path, id_))
+
+    def listed(self) -> None:
+        """Let the list of a script have a time of its own."""
+        self._stamp(self.hf.inventory.path)
+
+    def _stamp(self, path: str) -> None:
+        moment = next(self._numbers) * 1_000_000
+        os.utime(path, ns=(moment, moment))
+
+
+class KubeStore:
+    """The objects of an API server in memory."""
+
+    directory = "/nonexistent"
+
+    def __init__(self, world: World, provisioner: str, numbers: Iterator[int]) -> None:
+        self._world, self._provisioner = world, provisioner
+        self.server = ObjectServer(clock=world.wall)
+        self.hf: Any = KubeState(MemoryApiServer(self.server), provisioner)
+
+    def close(self) -> None:
+        """Do nothing, because no file was made."""
+
+    def open(self, burn: Burn) -> State:
+        """Return the state for a new process of the loop, which may end before and after each of its writes."""
+        api = MemoryApiServer(self.server)
+
+        def hook(when: str) -> Callable[[Call], None]:
+            return lambda call: burn(f"{when} {call.method} {call.path}") if call.method != "GET" else None
+
+        state = KubeState(api, self._provisioner)
+        now = Waits(lambda: self._world.now, lambda _event, _seconds: None)
+        state.loop_lock = KubeTurn(api, self._provisioner, now, lambda thread: None)
+        api.before, api.after = hook("before"), hook("after")
+        return state
+
+    def script(self) -> ScriptState:
+        """Return the state for a new process of a script."""
+        return KubeScriptState(MemoryApiServer(self.server), self._provisioner)
+
+    def lose(self, kind: str) -> bool:
+        """Lose memory. Return False for a part that the server never gives away."""
+        if kind != "memory":
+            return False
+        for part in ("log", "memory"):
+            with suppress(Refusal):
+                self.server.answer("DELETE", item(self.server.namespace, PARTS, f"{self._provisioner}.{part}"))
+        return True
+
+    def marks(self) -> list[object]:
+        """Return a value that changes with each write."""
+        return [self.server.version]
+
+    def polled(self, id_: str) -> None:
+        """Do nothing. The server's clock gives the poll its time."""
+
+    def listed(self) -> None:
+        """Do nothing. Each list has a number."""
+
+
+Store = FileStore | KubeStore

@@ -1,0 +1,222 @@
+"""Published answers: what ``kubectl get`` shows, what is written, and answers that HF has read."""
+
+from __future__ import annotations
+
+import random
+import string
+from unittest.mock import patch
+
+import pytest
+
+from provisioner.hostfactory import Answer, Loss
+from provisioner.model import Brake, BrakeReason, Memory
+from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable
+from provisioner.state.kube import answers as answers_module
+from provisioner.state.kube import memory as memory_module
+from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES, pack, unpack
+from tests.unit.state.kube.conftest import Site, answer
+
+
+def test_the_status_shows_counts_reason_and_conditions(site: Site) -> None:
+    id_, loop = site.request(4), site.loop()
+    loop.status.write({id_: answer(id_, "running", "succeed", "executing", "fail", text="stockout: no room")}, {}, {})
+    status = site.get(REQUESTS, id_)["status"]
+    shown = {name: status[name] for name in ("phase", "requested", "running", "pending", "failed", "lost", "reason")}
+    assert shown == {
+        "phase": "Running", "requested": 4, "running": 1, "pending": 1, "failed": 1, "lost": 0,
+        "reason": "stockout: no room",
+    }  # fmt: skip
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    assert conditions == {"Complete": ("False", "MachinesMissing"), "Progressing": ("True", "MachinesMissing")}
+    assert [one["text"] for one in status["timeline"]] == ["1 of 4 run, 1 failed"]
+
+
+def test_a_request_waits_until_a_machine_runs(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    loop.status.write({id_: answer(id_, "running", "executing")}, {}, {})
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Waiting"
+    loop.status.write({id_: answer(id_, "running", "succeed")}, {}, {})
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Running"
+
+
+def test_a_return_shows_what_has_been_returned(site: Site) -> None:
+    id_, loop = site.give_back("m1", "m2"), site.loop()
+    loop.status.write({id_: answer(id_, "running", "succeed", "executing")}, {}, {})
+    status = site.get(RETURNS, id_)["status"]
+    assert (status["total"], status["returned"], status["failed"]) == (2, 1, 0)
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id_, loop = site.request(), site.loop()
+    for minute, results in enumerate(([], ["succeed"], ["succeed", "succeed"])):
+        monkeypatch.setattr(answers_module, "_moment", lambda minute=minute: f"2026-01-01T00:0{minute}:00Z")
+        loop.status.write({id_: answer(id_, "complete" if len(results) > 1 else "running", *results)}, {}, {})
+    status = site.get(REQUESTS, id_)["status"]
+    times = {one["type"]: one["lastTransitionTime"][14:16] for one in status["conditions"]}
+    assert times == {"Complete": "02", "Progressing": "02"}
+    loop.status.write({id_: answer(id_, "complete", "succeed", "succeed", "fail")}, {}, {})
+    status = site.get(REQUESTS, id_)["status"]
+    assert {one["lastTransitionTime"][14:16] for one in status["conditions"]} == {"02"}
+    assert len(status["timeline"]) == 4
+
+
+def test_the_timeline_keeps_the_newest_entries(site: Site) -> None:
+    id_, loop = site.request(20), site.loop()
+    for number in range(13):
+        loop.status.write({id_: answer(id_, "running", *["succeed"] * number)}, {}, {})
+    timeline = site.get(REQUESTS, id_)["status"]["timeline"]
+    assert [one["text"] for one in timeline] == [f"{number} of 20 run" for number in range(3, 13)]
+
+
+def test_only_what_changed_is_written(site: Site) -> None:
+    one, two, loop = site.request(), site.request(), site.loop()
+    answers = {one: answer(one), two: answer(two)}
+    loop.status.write(answers, {}, {})
+    site.calls(loop)
+    loop.status.write(answers, {}, {})
+    assert site.calls(loop) == []
+    loop.status.write(answers | {two: answer(two, "running", "succeed")}, {}, {"t": 3})
+    assert site.calls(loop) == [f"PATCH machinerequests/{two}/status", "PATCH provisionerstates/demo/status"]
+    successor = site.open()
+    successor.memory.write(Memory("demo", 2))
+    site.calls(successor)
+    successor.status.write(answers | {two: answer(two, "running", "succeed")}, {}, {"t": 3})
+    assert site.calls(successor) == []
+
+
+def test_losses_and_free_numbers_are_published(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    with pytest.raises(StateMissing):
+        loop.status.read_lost()
+    assert loop.status.condition() is Condition.NEW
+    lost = {f"hf-{id_}-000000": Loss(0, "preempted"), "elsewhere": Loss(60, "expires")}
+    loop.status.write({id_: answer(id_, "complete", "succeed", "succeed")}, lost, {"t": 3, "u": 4})
+    assert site.get(REQUESTS, id_)["status"]["lost"] == 1
+    assert site.get(STATES, "demo")["status"]["running"] == 1
+    assert loop.status.read_lost() == lost
+    assert site.script.lost(lost) == lost
+    assert site.script.available() == {"t": 3, "u": 4}
+    loop.status.write({id_: answer(id_, "complete", "succeed", "succeed")}, {}, {"u": 4})
+    assert site.script.available() == {"u": 4}
+    assert site.open().status.read_lost() == {}
+
+
+def test_the_brake_is_shown(site: Site) -> None:
+    loop = site.loop()
+    loop.memory.write(Memory("demo", 1, brake=Brake(BrakeReason.MEMORY_LOST, 0.0, "it is gone")))
+    loop.status.write({}, {}, {})
+    assert site.get(STATES, "demo")["status"]["brake"] == "memory_lost: it is gone"
+
+
+def test_an_answer_that_hf_has_read_stays(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    first = answer(id_, "complete", "succeed", "succeed")
+    loop.status.write({id_: first}, {}, {})
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Ended"
+    assert site.script.poll([id_]).answers == {id_: first}
+    loop.beat()
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Complete"
+    site.calls(loop)
+    loop.beat()
+    assert site.calls(loop) == []
+    loop.status.write({id_: answer(id_, "complete_with_error", "fail")}, {}, {})
+    assert site.script.poll([id_]).answers == {id_: first}
+    assert site.open().status.read_all() == {id_: first}
+
+
+def test_a_revised_answer_is_published_until_a_script_has_settled_one(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    first, second = answer(id_, "complete", "succeed"), answer(id_, "complete_with_error", "fail", text="returned")
+    loop.status.write({id_: first}, {}, {})
+    assert loop.terminal_answers.settle_revised(id_, second.text)
+    loop.status.write({id_: second}, {}, {})
+    loop.beat()
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Ended", "HF has not read it"
+    assert site.script.poll([id_]).answers == {id_: second}
+    assert not loop.terminal_answers.settle_revised(id_, first.text)
+    loop.beat()
+    status = site.get(REQUESTS, id_)["status"]
+    assert (status["phase"], unpack(status["answer"])["text"]) == ("CompleteWithError", second.text)
+
+
+def test_the_answer_that_was_reported_is_the_final_one(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    first, second = answer(id_, "complete", "succeed"), answer(id_, "complete_with_error", "fail")
+    loop.status.write({id_: first}, {}, {})
+    site.script.poll([id_])
+    loop.status.write({id_: second}, {}, {})
+    status = site.get(REQUESTS, id_)["status"]
+    assert (status["phase"], unpack(status["answer"])["text"]) == ("Complete", first.text)
+
+
+def test_an_announced_cancel_does_not_hide_a_reported_answer(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    first = answer(id_, "complete", "succeed")
+    loop.status.write({id_: first}, {}, {})
+    stale = site.open()
+    stale.terminal_answers.ids()
+    site.script.poll([id_])
+    loop.status.write({id_: answer(id_, "running", "succeed")}, {}, {})
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Ended"
+    assert site.script.poll([id_]).answers == {id_: first}
+
+
+def test_an_assumed_answer_is_final(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    loop.terminal_answers.assume_reported(id_)
+    loop.status.write({id_: answer(id_, "complete", "succeed")}, {}, {})
+    assert site.get(REQUESTS, id_)["status"]["phase"] == "Complete"
+
+
+def test_a_long_answer_is_cut_to_fit_into_its_object(site: Site) -> None:
+    id_, loop = site.request(5000), site.loop()
+    chance = random.Random(1)
+    texts = ["".join(chance.choices(string.ascii_letters, k=300)) for _ in range(5000)]
+    long = answer(id_, "complete_with_error", *["fail"] * 5000)
+    machines = ",".join(f'{{"name": "{text[:20]}", "result": "fail", "message": "{text}"}}' for text in texts)
+    long = Answer(
+        f'{{"requestId": "{id_}", "status": "complete_with_error", "message": "", "machines": [{machines}]}}', True
+    )
+    loop.status.write({id_: long}, {}, {})
+    status = site.get(REQUESTS, id_)["status"]
+    assert len(status["answer"]) <= 400_000
+    assert unpack(status["answer"])["text"].count('"name"') == 5000
+    site.calls(loop)
+    loop.status.write({id_: long}, {}, {})
+    assert site.calls(loop) == []
+
+
+def test_a_stale_loop_publishes_nothing(site: Site) -> None:
+    id_, stale = site.request(), site.loop()
+    site.loop(2).status.write({id_: answer(id_, "running", "succeed")}, {}, {})
+    before = site.server.version
+    with pytest.raises(StateStale):
+        stale.status.write({id_: answer(id_)}, {}, {})
+    assert site.server.version == before
+
+
+def test_an_answer_of_a_request_that_was_deleted_is_left_out(site: Site) -> None:
+    one, two, loop = site.request(), site.request(), site.loop()
+    loop.status.write({one: answer(one), two: answer(two)}, {}, {})
+    loop.intent.remove([one])
+    loop.status.write({one: answer(one, "running", "succeed"), two: answer(two)}, {}, {})
+    assert loop.status.read_all().keys() == {two}
+
+
+def test_damaged_answers_are_named(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    loop.status.write({id_: answer(id_)}, {"m": Loss(0)}, {})
+    site.patch(REQUESTS, id_, {"status": {"answer": pack(["nothing"])}}, "status")
+    with pytest.raises(StateUnreadable, match=id_):
+        loop.status.read_all()
+    site.patch(STATES, "demo", {"status": {"lost": "AAAA"}}, "status")
+    with pytest.raises(StateUnreadable, match="lost"):
+        site.open().status.read_lost()
+
+
+def test_a_long_log_is_put_into_its_places_at_the_end_of_a_cycle(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    loop.status.write({id_: answer(id_)}, {}, {})
+    with patch.object(memory_module, "MOST_LOGGED", 0):
+        loop.beat()
+    assert "PATCH stateparts/demo.memory" in site.calls(loop)

@@ -1,0 +1,106 @@
+"""Holds in the ProvisionerState: by command or kubectl, and never released by a lost or old object."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
+from provisioner.state.holds import with_hold, without_holds
+from provisioner.state.kube.objects import STATES, item
+from tests.support.kube_state_server import Call
+from tests.unit.state.kube.conftest import Site
+
+PAUSE = Hold(HoldKind.PAUSE, "alpha", "ann", 5.5, "a reason")
+STOP = Hold(HoldKind.STOP_ALL)
+
+
+def test_a_hold_is_set_and_released_before_any_loop_has_run(site: Site) -> None:
+    operator, reader = site.open(), site.open()
+    assert reader.read_holds() == NO_HOLDS
+    assert reader.holds_signature() is None
+    assert operator.change_holds(lambda holds: with_hold(holds, PAUSE)) == (NO_HOLDS, Holds((PAUSE,)))
+    signature = reader.holds_signature()
+    assert reader.read_holds() == Holds((PAUSE,))
+    operator.change_holds(lambda holds: without_holds(holds, [HoldKind.PAUSE], Hold(HoldKind.PAUSE, "alpha", "bob")))
+    assert reader.read_holds() == Holds((), (Hold(HoldKind.PAUSE, "alpha", "bob"),))
+    assert reader.holds_signature() != signature
+
+
+def test_kubectl_sets_a_hold(site: Site) -> None:
+    loop = site.loop()
+    before = loop.holds_signature()
+    site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "stop-all"}]}})
+    assert loop.read_holds() == Holds((STOP,))
+    assert loop.holds_signature() != before
+
+
+def test_the_status_of_the_loop_is_no_change_of_the_holds(site: Site) -> None:
+    loop = site.loop()
+    before = loop.holds_signature()
+    loop.status.write({}, {}, {"t": 1})
+    assert loop.holds_signature() == before
+
+
+def test_an_unchanged_change_writes_nothing(site: Site) -> None:
+    operator = site.open()
+    operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+    site.calls(operator)
+    operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+    assert site.calls(operator) == []
+
+
+def test_two_operators_at_once_both_have_their_hold(site: Site) -> None:
+    one, two = site.open(), site.open()
+    one.change_holds(lambda holds: with_hold(holds, STOP))
+
+    def meanwhile(call: Call) -> None:
+        if call.method == "PATCH":
+            two._api.before = lambda call: None  # type: ignore[attr-defined]
+            one.change_holds(lambda holds: with_hold(holds, PAUSE))
+
+    two._api.before = meanwhile  # type: ignore[attr-defined]
+    other = Hold(HoldKind.DRAIN, "beta")
+    two.change_holds(lambda holds: with_hold(holds, other))
+    assert one.read_holds() == Holds((STOP, PAUSE, other))
+
+
+def test_a_change_gives_up_in_a_storm_of_conflicts(site: Site) -> None:
+    operator = site.open()
+    operator.change_holds(lambda holds: with_hold(holds, STOP))
+    operator._api.before = lambda call: 409 if call.method == "PATCH" else None  # type: ignore[attr-defined]
+    with pytest.raises(StateStale, match="Try again"):
+        operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+
+
+def test_holds_are_unknown_after_their_object_was_deleted(site: Site) -> None:
+    loop, operator = site.loop(), site.open()
+    site.server.answer("DELETE", item("hf", STATES, "demo"))
+    with pytest.raises(StateMissing, match="stop-all"):
+        loop.read_holds()
+    with pytest.raises(StateMissing):
+        operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+    loop.status.write({}, {}, {"t": 1})
+    with pytest.raises(StateMissing):
+        loop.read_holds()
+    operator.change_holds(lambda holds: holds, anew=True)
+    assert loop.read_holds() == NO_HOLDS
+
+
+def test_an_old_copy_releases_no_hold(site: Site) -> None:
+    loop, operator = site.loop(), site.open()
+    old = site.server.snapshot()
+    operator.change_holds(lambda holds: with_hold(holds, STOP))
+    assert loop.read_holds() == Holds((STOP,))
+    site.server.restore(old)
+    with pytest.raises(StateUnreadable, match="old copy"):
+        loop.read_holds()
+    operator.change_holds(lambda holds: with_hold(holds, PAUSE), anew=True)
+    assert site.open().read_holds() == Holds((PAUSE,))
+
+
+def test_a_hold_that_kubectl_wrote_badly_is_named(site: Site) -> None:
+    loop = site.loop()
+    site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "pause", "since": 2**60}]}})
+    with pytest.raises(StateUnreadable, match="kubectl edit"):
+        loop.read_holds()

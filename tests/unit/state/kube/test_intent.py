@@ -1,0 +1,133 @@
+"""Intent from the requests' objects: what changes it, and what a restored etcd does to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.model import Brake, BrakeReason, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
+from provisioner.state.errors import Condition, StateError
+from provisioner.state.kube.objects import REQUESTS, pack
+from tests.support.kube_state_server import Call
+from tests.unit.state.kube.conftest import Site, answer
+
+
+def test_intent_has_the_requests_in_their_order(site: Site) -> None:
+    loop = site.open()
+    assert loop.intent.read().requests == {}
+    site.now += 0.5
+    first = site.request(3)
+    site.now -= 0.25
+    second = site.script.record_request("demo", "t", 1, created_wall=site.now, rc_account="finance").id
+    back = site.give_back("m1", "m2")
+    intent = loop.intent.read()
+    assert list(intent.requests.values()) == [
+        Request(second, "t", 1, site.now, "finance"),
+        Request(first, "t", 3, site.now + 0.25),
+    ]
+    assert intent.returns == {back: ReturnRequest(back, ("m1", "m2"), site.now)}
+    assert intent.provisioner == "demo"
+
+
+def test_only_requests_that_come_or_go_change_intent(site: Site) -> None:
+    loop = site.loop()
+    empty = loop.intent.signature()
+    id_ = site.request()
+    one = loop.intent.signature()
+    assert one != empty
+    loop.status.write({id_: answer(id_)}, {}, {})
+    site.script.poll([id_])
+    assert loop.intent.signature() == one
+    before = loop.intent.read()
+    assert before is loop.intent.read()
+    loop.intent.remove([id_, "unknown"])
+    assert loop.intent.read().generation > before.generation
+    assert loop.intent.read().requests == {}
+
+
+def test_the_generation_goes_on_in_the_next_process(site: Site) -> None:
+    loop = site.open()
+    for _ in range(3):
+        site.request()
+        loop.intent.read()
+    loop.memory.write(Memory("demo", 1, loop.intent.read().generation))
+    assert site.open().intent.read().generation == loop.intent.read().generation > 2
+
+
+def test_a_record_goes_into_the_log_before_its_object_goes(site: Site) -> None:
+    id_, loop = site.request(), site.open()
+    memory = Memory("demo", 1, requests={id_: RequestRecord(id_, "t", 2, 0.0, 9.0, is_trimmed=True)})
+    loop.memory.write(memory)
+    loop.status.write({id_: answer(id_)}, {}, {})
+    loop.memory.write(memory)
+
+    def dies(call: Call) -> int | None:
+        return 0 if call.method == "DELETE" else None
+
+    loop._api.after = dies  # type: ignore[attr-defined]
+    with pytest.raises(StateError):
+        loop.intent.remove([id_])
+    successor = site.open()
+    assert successor.intent.read().requests == {}
+    assert successor.memory.read() == memory
+    assert successor.memory.condition() is Condition.FINE
+
+
+def test_a_restored_etcd_makes_intent_old_until_an_operator_accepts_it(site: Site) -> None:
+    loop = site.loop()
+    old = site.server.snapshot()
+    id_ = site.request()
+    intent = loop.intent.read()
+    before = loop.memory.signature(), loop.intent.signature()
+    site.server.restore(old)
+    assert loop.intent.signature() != before[1]
+    restored, newest = loop.intent.read_newest()
+    assert id_ not in restored.requests
+    assert newest > restored.generation >= intent.generation
+    assert loop.intent.condition() is Condition.OLDER
+    assert loop.memory.signature() != before[0], "so that memory is written again"
+    loop.recovery_done()
+    accepted, newest_accepted = loop.intent.read_newest()
+    assert accepted.generation == newest_accepted > newest
+    assert loop.intent.condition() is Condition.FINE
+
+
+def test_an_old_intent_stays_old_in_the_next_process(site: Site) -> None:
+    loop = site.open()
+    brake = Brake(BrakeReason.INTENT_OLDER, 0.0, "restored")
+    loop.memory.write(Memory("demo", 1, 5, brake=brake))
+    intent, newest = site.open().intent.read_newest()
+    assert (intent.generation, newest) == (5, 6)
+
+
+def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
+    loop = site.open()
+    old = site.server.snapshot()
+    id_, back = site.request(3), site.give_back("m1")
+    record = RequestRecord(id_, "t", 3, 0.0, 9.0, rc_account="finance")
+    trimmed = RequestRecord("gone", "t", 3, 0.0, 9.0, is_trimmed=True)
+    memory = Memory(
+        "demo", 1, requests={id_: record, "gone": trimmed}, returns={back: ReturnRecord(back, ("m1",), 0, 9)}
+    )
+    site.server.restore(old)
+    loop.memory.write(memory)
+    operator = site.open()
+    operator.ask_recovery()
+    assert loop.recovery_asked()
+    intent = loop.intent.read()
+    assert intent.requests.keys() == {id_}
+    assert intent.requests[id_].rc_account == "finance"
+    assert intent.returns[back].names == ("m1",)
+    loop.recovery_done()
+    assert not loop.recovery_asked()
+    assert not operator.recovery_asked()
+
+
+def test_pieces_of_a_removed_request_are_removed(site: Site) -> None:
+    id_, loop = site.request(), site.loop()
+    loop.memory._parts.split(f"{id_}.record", pack("long"), 0, epoch=1, generation=1)
+    assert len(loop.memory._parts.list()) == 2
+    loop.intent.remove([id_])
+    assert len(loop.memory._parts.list()) == 1
+    assert (
+        site.server.answer("GET", f"/apis/provisioner.hostfactory.dev/v1alpha1/namespaces/hf/{REQUESTS}")["items"] == []
+    )
