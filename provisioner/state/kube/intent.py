@@ -78,7 +78,8 @@ class KubeIntent:
     def _decode(self, objects: Mapping[str, Item], generation: int) -> Intent:
         requests, returns = dict[str, Request](), dict[str, ReturnRequest]()
         for id_, one in sorted(
-            objects.items(), key=lambda named: (named[1]["metadata"]["creationTimestamp"], named[0])
+            objects.items(),
+            key=lambda named: (named[1]["metadata"]["creationTimestamp"], named[1]["spec"]["created"], named[0]),
         ):
             spec, created = one["spec"], float(one["spec"]["created"])
             if id_.startswith(RETURN_ID_PREFIX):

@@ -133,9 +133,11 @@ class KubeTurn(SignedLease):
         provisioner: str,
         waits: Waits = SYSTEM,
         start: Callable[[threading.Thread], None] = threading.Thread.start,
+        fence: Callable[[int], None] = lambda epoch: None,
     ) -> None:
+        """``fence`` lets the server refuse writes with an epoch below the new one, before the new loop reads memory."""
         super().__init__(api, provisioner, waits)
-        self._start = start
+        self._start, self._fence = start, fence
         self._identity = f"{os.uname().nodename[:64]}_{os.getpid()}_{os.urandom(4).hex()}"
         self._renewed_at = -math.inf
         """Monotonic time at which the last successful renewal began."""
@@ -280,7 +282,8 @@ class KubeTurn(SignedLease):
         """Sign with a new epoch, not below ``at_least``; durable on return. Raises StateError."""
         facts = {**locks.identity(), "boot": locks.get_boot_id()}
         self._change(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
-        return locks.whole_number(self._signed, "epoch")
+        self._fence(epoch := locks.whole_number(self._signed, "epoch"))
+        return epoch
 
     def has_calls(self) -> bool:
         """Return False. Late calls of the loop before are harmless, because a name is used once, and its writes are

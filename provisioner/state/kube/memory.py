@@ -20,7 +20,7 @@ from provisioner.state.errors import Condition, StateMissing, StateStale, StateU
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.connection import MERGE
 from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, NotedGeneration, id_of
-from provisioner.state.kube.objects import REQUESTS, RETURNS, item, pack
+from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, item, pack
 from provisioner.state.kube.parts import Conflict, Item, Parts, refuse
 from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
 from provisioner.state.record_format import Document, RecordError
@@ -125,6 +125,11 @@ class KubeMemory:
         self.adopt()
         self._write_log(memory, documents)
         self.latest = memory
+
+    def fence(self, epoch: int) -> None:
+        """Let the server refuse writes of earlier loops. Raises StateStale if a newer loop has written."""
+        path = item(self._api.namespace, PARTS, self._parts.name(LOG))
+        refuse(self._api.call("PATCH", path, {"spec": {"epoch": epoch}}, content=MERGE), path)
 
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory was made again."""

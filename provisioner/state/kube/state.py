@@ -83,7 +83,7 @@ class KubeState:
         self.intent.on_restore = self._forget_written
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
         self.status = KubeAnswers(self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
-        self.loop_lock = KubeTurn(api, provisioner)
+        self.loop_lock = KubeTurn(api, provisioner, fence=self.memory.fence)
         self._journal = Journal(os.path.join(directory, "journal.jsonl")) if directory else None
         self._pool_status: Mapping[str, object] = {}
         for cache in self._caches.values():

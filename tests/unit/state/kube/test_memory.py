@@ -20,6 +20,7 @@ from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.memory_reader import NotedGeneration
 from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, body, collection, item, pack, unpack
 from provisioner.state.kube.parts import Parts
+from provisioner.state.kube.state import KubeState
 from provisioner.state.memory_file import LIFE
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer
 
@@ -375,3 +376,26 @@ def test_the_log_notes_which_intent_memory_has_read(server: ObjectServer) -> Non
     memory = open_memory(server)
     memory.write(replace(memory_of({}), generation=7, brake=Brake(BrakeReason.INTENT_OLDER, 0.0, "old")))
     assert open_memory(server).intent_notes() == (7, True)
+
+
+def test_the_next_loop_refuses_late_writes_of_the_one_before_from_its_beginning(server: ObjectServer) -> None:
+    """The loop before was stopped between its check and its write. Its successor has read memory, but not written."""
+    first = open_memory(server)
+    first.write(memory_of({"r1": 1}, epoch=1))
+    successor = KubeState(MemoryApiServer(server), "demo")
+    assert successor.loop_lock.acquire(0)
+    epoch = successor.loop_lock.raise_epoch(2)
+    before = successor.memory.read()
+    with pytest.raises(StateStale):
+        first.write(memory_of({"r1": 2}, epoch=1))
+    assert open_memory(server).read() == before
+    successor.memory.write(memory_of({"r1": 3}, epoch=epoch))
+    successor.loop_lock.release()
+    with pytest.raises(StateStale):
+        successor.memory.fence(1)
+
+
+def test_the_first_loop_has_no_log_to_fence(server: ObjectServer) -> None:
+    memory = open_memory(server)
+    memory.fence(1)
+    assert not memory.existed()
