@@ -38,6 +38,10 @@ class Trouble(StrEnum):
     NONE = "none"
     LOSE = "lose"
     """Creates and deletes are applied, and their responses lost."""
+    LOSE_ONCE = "lose once"
+    """The response of the next create or patch is lost."""
+    BUSY_ONCE = "busy once"
+    """The next call is answered with 429."""
     HANG = "hang"
     """Nothing is answered."""
     FAIL = "fail"
@@ -181,6 +185,10 @@ class Proxy:
             handler.close_connection = True
         elif self._trouble is Trouble.FAIL:
             _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
+        elif self._trouble is Trouble.BUSY_ONCE:
+            self.trouble = Trouble.NONE
+            self._note(handler, 429)
+            _answer(handler, 429, json.dumps({"kind": "Status", "code": 429, "message": "too many"}).encode(), "1")
         elif self._trouble is Trouble.NO_STREAMED_LISTS and "sendInitialEvents" in handler.path:
             self._note(handler, 200)
             _answer(handler, 200, json.dumps({"type": "ERROR", "object": NO_PROGRESS}).encode() + b"\n")
@@ -211,6 +219,9 @@ class Proxy:
         content = response.read()
         response.release_conn()
         if self._trouble is Trouble.LOSE and handler.command in ("POST", "DELETE"):
+            handler.close_connection = True
+        elif self._trouble is Trouble.LOSE_ONCE and handler.command in ("POST", "PATCH"):
+            self.trouble = Trouble.NONE
             handler.close_connection = True
         else:
             _answer(handler, response.status, content, response.headers.get("Retry-After"))

@@ -53,7 +53,8 @@ class KubeNotes:
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self._name = objects.object_name(provisioner)
         self._read: Digests | None = None
-        self._is_unreachable = False
+        self._failure: StateUnreachable | None = None
+        """The error of an earlier call. A server that is silent would let each further call wait in vain."""
 
     def note_read(self, digests: Digests) -> None:
         """Keep the digests for the object or the note that this process writes next."""
@@ -102,7 +103,7 @@ class KubeNotes:
 
         calls = RefusedCalls(os.path.dirname(file))
         calls.note(script, reason)
-        if not self._is_unreachable:
+        if self._failure is None:
             noted = {one.script: one._asdict() for one in calls.read()}[script]
             del noted["script"]
             self._note("", {"refused": {script: noted}})
@@ -127,8 +128,10 @@ class KubeNotes:
         check(self._api, reply)
 
     def _call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Reply:
+        if self._failure is not None:
+            raise self._failure
         try:
             return self._api.call(method, path, body, content=content)
-        except StateUnreachable:
-            self._is_unreachable = True
+        except StateUnreachable as error:
+            self._failure = error
             raise

@@ -343,6 +343,8 @@ def test_refusals_by_an_unreachable_server_are_sent_later(grid: Grid, tmp_path: 
     with pytest.raises(StateUnreachable):
         script.available()
     calls = len(api.calls)
+    with pytest.raises(StateUnreachable):
+        script.lost([])
     script.note_refusal("requestMachines", "unreachable")
     assert len(api.calls) == calls
     grid.script(str(tmp_path))[0].note_refusal("requestMachines", "")
