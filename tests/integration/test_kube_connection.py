@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
+from provisioner.state.errors import StateDenied, StateUnreachable
 from provisioner.state.kube import connection
 from provisioner.state.kube.access import Access
 from provisioner.state.kube.connection import MERGE, ApiServer, Watch
@@ -132,29 +132,6 @@ def test_refusals_that_answer_the_call_are_returned(api: ApiServer, server: Scri
     document = {"message": "no", "details": {"name": "a", "kind": "machinerequests"}}
     server.responses += [response(status, document)]
     assert api.call("GET", ONE) == (status, document, AT)
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "words"),
-    [
-        (response(403, {"message": 'cannot get "x"'}), StateDenied, 'HTTP 403: cannot get "x". Bind this account'),
-        (b"HTTP/1.1 404 No\r\nContent-Length: 18\r\n\r\n404 page not found", StateMissing, "kubectl apply -k deploy"),
-        (response(404, {"details": {}}), StateMissing, "kubectl apply -k deploy"),
-        (response(404, {"details": {"kind": "namespaces", "name": "g"}}), StateMissing, "kubectl create namespace g"),
-        (response(400, {"message": "bad"}), StateError, "HTTP 400: bad."),
-        (b"HTTP/1.1 302 Login\r\nContent-Length: 0\r\n\r\n", StateError, "HTTP 302"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<html", StateUnreachable, "is no JSON: '<html'"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", StateUnreachable, "has no date"),
-    ],
-)
-def test_other_refusals_raise_with_the_next_step(
-    api: ApiServer, server: Scripted, answer: bytes, error: type[StateError], words: str
-) -> None:
-    server.responses += [answer]
-    with pytest.raises(error) as raised:
-        api.call("GET", ONE)
-    assert type(raised.value) is error
-    assert words in str(raised.value)
 
 
 def test_bodies_of_each_form_are_read(api: ApiServer, server: Scripted) -> None:

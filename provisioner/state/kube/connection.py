@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -63,7 +64,6 @@ ADVICE = {
     UNAUTHORIZED: "Renew the token or the certificate that the kubeconfig names",
     403: "Bind this account to its role in deploy/kustomize/components/kubernetes-state",
 }
-MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
 class Response(NamedTuple):
@@ -203,16 +203,6 @@ def _partial_type(method: str, path: str) -> str:
     return PARTIAL.format("List" if is_list else "")
 
 
-def epoch_of(date: str) -> float:
-    """Return the epoch seconds of a date in HTTP's format. Raises ValueError. ``email.utils`` imports much."""
-    _, day, name, year, clock, _ = date.split()
-    hour, minute, second = map(int, clock.split(":"))
-    month = (MONTHS.index(name) // 3 + 10) % 12  # since March, so that the leap day is a year's last
-    years = int(year) - (month >= 10)
-    days = 365 * years + years // 4 - years // 100 + years // 400 + (153 * month + 2) // 5 + int(day) - 719_469
-    return float(((days * 24 + hour) * 60 + minute) * 60 + second)
-
-
 class ApiServer:
     """An API server. Each thread has a connection of its own, which stays open between its calls."""
 
@@ -314,7 +304,7 @@ class ApiServer:
         if status >= REDIRECT:
             self._check_answers(status, document)
         try:
-            return Response(status, document, epoch_of(headers.get("date", "")))
+            return Response(status, document, parsedate_to_datetime(headers.get("date", "")).timestamp())
         except ValueError as error:
             raise StateUnreachable(self.unreachable("its response has no date")) from error
 

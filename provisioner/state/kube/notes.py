@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.state.errors import StateError, StateUnreachable, StateUnreadable
 from provisioner.state.kube import objects
+from provisioner.state.kube.connection import MERGE
 from provisioner.state.kube.objects import NOTES, collection, item
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
     from provisioner.state.kube.api import Api, Reply
-
-MERGE = "application/merge-patch+json"
 
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 

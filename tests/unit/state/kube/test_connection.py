@@ -1,23 +1,55 @@
-"""Dates of HTTP. ``tests/integration/test_kube_connection.py`` has the tests with connections."""
+"""What a response means. ``tests/integration/test_kube_connection.py`` has the tests with connections."""
 
 from __future__ import annotations
 
+import json
+from http.client import HTTPMessage
+
 import pytest
 
-from provisioner.state.kube.connection import epoch_of
+from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
+from provisioner.state.kube.access import Access
+from provisioner.state.kube.connection import ApiServer, Response
+
+API = ApiServer(lambda: Access("https://kube", "grid"))
+
+
+def headers(date: str = "") -> HTTPMessage:
+    made = HTTPMessage()
+    if date:
+        made["Date"] = date
+    return made
 
 
 @pytest.mark.parametrize(
     ("date", "at"),
+    [("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199.0), ("Fri, 27 Nov 2026 15:43:14 GMT", 1_795_794_194.0)],
+)
+def test_response_has_the_servers_time(date: str, at: float) -> None:
+    assert API.judge(201, headers(date), b'{"a": 1}') == Response(201, {"a": 1}, at)
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "error", "words"),
     [
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
-        ("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199.0),
-        ("Fri, 01 Mar 2024 00:00:00 GMT", 1_709_251_200.0),
-        ("Tue, 31 Dec 2030 12:00:01 GMT", 1_924_948_801.0),
-        ("Fri, 27 Nov 2026 15:43:14 GMT", 1_795_794_194.0),
+        (403, {"message": 'cannot get "x"'}, StateDenied, 'HTTP 403: cannot get "x". Bind this account'),
+        (401, {"message": "Unauthorized"}, StateDenied, "HTTP 401: Unauthorized. Renew the token"),
+        (404, "404 page not found", StateMissing, "kubectl apply -k deploy"),
+        (404, {"details": {}}, StateMissing, "kubectl apply -k deploy"),
+        (404, {"details": {"kind": "namespaces", "name": "g"}}, StateMissing, "kubectl create namespace g"),
+        (400, {"message": "bad"}, StateError, "HTTP 400: bad."),
+        (302, "", StateError, "HTTP 302"),
+        (429, {"message": "too many"}, StateUnreachable, "HTTP 429: too many"),
+        (500, "etcd", StateUnreachable, "HTTP 500"),
+        (200, "<html", StateUnreachable, "is no JSON: '<html'"),
+        (200, {}, StateUnreachable, "has no date"),
     ],
 )
-def test_epoch_of_http_dates(date: str, at: float) -> None:
-    assert epoch_of(date) == at
-    with pytest.raises(ValueError):
-        epoch_of("2026-11-27")
+def test_other_responses_raise_with_the_next_step(
+    status: int, document: object, error: type[StateError], words: str
+) -> None:
+    body = document if isinstance(document, str) else json.dumps(document)
+    with pytest.raises(error) as raised:
+        API.judge(status, headers(), body.encode())
+    assert type(raised.value) is error
+    assert words in str(raised.value)
