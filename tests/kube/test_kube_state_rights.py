@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import yaml
 
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.provider_config import Digests
+from provisioner.model import Hold, HoldKind, Memory, RequestRecord, ReturnRecord
 from provisioner.state.errors import StateDenied
+from provisioner.state.holds import with_hold
 from provisioner.state.kube.access import Access
 from provisioner.state.kube.connection import ApiServer, Response, Watch
-from provisioner.state.kube.objects import NOTES, REQUESTS, STATES, collection, item, pack
-from provisioner.state.kube.script_state import FEW, KubeScriptState
+from provisioner.state.kube.objects import NOTES, REQUESTS, RETURNS, STATES, collection, item, pack
+from provisioner.state.kube.script_state import FEW, KubeEntries, KubeScriptState
+from provisioner.state.kube.state import KubeState
 from tests.kube.space import TOKEN_SECONDS, Space
 from tests.support.checks.rights import kube_call
 from tests.support.manifests import KUSTOMIZE
@@ -114,6 +119,78 @@ def life_of_scripts(space: Space, api: Recorded, directory: Path) -> None:
     state.note_hosts({"hf-0a1b2c3d4e-000000": None})
     state.note_refusal("requestMachines", "no template")
     assert space.admin.get(item(space.name, NOTES, "demo"))["spec"]["refused"]
+
+
+class Administrator(ApiServer):
+    """The same server for an account that may do everything."""
+
+    def __init__(self, space: Space) -> None:
+        token = space.admin.headers["Authorization"].removeprefix("Bearer ")
+        super().__init__(lambda: Access(space.admin.server, space.name, token=token, ca_file=str(space.admin.ca)))
+
+
+def memory_of(ids: list[str], back: str, epoch: int, doubles: Mapping[str, float]) -> Memory:
+    """Return a memory with records of requests and of a return. ``doubles`` may be more than one object can have."""
+    records = {id_: RequestRecord(id_, "GkePod", 1, 0.0, 9.0) for id_ in ids}
+    returns = {back: ReturnRecord(back, ("m2",), 0.0, 9.0)}
+    return Memory("demo", epoch=epoch, requests=records, returns=returns, doubles=doubles)
+
+
+def answer_of(status: str, id_: str, message: str = "") -> Answer:
+    entry = {"requestId": id_, "status": status, "message": message, "machines": []}
+    return Answer(json.dumps(entry), status != "running")
+
+
+def life_of_a_loop(space: Space, api: Recorded, directory: Path) -> None:
+    """Lead, keep a memory that continues in pieces, publish, settle, set holds, recover, and remove all."""
+    admin = Administrator(space)
+    script = KubeScriptState(admin, "demo", str(directory))
+    one, other = (script.record_request("demo", "GkePod", 1, created_wall=1e9, rc_account="").id for _ in range(2))
+    back, lost = (script.record_return("demo", [name], created_wall=1e9).id for name in ("m1", "m2"))
+    state = KubeState(api, "demo", str(directory), follows=True)
+    try:
+        state.wait_synced()
+        assert state.loop_lock.acquire(0)
+        epoch = state.loop_lock.raise_epoch(1)
+        numbers = random.Random(0)
+        large = {f"{numbers.randbytes(16).hex()}": numbers.random() for _ in range(40_000)}
+        for doubles in (large, {}):
+            state.memory.write(memory_of([one, other], lost, epoch, doubles))
+        answers = {id_: answer_of("running", id_, "no room") for id_ in (one, other)}
+        state.status.write({**answers, back: answer_of("running", back)}, {}, {"GkePod": 5})
+        assert state.terminal_answers.settle_revised(one, answer_of("complete", one).text)
+        state.terminal_answers.assume_reported(other)
+        state.change_holds(lambda holds: with_hold(holds, Hold(HoldKind.PAUSE, "gke-main")))
+        state.write_pool_status({"paused": ["gke-main"]})
+        state.note_in_force(Digests("0", "1"))
+        script.poll([one, other])
+        until(lambda: other in state.polls(), 30, what="the loop has seen the poll")
+        until(lambda: one in state.terminal_answers.answers(), 30, what="the loop has seen its own entry")
+        for resource, id_ in ((REQUESTS, other), (RETURNS, lost)):
+            space.admin.delete(item(space.name, resource, id_))
+        until(lambda: not {other, lost} & {*state.intent.objects()}, 30, what="the loop has seen the loss")
+        state.ask_recovery()
+        until(state.recovery_asked, 30, what="the loop is asked")
+        state.recovery_done()
+        state.beat()
+        state.forget_polls([one])
+        state.intent.remove([one, back])
+        until(lambda: {*state.intent.objects()} == {other, lost}, 30, what="the request has left")
+        state.loop_lock.release()
+        written = space.admin.get(f"/apis/events.k8s.io/v1/namespaces/{space.name}/events")["items"]
+        assert {one["reason"] for one in written} >= {"MachinesMissing"}
+    finally:
+        state.close()
+    KubeEntries(admin, "demo").settle_reported(lost, "first")  # no watch shows it any more
+    assert not state.terminal_answers.settle_revised(lost, "second")
+
+
+@pytest.mark.usefixtures("state_kinds")
+def test_the_loop_has_the_rights_that_it_uses(space: Space, tmp_path: Path) -> None:
+    api = bind(space, LOOP)
+    life_of_a_loop(space, api, tmp_path)
+
+    assert api.used == granted(LOOP)
 
 
 @pytest.mark.usefixtures("state_kinds")

@@ -206,12 +206,14 @@ class Kind(NamedTuple):
 
 
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", None, False, frozenset())
+ANYTHING = Schema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+EVENT = Kind("events.k8s.io", "v1", "Event", "events", ANYTHING, False, frozenset())
 
 
 @cache
 def kinds(path: Path = CRDS) -> tuple[Kind, ...]:
-    """Return the kinds of the definitions, and the Lease."""
-    found = [LEASE]
+    """Return the kinds of the definitions, the Lease, and the Event."""
+    found = [LEASE, EVENT]
     for crd in yaml.safe_load_all(path.read_text()):
         for version in crd["spec"]["versions"]:
             names = crd["spec"]["names"]

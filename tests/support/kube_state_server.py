@@ -188,6 +188,11 @@ class ObjectServer:
             self.bookmarks += 1
             self.changed.notify_all()
 
+    def remove_kind(self, resource: str) -> None:
+        """Let the server know a kind no more."""
+        with self.changed:
+            self._kinds = {key: kind for key, kind in self._kinds.items() if kind.resource != resource}
+
     def remove_kinds(self) -> None:
         """Remove the definitions of our kinds, with all of their objects."""
         with self.changed:

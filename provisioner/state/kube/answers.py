@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
-from provisioner.model import RequestStatus
+from provisioner.model import PendingReason, RequestStatus, Window
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.kube.api import Api
 from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.memory import KubeMemory
+from provisioner.state.kube.object_events import MOST, ObjectEvents
 from provisioner.state.kube.objects import pack, unpack
 from provisioner.state.kube.parts import Item, run_all
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
@@ -35,7 +37,11 @@ KEPT_ENTRIES = 10
 """Most entries of a request's timeline."""
 
 WAITING, RUNNING, ENDED = "Waiting", "Running", "Ended"
+OPEN = (WAITING, RUNNING)
 COMPLETE = {RequestStatus.COMPLETE: "Complete", RequestStatus.COMPLETE_WITH_ERROR: "CompleteWithError"}
+BY_WINDOW = (PendingReason.WINDOW, PendingReason.BACKOFF)
+HELD_BACK = frozenset(PendingReason(name) for name in ("cap", "backoff", "paused", "stopped", "budget", "unseen"))
+"""Reasons of machines that were not requested yet. The answers have the reasons of the other ones."""
 FINAL = frozenset(COMPLETE.values())
 """Phases in which HF has the answer."""
 
@@ -45,6 +51,7 @@ class KubeAnswers:
 
     def __init__(
         self,
+        api: Api,
         objects: Callable[[], Mapping[str, Item]],
         own: ProvisionerObject,
         memory: KubeMemory,
@@ -53,7 +60,9 @@ class KubeAnswers:
     ) -> None:
         """``objects`` returns the requests' objects by id."""
         self._objects, self._own, self._memory = objects, own, memory
-        self._terminal, self._threads = terminal, threads
+        self._terminal, self._events, self._threads = terminal, ObjectEvents(api), threads
+        self._reasons: dict[str, str] = {}
+        """Reasons why machines are missing that no answer has, because the machines have no slot yet."""
         self._written: dict[str, tuple[Answer, Status]] = {}
         """The answers and the status of the objects, as this process has last written or read them."""
 
@@ -108,7 +117,7 @@ class KubeAnswers:
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         """Publish answers, then losses and free numbers. Raises StateStale if a newer loop has written."""
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
-        objects = self._objects()
+        objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers}
 
         def publish(id_: str) -> None:
@@ -131,6 +140,8 @@ class KubeAnswers:
             new: Status = {} if id_.startswith(RETURN_ID_PREFIX) else {"lost": lost}
         else:
             new = make_status(id_, found["spec"], answer, lost, before)
+            if new["phase"] in OPEN and new.get("reason") == "":
+                new["reason"] = self._reasons.get(id_, "")
             if answer.ended and id_ in self._terminal.ids():
                 reported = self._terminal.settled(id_) or answer
                 status = RequestStatus(json.loads(reported.text)["status"])
@@ -138,6 +149,32 @@ class KubeAnswers:
         changed = {name: value for name, value in new.items() if before.get(name) != value}
         if (written := self._memory.patch(id_, changed)) is not None:
             self._written[id_] = answer, written["status"]
+            self._record(found, before, written["status"])
+
+    def _record(self, found: Item, before: Status, status: Status) -> None:
+        """Record as an Event that a request misses machines, or has ended without them."""
+        is_open, note = status["phase"] in OPEN, status["conditions"][0]["message"]
+        if not is_open and before.get("phase", WAITING) in OPEN and status.get("failed"):
+            self._events.record(found, "MachinesFailed", note)
+        elif is_open and status.get("reason") and not before.get("reason"):
+            self._events.record(found, "MachinesMissing", status["reason"])
+
+    def explain(self, unmet: Any) -> None:
+        """Publish why machines are missing if an answer has no reason. Raises StateError.
+
+        ``unmet``: the documents of ``Unmet`` by request.
+        """
+        objects, former, self._events.left = self._objects(), self._reasons, MOST
+        windows = self._memory.latest.windows if self._memory.latest else {}
+        known = {id_: objects[id_]["spec"]["template"] for id_ in unmet if id_ in objects}
+        self._reasons = {id_: _find_unmet(unmet[id_], windows, template) for id_, template in known.items()}
+
+        def write(id_: str) -> None:
+            answer, status = self._written[id_]
+            self._write(id_, objects[id_], answer, status.get("lost", 0), status)
+
+        changed = [id_ for id_, reason in self._reasons.items() if former.get(id_, "") != reason]
+        run_all(write, [id_ for id_ in changed if id_ in self._written], self._threads)
 
     def _publish_losses(self, lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         before = (self._own.latest() or {}).get("status", {})
@@ -154,6 +191,10 @@ class KubeAnswers:
         if changed or not before:
             marks = {"epoch": self._memory.epoch, "generation": self._memory.generation, "observed": _moment()}
             self._own.patch({"status": {**changed, **marks}}, "status")
+            former, found = before.get("brake", ""), self._own.latest()
+            if found and new["brake"] != former:
+                reason = "BrakeLatched" if brake else "BrakeReleased"
+                self._events.record(found, reason, new["brake"] or former, warns=brake is not None)
 
     def finish(self, reported: frozenset[str]) -> None:
         """Set the phase of the requests whose answer HF has read, and put records into their places while the log is
@@ -206,6 +247,17 @@ def _find_reason(entry: Mapping[str, Any]) -> str:
     texts.pop("", None)
     found: str = texts.most_common(1)[0][0] if texts else entry["message"]
     return found[:LONGEST_REASON]
+
+
+def _find_unmet(unmet: list[Item], windows: Mapping[tuple[str, str], Window], template: str) -> str:
+    """Return the first reason why machines without a slot are missing; empty if they are only on their way."""
+    for one in unmet:
+        window = windows.get((one["pool"], template))
+        failure = window.backs_off_from if window and one["reason"] in BY_WINDOW else None
+        if failure or one["reason"] in HELD_BACK:
+            text = f"{failure.error}: {failure.text}" if failure else one.get("text", "")
+            return ": ".join(filter(None, (one["pool"], one["reason"], text)))[:LONGEST_REASON]
+    return ""
 
 
 def _add_entry(timeline: list[dict[str, str]], text: str) -> list[dict[str, str]]:

@@ -73,8 +73,7 @@ class KubeState:
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
             for resource in WATCHED
         }
-        self._parts = Parts(api, provisioner)
-        self._name = object_name(provisioner)
+        self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
         noted = NotedGeneration(os.path.join(directory, "kubernetes-generation") if directory else "")
         self.memory = KubeMemory(api, provisioner, noted)
         self._own = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
@@ -82,7 +81,7 @@ class KubeState:
         self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
         self.intent.on_restore = self._forget_written
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
-        self.status = KubeAnswers(self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
+        self.status = KubeAnswers(api, self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
         self.loop_lock = KubeTurn(api, provisioner, fence=self.memory.fence)
         self._journal = Journal(os.path.join(directory, "journal.jsonl")) if directory else None
         self._pool_status: Mapping[str, object] = {}
@@ -135,6 +134,7 @@ class KubeState:
         if pool_status != self._pool_status:
             self._write_part(POOLS, pool_status)
             self._pool_status = pool_status
+            self.status.explain(pool_status.get("unmet", {}))
 
     def _write_part(self, part: str, value: object) -> None:
         self._parts.write(part, value, epoch=self.memory.epoch, generation=self.memory.generation)

@@ -9,11 +9,14 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.hostfactory import Answer, Loss
-from provisioner.model import Brake, BrakeReason, Memory
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Memory, PendingReason, Unmet, Window
 from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable
 from provisioner.state.kube import answers as answers_module
 from provisioner.state.kube import memory as memory_module
+from provisioner.state.kube.object_events import MOST
 from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES, pack, unpack
+from provisioner.state.record_format import encode
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.unit.state.kube.conftest import Site, answer
 
 
@@ -220,3 +223,68 @@ def test_a_long_log_is_put_into_its_places_at_the_end_of_a_cycle(site: Site) -> 
     with patch.object(memory_module, "MOST_LOGGED", 0):
         loop.beat()
     assert "PATCH stateparts/demo.memory" in site.calls(loop)
+
+
+def events(site: Site) -> list[tuple[str, str, str, str]]:
+    """Return kind of object, type, reason and note of each Event, the oldest first."""
+    found = site.server.answer("GET", "/apis/events.k8s.io/v1/namespaces/hf/events")["items"]
+    found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
+    return [(one["regarding"]["kind"], one["type"], one["reason"], one["note"]) for one in found]
+
+
+def test_a_change_for_the_worse_is_an_event_and_its_repetition_is_none(site: Site) -> None:
+    id_, loop = site.request(2), site.loop()
+    for results in (["executing"], ["succeed", "executing"], ["succeed", "executing", "fail"]):
+        loop.status.write({id_: answer(id_, "running", *results, text="stockout: no room")}, {}, {})
+    failed = answer(id_, "complete_with_error", "succeed", "fail", text="stockout: no room")
+    for epoch in (2, 3):
+        site.loop(epoch).status.write({id_: failed}, {}, {})
+    assert events(site) == [
+        ("MachineRequest", "Warning", "MachinesMissing", "stockout: no room"),
+        ("MachineRequest", "Warning", "MachinesFailed", "1 of 2 run, 1 failed. stockout: no room"),
+    ]
+
+
+def test_the_brake_is_an_event_when_it_is_latched_and_when_it_is_released(site: Site) -> None:
+    loop = site.loop()
+    for brake in (None, Brake(BrakeReason.MEMORY_LOST, 1.0, "made again"), None):
+        loop.memory.write(Memory("demo", 1, brake=brake))
+        loop.status.write({}, {}, {})
+    assert events(site) == [
+        ("ProvisionerState", "Warning", "BrakeLatched", "memory_lost: made again"),
+        ("ProvisionerState", "Normal", "BrakeReleased", "memory_lost: made again"),
+    ]
+
+
+def test_many_changes_at_once_are_few_events_and_a_refused_event_changes_nothing(site: Site) -> None:
+    ids, loop = [site.request() for _ in range(12)], site.loop()
+    loop.status.write({id_: answer(id_, "running", "executing", text="no room") for id_ in ids}, {}, {})
+    assert len(events(site)) == MOST
+    site.server.remove_kind("events")
+    loop.status.write({id_: answer(id_, "complete_with_error", "fail", text="no room") for id_ in ids}, {}, {})
+    assert {site.get(REQUESTS, id_)["status"]["phase"] for id_ in ids} == {"Ended"}
+
+
+def test_the_status_names_the_reason_for_machines_that_no_answer_has_yet(site: Site) -> None:
+    waits, starts, loop = site.request(), site.request(), site.loop()
+    window = Window(1, level=1, failure=Failure(ErrorClass.STOCKOUT, "no room in zone a"))
+    loop.memory.write(Memory("demo", 1, windows={("gke-main", "t"): window}))
+    answers = {id_: answer(id_) for id_ in (waits, starts)}
+    loop.status.write(answers, {}, {})
+    unmet = {
+        waits: [Unmet("gke-main", PendingReason.BACKOFF, 2)],
+        starts: [Unmet("gke-main", PendingReason.STARTING, 2)],
+    }
+    for _ in range(2):
+        loop.write_pool_status(encode(PoolStatus(unmet={id_: tuple(each) for id_, each in unmet.items()})))
+        loop.status.write(answers, {}, {})
+    reasons = [site.get(REQUESTS, id_)["status"]["reason"] for id_ in (waits, starts)]
+    assert reasons == ["gke-main: backoff: stockout: no room in zone a", ""]
+    loop.status.write({waits: answer(waits, "running", "succeed", "executing"), starts: answers[starts]}, {}, {})
+    assert site.get(REQUESTS, waits)["status"]["reason"] == reasons[0]
+    unmet[waits] = [Unmet("gke-main", PendingReason.PAUSED, 1)]
+    loop.write_pool_status(encode(PoolStatus(unmet={id_: tuple(each) for id_, each in unmet.items()})))
+    assert site.get(REQUESTS, waits)["status"]["reason"] == "gke-main: paused"
+    loop.status.write({waits: answer(waits, "complete", "succeed", "succeed"), starts: answers[starts]}, {}, {})
+    assert site.get(REQUESTS, waits)["status"]["reason"] == ""
+    assert [event[2] for event in events(site)] == ["MachinesMissing"]

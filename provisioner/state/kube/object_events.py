@@ -1,0 +1,51 @@
+"""Events on the objects of the state, for ``kubectl describe`` and ``kubectl get events``. They are never state."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from provisioner.state.errors import StateError
+from provisioner.state.kube.api import Api
+from provisioner.state.kube.parts import Item
+
+MOST = 10
+"""Events in one write of the answers. Many changes at once have one cause, which the first ones show."""
+LONGEST = 1024
+"""Most characters of a note that the server accepts."""
+CALL_SECONDS = 2.0
+
+
+class ObjectEvents:
+    """A writer of Events. A failure has no effect."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.left = MOST
+        """Number of Events that may still be written."""
+
+    def record(self, found: Item, reason: str, note: str, *, warns: bool = True) -> None:
+        """Write an Event about a change of an object."""
+        self.left -= 1
+        if self.left < 0:
+            return
+        metadata = found["metadata"]
+        place = {"name": metadata["name"], "namespace": self._api.namespace}
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {**place, "name": f"{metadata['name']}.{secrets.token_hex(8)}"},
+            "regarding": {**place, "apiVersion": found["apiVersion"], "kind": found["kind"], "uid": metadata["uid"]},
+            "type": "Warning" if warns else "Normal",
+            "reason": reason,
+            "action": "Publish",
+            "note": note[:LONGEST],
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": "hostfactory-provisioner",
+            "reportingInstance": os.uname().nodename,
+        }
+        with suppress(StateError):
+            path = f"/apis/events.k8s.io/v1/namespaces/{self._api.namespace}/events"
+            self._api.call("POST", path, event, seconds=CALL_SECONDS)
