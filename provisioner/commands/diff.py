@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from provisioner.commands.observe_pools import observe_once
-from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.shared_options import Document, add_shared, open_state, settings, show
 from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_failures, find_snapshots
 from provisioner.names import short_name, split_name
 
@@ -88,7 +88,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare. Return PROBLEM if the three differ or a pool could not be observed. Raises StateError, BackendError."""
     configuration = settings(options.config)
-    state = state_directory(options.state_dir)
+    state = open_state(options.state_dir)
     names, written_ns = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
     observations = observe_once(configuration, memory)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from provisioner.commands.next_steps import Sources, prospects
-from provisioner.commands.shared_options import Document, add_shared, show, state_directory
+from provisioner.commands.shared_options import Document, add_shared, open_state, show
 from provisioner.model import format_utc
 from provisioner.names import get_prefix, get_request_id, short_name
 from provisioner.state.journal import Excerpt
@@ -34,7 +34,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Explain. Return PROBLEM if the id is unknown. Raises UsageError."""
-    document = explain(state_directory(options.state_dir), options.id)
+    document = explain(open_state(options.state_dir), options.id)
     return show(options, document, partial(explain_lines, named=options.machines), fine=document["kind"] is not None)
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
+from provisioner.commands.shared_options import PROBLEM, Document, add_shared, open_state, settings, show
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.loop.standby import read_memory
@@ -102,7 +102,7 @@ def _reason(text: str) -> str:
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
     """Set or release holds. Return PROBLEM and change nothing if the name is unknown. Raises StateError."""
-    state = state_directory(options.state_dir)
+    state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
         print(f"{refusal} No hold was recorded.", file=sys.stderr)

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 
 from provisioner.commands.plan import make_clock, make_reconciler
-from provisioner.commands.shared_options import FINE, Document, add_shared, settings, show, state_directory
+from provisioner.commands.shared_options import FINE, Document, add_shared, open_state, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.definitions import Settings
 from provisioner.state.protocols import State
@@ -38,7 +38,7 @@ def add_trim_options(command: argparse.ArgumentParser) -> None:
 
 def run_trim(options: argparse.Namespace) -> int:
     """Show the ids that have left the files, or that would leave them. Raises StateError."""
-    left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
+    left = trim(settings(options.config), open_state(options.state_dir), dry_run=options.dry_run)
     document = {
         "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
         "returns": [id_ for id_ in left or () if id_.startswith(RETURN_ID_PREFIX)],

@@ -76,7 +76,7 @@ class Service:
                 backends=backends,
                 limits=configuration.limits,
                 provisioner=settings.instance,
-                note=configuration.note,
+                note=configuration.note if os.path.isabs(state.path) else "",
                 pace=settings.loop.as_limits(Pace, longest_call_seconds=longest_call(settings.pools.values())),
             ),
             reporter,

@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioner.backends.registry import close, make_backends
 from provisioner.commands.observe_pools import observe
-from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.shared_options import Document, add_shared, open_state, settings, show
 from provisioner.loop.batch_threads import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import Mandate
@@ -32,7 +32,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the plan. Return PROBLEM if a pool could not be observed or is not trusted. Raises StateError,
     BackendError."""
-    observations, plan = preview(settings(options.config), state_directory(options.state_dir))
+    observations, plan = preview(settings(options.config), open_state(options.state_dir))
     document = plan_document(plan, observations)
     return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
 

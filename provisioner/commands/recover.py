@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.commands.observe_pools import observe_once
-from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
+from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, open_state, settings, show
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import Observation, find_failures, find_snapshots
 from provisioner.schema.validation import ConfigError
 from provisioner.state import file_recovery
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.file_recovery import Recovery
 from provisioner.telemetry.brake_release_forecast import release_fields
@@ -35,7 +34,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Recover. Return PROBLEM if the brake stays despite ``--release-brake``, or if there is a problem and no option
     was given."""
-    state = state_directory(options.state_dir)
+    state = open_state(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
     unknown_by_pool = file_recovery.pools_of_unknown(plan, observations)
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     return PROBLEM if is_brake_kept or (only_shows and plan.wrong) else FINE
 
 
-def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
+def _pool_status(options: argparse.Namespace, state: file_recovery.RecoverableState) -> PoolStatus:
     """Return the pool status that the loop wrote. If there is none, return the limits of the configuration if it can
     be read."""
     try:
@@ -71,7 +70,9 @@ def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
         return pool_status
 
 
-def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:
+def _recovery(
+    options: argparse.Namespace, state: file_recovery.RecoverableState
+) -> tuple[Recovery, Mapping[str, Observation]]:
     """Return the recovery plan. Only if intent is lost, observe the pools, which needs a configuration."""
     files = file_recovery.read_files(state)
     if files.is_fine("intent"):

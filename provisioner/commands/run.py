@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from provisioner.commands.shared_options import FINE, PROBLEM, add_shared, config_file, state_directory
+from provisioner.commands.shared_options import FINE, PROBLEM, add_shared, config_file, open_state
 from provisioner.process_end import INTERRUPTED, end
 from provisioner.settings.definitions import Settings
 from provisioner.state.protocols import State
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from provisioner.telemetry.server import ListenError
 
     configuration = Configuration(config_file(options.config), os.environ)
-    state = state_directory(options.state_dir)
+    state = open_state(options.state_dir, follows=not (options.dry_run or options.once))
     try:
         if options.dry_run:
             dry_run(configuration.settings, state, once=options.once)

@@ -15,6 +15,8 @@ from provisioner.hostfactory.provider_config import Directories, DirectoryError
 if TYPE_CHECKING:
     from provisioner.settings.definitions import Settings
     from provisioner.state.directory import StateDir
+    from provisioner.state.kube.state import KubeState
+    from provisioner.state.opening import KubeStore
 
 FINE, PROBLEM, WRONG = 0, 1, 2
 
@@ -61,11 +63,49 @@ def settings(given: Path | None) -> Settings:
     return load(config_file(given), os.environ)
 
 
+def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeState:
+    """Return the state, in files or in a Kubernetes API, from ``--state-dir`` or from HostFactory's environment.
+
+    ``follows``: for a running loop. Raises UsageError, DirectoryError, TemplatesError, StateError.
+    """
+    if (store := _find_kube_store(given)) is None:
+        return state_directory(given)
+    from provisioner.state.kube.state import KubeState
+    from provisioner.state.opening import instance_of
+
+    directories = Directories(os.environ)
+    local = str(directories.state) if os.environ.get("HF_PROVIDER_WORKDIR") else ""
+    state = KubeState(store.api(), instance_of(store, directories), local, follows=follows)
+    if follows:
+        state.wait_synced()
+    return state
+
+
+def _find_kube_store(given: Path | None) -> KubeStore | None:
+    """Return the Kubernetes API that keeps the state; None for files."""
+    from provisioner.hostfactory.provider_config import KUBERNETES
+    from provisioner.state.opening import find_kube_store
+
+    if given is not None and not str(given).startswith(KUBERNETES):
+        return None
+    try:
+        return find_kube_store(Directories(os.environ), str(given or ""))
+    except DirectoryError:
+        if given is not None:
+            raise
+        return None  # without HostFactory's files, only a directory can be meant
+
+
 def state_directory(given: Path | None) -> StateDir:
     """Return the state directory, from ``--state-dir`` or from HostFactory's environment. Raises UsageError,
     DirectoryError."""
     from provisioner.state.directory import StateDir
 
+    if (store := _find_kube_store(given)) is not None:
+        raise UsageError(
+            f"The Kubernetes API keeps this state (namespace {store.namespace}), and this command is for state files. "
+            "To use it for files, name a directory with --state-dir"
+        )
     path = given or Path(_get_directory(lambda: Directories(os.environ).state, "--state-dir DIR"))
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path}: is not a directory; name a directory with --state-dir or HF_PROVIDER_WORKDIR")

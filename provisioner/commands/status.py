@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, open_state
 from provisioner.commands.status_text import printed
 from provisioner.process_end import interruptible
 from provisioner.state.errors import StateError
@@ -49,7 +49,7 @@ def _seconds(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Show the status; return PROBLEM if a problem needs an operator. Raises StateError, UsageError, MissingExtra."""
-    state = state_directory(options.state_dir)
+    state = open_state(options.state_dir)
     if options.watch is not None:
         return watch(lambda: read_status(options, state), options)
     status = read_status(options, state)

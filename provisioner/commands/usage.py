@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from provisioner.commands.shared_options import Document, UsageError, add_shared, show, state_directory
+from provisioner.commands.shared_options import Document, UsageError, add_shared, open_state, show
 from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import format_printable
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the usage. Raises StateError, UsageError."""
     if options.until and options.until < options.since:
         raise UsageError(f"--since {options.since}: is after {options.until}, the last day")
-    document = usage(state_directory(options.state_dir), options.since, options.until, options.by)
+    document = usage(open_state(options.state_dir), options.since, options.until, options.by)
     return show(options, document, usage_csv if options.output == "csv" else usage_lines)
 
 

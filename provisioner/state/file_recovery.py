@@ -10,17 +10,19 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer
 from provisioner.model import CONFLICTS, Intent, Memory, Observation, Request, ReturnRequest, find_snapshots
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, get_request_id
 from provisioner.state.atomic import tries
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable
-from provisioner.state.intent_file import IntentStore
-from provisioner.state.memory_file import MemoryStore
-from provisioner.state.status_file import StatusStore
+
+if TYPE_CHECKING:
+    from provisioner.state.directory import StateDir
+    from provisioner.state.kube.state import KubeState
+
+    RecoverableState = StateDir | KubeState
 
 UNKNOWN_MOMENT = 0.0
 """Wall time for a request of unknown age. Its deadline has passed, so no machine is made for it."""
@@ -120,7 +122,7 @@ class Recovery:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_files(state: StateDir) -> Files:
+def read_files(state: RecoverableState) -> Files:
     """Read all state files. Raises StateTooNew, and StateMissing if there never was a file to recover."""
     if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
         state.intent.read()
@@ -131,14 +133,14 @@ def read_files(state: StateDir) -> Files:
     return files
 
 
-def _read_files(state: StateDir) -> Files:
+def _read_files(state: RecoverableState) -> Files:
     """Read the files once. Intent is read before memory, so that a request that is removed meanwhile does not look
     lost."""
     conditions: dict[str, Condition] = {}
     reasons: dict[str, str] = {}
-    intent: Intent | None = _read(state.intent, conditions, reasons)
-    memory: Memory | None = _read(state.memory, conditions, reasons)
-    answers: Mapping[str, Answer] | None = _read(state.status, conditions, reasons)
+    intent: Intent | None = _read("intent", state.intent, conditions, reasons)
+    memory: Memory | None = _read("memory", state.memory, conditions, reasons)
+    answers: Mapping[str, Answer] | None = _read("status", state.status, conditions, reasons)
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
@@ -149,19 +151,17 @@ def _read_files(state: StateDir) -> Files:
     return Files(conditions, intent, memory, known_answers, newest, is_lost, reasons)
 
 
-def _read(
-    file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition], reasons: dict[str, str]
-) -> Any:
+def _read(kind: str, part: Any, conditions: dict[str, Condition], reasons: dict[str, str]) -> Any:
     try:
-        content = file.read_all() if isinstance(file, StatusStore) else file.read()
+        content = part.read_all() if kind == "status" else part.read()
         # status.json has no lock file. The loop can make it again, and its answers count even if it is old.
-        is_older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
+        is_older = kind != "status" and part.condition() is Condition.OLDER
     except StateMissing:
-        conditions[file.kind] = Condition.MISSING
+        conditions[kind] = Condition.MISSING
     except StateUnreadable as error:
-        conditions[file.kind], reasons[file.kind] = Condition.UNREADABLE, str(error)
+        conditions[kind], reasons[kind] = Condition.UNREADABLE, str(error)
     else:
-        conditions[file.kind] = Condition.OLDER if is_older else Condition.FINE
+        conditions[kind] = Condition.OLDER if is_older else Condition.FINE
         return content
     return None
 
@@ -301,14 +301,14 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
+def apply_recovery(state: RecoverableState, plan: Recovery) -> tuple[str, ...]:
     """Carry out the plan, except the release of the brake; return the paths of the files moved aside. Raises
     StateError.
 
     After an interruption at any point, the recovery can be run again.
     """
-    stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
-    moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
+    parts = {"memory": state.memory, "status": state.status}
+    moved = [name for kind in plan.unreadable if (name := _make_room(kind, parts[kind]))]
     if plan.intent is not None:
         for id_ in plan.kept:  # HF may have had these machines for long and will not poll again
             state.terminal_answers.assume_reported(id_)
@@ -317,14 +317,14 @@ def apply_recovery(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     return tuple(moved)
 
 
-def _make_room(file: MemoryStore | StatusStore) -> str:
+def _make_room(kind: str, part: Any) -> str:
     """Move aside a file that is still unreadable; return its new path.
 
     Return an empty path if another recovery has moved the file, or a loop has made it again.
     """
     conditions: dict[str, Condition] = {}
-    _read(file, conditions, {})
+    _read(kind, part, conditions, {})
     try:
-        return file.set_aside() if conditions[file.kind] is Condition.UNREADABLE else ""
+        return str(part.set_aside()) if conditions[kind] is Condition.UNREADABLE else ""
     except StateMissing:
         return ""

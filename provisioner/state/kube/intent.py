@@ -12,7 +12,7 @@ from datetime import datetime
 
 from provisioner.model import Intent, Request, ReturnRequest
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.errors import Condition
+from provisioner.state.errors import Condition, StateMissing
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
 from provisioner.state.kube.memory import KubeMemory, resource_of
@@ -36,6 +36,8 @@ class KubeIntent:
         self._intent: Intent | None = None
         self._versions: tuple[int, ...] = ()
         """Versions of the caches from which intent was made."""
+        self._unused_at: tuple[int, ...] = ()
+        """Versions of the caches at which no request and no loop had been here."""
         self._uids: Mapping[str, str] = {}
         self._highest = [0, 0]
         """Highest version of the server that each cache has had."""
@@ -62,7 +64,14 @@ class KubeIntent:
         versions = tuple(cache.version for cache in self._caches)
         if self._intent is not None and versions == self._versions:
             return self._intent
-        self._versions, objects = versions, self._known()
+        objects = self._known()
+        is_unused = not objects and self._memory.latest is None
+        if is_unused and (versions == self._unused_at or not self._memory.existed()):
+            self._unused_at = versions
+            raise StateMissing(
+                f"kubernetes:{self._api.namespace}: HostFactory has recorded no request here, and no loop has run here."
+            )
+        self._versions = versions
         uids = {name: one["metadata"]["uid"] for name, one in objects.items()}
         if self._intent is None:
             generation, self.is_old = self._memory.intent_notes()
@@ -77,10 +86,7 @@ class KubeIntent:
 
     def _decode(self, objects: Mapping[str, Item], generation: int) -> Intent:
         requests, returns = dict[str, Request](), dict[str, ReturnRequest]()
-        for id_, one in sorted(
-            objects.items(),
-            key=lambda named: (named[1]["metadata"]["creationTimestamp"], named[1]["spec"]["created"], named[0]),
-        ):
+        for id_, one in sorted(objects.items(), key=_order):
             spec, created = one["spec"], float(one["spec"]["created"])
             if id_.startswith(RETURN_ID_PREFIX):
                 returns[id_] = ReturnRequest(id_, tuple(spec["names"]), created)
@@ -89,20 +95,26 @@ class KubeIntent:
         return Intent(self._provisioner, generation, requests, returns)
 
     def exists(self) -> bool:
-        """Return True, because a namespace without requests is an intent without requests."""
+        """Return True if there is a request, or if a loop has run on this state."""
+        try:
+            self._update()
+        except StateMissing:
+            return False
         return True
 
     def existed(self) -> bool:
         """Return True, as ``exists``."""
-        return True
+        return self.exists()
 
     def signature(self) -> object:
-        """Return a value that changes when HF has recorded or the loop has removed a request. Raises StateError."""
-        return self._update().generation, self.is_old
+        """Return a value that changes when HF has recorded or the loop has removed a request; None before the first
+        request. Raises StateError."""
+        return (self._update().generation, self.is_old) if self.exists() else None
 
     def condition(self) -> Condition:
         """Return OLDER if this process has noticed that etcd was restored."""
-        self._update()
+        if not self.exists():
+            return Condition.NEW
         return Condition.OLDER if self.is_old else Condition.FINE
 
     def read(self) -> Intent:
@@ -135,22 +147,24 @@ class KubeIntent:
         self._api.call("DELETE", item(self._api.namespace, resource_of(id_), id_))
         self._memory.remove_pieces(id_)
 
-    def put_back(self) -> list[str]:
-        """Make the requests again that memory has and intent lacks, because etcd was restored. Return their ids."""
-        memory, intent, made = self._memory.read(), self._update(), []
-        created = self._memory.latest.written.wall if self._memory.latest else 0.0
-        for record in memory.requests.values():
-            if record.id not in intent.requests and not record.is_trimmed:
-                spec = {"template": record.template, "count": record.count, "created": created}
-                made.append((record.id, spec | ({"account": record.rc_account} if record.rc_account else {})))
-        for back in memory.returns.values():
-            if back.id not in intent.returns and not back.is_trimmed:
-                made.append((back.id, {"names": list(back.names), "created": created}))
-        for id_, spec in made:
-            path = collection(self._api.namespace, resource_of(id_))
-            new = body(resource_of(id_), id_, {"provisioner": self._provisioner, **spec})
-            self._api.call("POST", path, new)
-        return [id_ for id_, _ in made]
+    def known_generation(self) -> int:
+        """Return the newest generation, which is higher than that of intent if intent is an old copy."""
+        return self.read_newest()[1]
+
+    def restore(self, wanted: Intent) -> None:
+        """Make the requests and returns again that are lost, because etcd was restored. Raises StateError."""
+        known = self._update()
+        for request in wanted.requests.values():
+            if request.id not in known.requests:
+                spec = {"template": request.template, "count": request.count, "created": request.created_wall}
+                self._make(request.id, spec | ({"account": request.rc_account} if request.rc_account else {}))
+        for back in wanted.returns.values():
+            if back.id not in known.returns:
+                self._make(back.id, {"names": list(back.names), "created": back.created_wall})
+
+    def _make(self, id_: str, spec: Mapping[str, object]) -> None:
+        path = collection(self._api.namespace, resource_of(id_))
+        self._api.call("POST", path, body(resource_of(id_), id_, {"provisioner": self._provisioner, **spec}))
 
     def last_created(self) -> float:
         """Return when the newest request was made, by the server's clock; 0 if there is none."""

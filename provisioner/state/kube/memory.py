@@ -131,6 +131,10 @@ class KubeMemory:
         path = item(self._api.namespace, PARTS, self._parts.name(LOG))
         refuse(self._api.call("PATCH", path, {"spec": {"epoch": epoch}}, content=MERGE), path)
 
+    def set_aside(self) -> str:
+        """Remove an unreadable log, so that the loop makes memory again; return the name of the part that keeps it."""
+        return self._parts.set_aside(LOG)
+
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory was made again."""
         self.adopt()

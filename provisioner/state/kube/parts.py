@@ -85,6 +85,15 @@ class Parts:
         """Return the value of a part; None if it does not exist. Raises StateUnreadable."""
         return None if (found := self.get(part)) is None else self.join(self.name(part), found["spec"]["data"])
 
+    def set_aside(self, part: str) -> str:
+        """Move the content of a part into another object; return its name. Raises StateMissing."""
+        if (found := self.get(part)) is None:
+            raise StateMissing(f"{self._api.name}: {self.name(part)} in {self._api.namespace} is gone")
+        name, spec = f"{self.name(part)}.aside-{found['metadata']['resourceVersion']}", found["spec"]
+        self._write(name, {**spec, "part": "aside"}, None)
+        self._api.call("DELETE", item(self._api.namespace, PARTS, self.name(part)))
+        return name
+
     def join(self, name: str, packed: str, items: Mapping[str, Item] | None = None) -> Any:
         """Return the value of a packed text that pieces may continue. Raises StateUnreadable.
 

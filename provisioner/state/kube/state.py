@@ -228,9 +228,7 @@ class KubeState:
     # --- recovery -----------------------------------------------------------------------------------------------------
 
     def ask_recovery(self) -> None:
-        """Record that an operator allows the loop to release the brake. Requests that memory has and the server has
-        lost are made again first. Raises StateError."""
-        self.intent.put_back()
+        """Record that an operator allows the loop to release the brake. Raises StateError."""
         self._own.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
 
     def recovery_asked(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provisioner.model import Brake, BrakeReason, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
-from provisioner.state.errors import Condition, StateError
+from provisioner.state import file_recovery
+from provisioner.state.errors import Condition, StateError, StateMissing
 from provisioner.state.kube.objects import REQUESTS, pack
 from tests.support.kube_state_server import Call
 from tests.unit.state.kube.conftest import Site, answer
@@ -13,7 +14,6 @@ from tests.unit.state.kube.conftest import Site, answer
 
 def test_intent_has_the_requests_in_their_order(site: Site) -> None:
     loop = site.open()
-    assert loop.intent.read().requests == {}
     site.now += 0.5
     first = site.request(3)
     site.now -= 0.25
@@ -26,6 +26,24 @@ def test_intent_has_the_requests_in_their_order(site: Site) -> None:
     ]
     assert intent.returns == {back: ReturnRequest(back, ("m1", "m2"), site.now)}
     assert intent.provisioner == "demo"
+
+
+def test_without_a_request_and_a_loop_there_is_no_intent(site: Site) -> None:
+    """Machines that exist then may belong to another state."""
+    loop = site.open()
+    assert loop.intent.signature() is None
+    assert not loop.intent.existed()
+    assert loop.intent.condition() is Condition.NEW
+    with pytest.raises(StateMissing, match="no request here"):
+        loop.intent.read_newest()
+    calls = len(loop._api.calls)  # type: ignore[attr-defined]
+    assert not loop.intent.exists()
+    assert len(loop._api.calls) == calls + 2, "of the lists alone, because it is asked ten times a second"  # type: ignore[attr-defined]
+    site.request()
+    assert loop.intent.existed()
+    loop.memory.write(Memory("demo", 1))
+    loop.intent.remove(loop.intent.read().requests)
+    assert site.open().intent.read().requests == {}
 
 
 def test_only_requests_that_come_or_go_change_intent(site: Site) -> None:
@@ -111,6 +129,9 @@ def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
     site.server.restore(old)
     loop.memory.write(memory)
     operator = site.open()
+    plan = file_recovery.plan_recovery(file_recovery.read_files(operator), (), "hf", "demo")
+    assert (plan.writes, plan.latched) == (True, True)
+    assert file_recovery.apply_recovery(operator, plan) == ()
     operator.ask_recovery()
     assert loop.recovery_asked()
     intent = loop.intent.read()

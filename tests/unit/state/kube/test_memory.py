@@ -399,3 +399,14 @@ def test_the_first_loop_has_no_log_to_fence(server: ObjectServer) -> None:
     memory = open_memory(server)
     memory.fence(1)
     assert not memory.existed()
+
+
+def test_an_unreadable_log_is_set_aside_for_a_recovery(server: ObjectServer) -> None:
+    open_memory(server).write(memory_of({"r1": 1}))
+    server.answer("PATCH", item("hf", PARTS, "demo.log"), {"spec": {"data": "AAAA"}}, "application/merge-patch+json")
+    memory = open_memory(server)
+    aside = memory.set_aside()
+    assert server.answer("GET", item("hf", PARTS, aside))["spec"]["data"] == "AAAA"
+    assert not memory.exists()
+    with pytest.raises(StateMissing):
+        memory.set_aside()
