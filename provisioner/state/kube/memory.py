@@ -51,10 +51,9 @@ class KubeMemory:
         self._noted = noted
         self._reader = MemoryReader(api, provisioner, self._parts, noted)
         self.intent_notes = self._reader.intent_notes
-        self._path = f"kubernetes:{api.namespace}"
         self._codec = MemoryCodec()
         self._is_adopted = False
-        """True after the first write. Before, the places are not known."""
+        """True once the places are known."""
         self._loaded = Loaded()
         self._logged: dict[str, Document | None] = {}
         """The documents that only the log has; None for a document that left."""
@@ -101,7 +100,7 @@ class KubeMemory:
         try:
             memory = self._codec.decode(tables)
         except RecordError as error:
-            raise StateUnreadable(f"{self._path}: the loop's memory: {error}") from error
+            raise StateUnreadable(f"{self._api.name}: the loop's memory: {error}") from error
         if not self._is_adopted:
             self.latest = memory
         return memory
@@ -152,9 +151,8 @@ class KubeMemory:
 
     def detach(self, ids: Iterable[str]) -> None:
         """Put the records of these ids into the log, because their objects are about to be removed."""
-        keys = self._loaded.kept.keys() & {key_of(id_) for id_ in ids}
-        for key in keys:
-            del self._loaded.kept[key]
+        keys = {key_of(id_) for id_ in ids} & self._loaded.kept.keys()
+        self._loaded.kept = {key: place for key, place in self._loaded.kept.items() if key not in keys}
         if keys and self.latest is not None:
             self._write_log(self.latest, self._loaded.documents)
 
@@ -185,7 +183,7 @@ class KubeMemory:
             loaded.documents, self._logged, self.log_size = documents, changes, len(written["spec"]["data"])
             self._noted.add(loaded.generation)
             return
-        raise StateStale(f"{self._path}: other writes of the log came before ours {TRIES} times")
+        raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
         """Return the generations of the places that have what memory has, and the documents that they lack."""
@@ -236,11 +234,9 @@ class KubeMemory:
             return []
         self.log_size = 0
         own = {key: document for key, document in self._loaded.documents.items() if not id_of(key)}
-        places, generation = self._loaded.kept, self.generation
-        for key in [key for key in places if not id_of(key)]:
-            del places[key]
-        self._parts.write(REST, own, epoch=self.epoch, generation=generation)
-        places |= {key: Kept(document, generation) for key, document in own.items()}
+        self._loaded.kept = {key: place for key, place in self._loaded.kept.items() if id_of(key)}
+        self._parts.write(REST, own, epoch=self.epoch, generation=self.generation)
+        self._loaded.kept |= {key: Kept(document, self.generation) for key, document in own.items()}
         return [id_ for key, document in self._logged.items() if (id_ := id_of(key)) and document is not None]
 
     def remove_pieces(self, id_: str) -> None:
