@@ -123,6 +123,7 @@ COMMANDS = (
     CommandEntry(
         "trim", "Remove ended requests from the state files, as a running loop does by itself.", home="init_and_trim"
     ),
+    CommandEntry("state", "Copy the state from files into a Kubernetes API, or back."),
     CommandEntry(
         "dump", "Save the state directory in one file, while scripts and loop continue.", home="dump_and_restore"
     ),

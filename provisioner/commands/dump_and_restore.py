@@ -8,13 +8,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from provisioner.commands.shared_options import FINE, UsageError, add_shared, settings, state_directory
+from provisioner.commands.shared_options import FINE, UsageError, add_shared, open_state, settings
 from provisioner.state.atomic import replace
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
 from provisioner.state.dump_format import MODE, Dump, unpack
+from provisioner.state.kube.state import KubeState
+from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
 from provisioner.state.restore import Restored, restore_dump
 
 STANDARD = Path("-")
@@ -35,12 +40,14 @@ def add_dump_options(command: argparse.ArgumentParser) -> None:
 
 def run_dump(options: argparse.Namespace) -> int:
     """Write the dump. Raises UsageError, StateError."""
-    state = state_directory(options.state_dir)
     if options.file == STANDARD and sys.stdout.isatty():
         raise UsageError("-: stdout is a terminal; name a FILE, or redirect stdout to a file")
-    if options.file != STANDARD:
-        _check(options.file, state)
-    manifest, packed = take_dump(state)
+    with _opened(options.state_dir) as (files, kube):
+        if options.file != STANDARD:
+            _check(options.file, files)
+        if kube:
+            copy_to_files(kube, files, for_dump=True)
+        manifest, packed = take_dump(files)
     if options.file == STANDARD:
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
@@ -74,10 +81,25 @@ def add_restore_options(command: argparse.ArgumentParser) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Put the dump back, and print the next steps. Raises UsageError, StateError."""
     instance = settings(options.config).instance
-    state = state_directory(options.state_dir)
     dump = unpack(*_source(options.file))
-    print(_restored_message(dump, restore_dump(state, dump, instance, replaces=options.yes)))
+    with _opened(options.state_dir) as (files, kube):
+        restored = restore_dump(files, dump, instance, replaces=options.yes)
+        if kube:
+            copy_to_kubernetes(files, kube)
+        print(_restored_message(dump, restored))
     return FINE
+
+
+@contextmanager
+def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
+    """Yield the state directory. For a state in a Kubernetes API, yield an empty directory for its copy, and this
+    state."""
+    state = open_state(given)
+    if isinstance(state, StateDir):
+        yield state, None
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        yield StateDir(directory), state
 
 
 def _source(file: Path) -> tuple[str, bytes]:

@@ -6,7 +6,7 @@ A process creates an entry in the next free place, so only one process succeeds 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
@@ -72,6 +72,16 @@ class SettledAnswers(ABC):
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")
+
+    def copy_from(self, other: SettledAnswers, ids: Iterable[str]) -> int:
+        """Add the entries of these ids that ``other`` has and this store lacks. Return their number."""
+        added = 0
+        for id_ in ids:
+            last = self._last(id_)
+            while (entry := other._read(id_, last.position + 1 if last else 0)) is not None:
+                added += self._add(id_, last, entry.kind, entry.text)
+                last = entry
+        return added
 
     def _last(self, id_: str) -> Entry | None:
         last = None

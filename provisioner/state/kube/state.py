@@ -10,40 +10,35 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Holds
-from provisioner.state.errors import StateError, StateUnreadable
+from provisioner.state.errors import StateError
 from provisioner.state.holds import Change
 from provisioner.state.journal import Excerpt, Journal
 from provisioner.state.kube.answers import KubeAnswers
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects, ObjectCache
-from provisioner.state.kube.connection import MERGE
 from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.memory_reader import NotedGeneration
+from provisioner.state.kube.noted_by_scripts import NotedByScripts
+from provisioner.state.kube.notes import KubeNotes
 from provisioner.state.kube.objects import (
     ANSWERS,
     NOTES,
-    READ,
     REQUESTS,
     RETURNS,
     STATES,
     collection,
-    item,
     object_name,
     own,
-    unpack,
 )
-from provisioner.state.kube.parts import Item, Parts
+from provisioner.state.kube.parts import Parts
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
-from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
-from provisioner.state.refused_calls import SCRIPTS, Refusals
+from provisioner.state.marker_files import LifeSigns
 
 WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
 """Resources whose objects the loop follows."""
@@ -53,11 +48,11 @@ THREADS = 8
 SYNC_SECONDS = 30.0
 """Seconds for the first lists."""
 
-POOLS, CONFIG = "pools", "config"
-"""Names of StateParts."""
+POOLS = "pools"
+"""Name of the StatePart with the status of loop and pools."""
 
 
-class KubeState:
+class KubeState(NotedByScripts):
     """All of one provisioner's state in a namespace. A ``State``."""
 
     def __init__(
@@ -73,6 +68,7 @@ class KubeState:
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
             for resource in WATCHED
         }
+        self.notes = KubeNotes(api, provisioner, directory)
         self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
         noted = NotedGeneration(os.path.join(directory, "kubernetes-generation") if directory else "")
         self.memory = KubeMemory(api, provisioner, noted)
@@ -143,25 +139,6 @@ class KubeState:
         """Read the pool status. Raises StateUnreadable."""
         return dict(self._parts.read(POOLS) or {})
 
-    def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop uses these contents now. Raises StateError."""
-        noted = self._parts.read(CONFIG) or []
-        if not noted or noted[0][1] != [*digests]:
-            now = self._api.call("GET", item(self._api.namespace, NOTES, self._name)).at  # by the server's clock
-            self._write_part(CONFIG, [[int(now * 1e9), [*digests]], *noted][:KEPT])
-
-    def config_differences(self) -> list[Difference]:
-        """Return the files of which scripts and loop have read different contents. Raises StateError."""
-        loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
-        read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
-        for found in self.intent.objects().values():
-            metadata = found["metadata"]
-            if digests := metadata.get("annotations", {}).get(READ):
-                read.append((datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(), digests))
-        newest = sorted(read, reverse=True)
-        scripts = [ReadContent(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
-        return differences({"scripts": scripts, "loop": loop})
-
     # --- signs of life ------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
@@ -179,57 +156,16 @@ class KubeState:
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
-    # --- what scripts note --------------------------------------------------------------------------------------------
-
-    def _note(self, suffix: str = "") -> Item:
-        self._caches[NOTES].check()
-        spec: Item = self._caches[NOTES].objects.get(f"{self._name}{suffix}", {}).get("spec", {})
-        return spec
-
-    def polls(self) -> dict[str, int]:
-        """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
-
-        While a cancel is announced, a poll that no watch has shown yet must count (law: a terminal answer stays).
-        """
-        memory = self.memory.latest
-        if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
-            reply = self._api.call("GET", item(self._api.namespace, NOTES, f"{self._name}.polls"))
-            polled = reply.document.get("spec", {}).get("polled", {})
-        else:
-            polled = self._note(".polls").get("polled", {})
-        return {id_: int(at * 1000) for id_, at in polled.items()}
-
-    def forget_polls(self, ids: Iterable[str]) -> None:
-        """Remove the polls and the terminal answers of requests that leave. Raises StateError."""
-        gone = set(ids)
-        self.terminal_answers.forget(gone)
-        if known := self._note(".polls").get("polled", {}).keys() & gone:
-            change = {"spec": {"polled": dict.fromkeys(sorted(known))}}
-            self._api.call("PATCH", item(self._api.namespace, NOTES, f"{self._name}.polls"), change, content=MERGE)
-
-    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list. Raises StateError."""
-        spec = self._note(".hosts")
-        if "hosts" not in spec:
-            return None
-        try:
-            return tuple(unpack(spec["hosts"])), spec.get("listed", 0)
-        except (ValueError, TypeError) as error:
-            raise StateUnreadable(
-                f"{self._name}.hosts: {error}. HF's next getReturnRequests writes it again."
-            ) from error
-
-    def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
-        refused = self._note().get("refused", {})
-        known = {"total": 0, "recent": 0, "since": 0.0, "last": 0.0, "text": ""}
-        return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
-
     # --- recovery -----------------------------------------------------------------------------------------------------
 
     def ask_recovery(self) -> None:
         """Record that an operator allows the loop to release the brake. Raises StateError."""
         self._own.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
+
+    def outdate_memory(self) -> None:
+        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        marks = {"epoch": self.memory.epoch, "generation": self.memory.generation + 1}
+        self._own.patch({"status": marks}, "status")
 
     def recovery_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. Raises StateError."""

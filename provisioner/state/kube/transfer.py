@@ -1,0 +1,95 @@
+"""Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either meanwhile.
+
+Memory is written first. If a copy is interrupted, the new state has requests in memory that intent lacks, so a loop
+that starts on it latches the brake; the copy can be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from provisioner.model import Intent, Memory
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import Condition, LockTimeout, StateExists, StateMissing
+from provisioner.state.kube.state import KubeState
+
+
+class Copied(NamedTuple):
+    """Numbers of what a copy has put into the new state."""
+
+    requests: int
+    returns: int
+    answers: int
+    """Entries of settled answers."""
+
+
+def copy_to_kubernetes(source: StateDir, state: KubeState) -> Copied:
+    """Copy the files into the objects of a provisioner. Raises StateExists if there are others, StateError."""
+    with _turn(source), _turn(state):
+        intent = _copy_memory(source, state)
+        state.intent.restore(intent)
+        copied = _copy_answers(intent, source, state)
+        if shown := source.announced.read():
+            state.notes.note_shown(shown)
+        if source.memory.condition() is Condition.OLDER:
+            state.outdate_memory()
+        return copied
+
+
+def copy_to_files(source: KubeState, state: StateDir, *, for_dump: bool = False) -> Copied:
+    """Copy the objects of a provisioner into an empty state directory. Raises StateExists if it is not, StateError.
+
+    ``for_dump``: a loop may work on the objects.
+    """
+    with nullcontext() if for_dump else _turn(source), _turn(state):
+        intent = _copy_memory(source, state)
+        state.intent.restore(intent)
+        copied = _copy_answers(intent, source, state)
+        if shown := source.shown():
+            state.announced.write(shown)
+        return copied
+
+
+@contextmanager
+def _turn(state: StateDir | KubeState) -> Iterator[None]:
+    """Be the loop of a state, so that no loop works on it."""
+    turn = state.loop_lock
+    if not turn.acquire(0):
+        raise LockTimeout(f"{state.path}: a loop works on this state: {turn.holder()}. Nothing was changed. Stop it.")
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+def _copy_memory(source: StateDir | KubeState, state: StateDir | KubeState) -> Intent:
+    """Write the memory of ``source`` under a new epoch. Return the intent of ``source``."""
+    memory, present = _read_memory(source), _read_memory(state)
+    is_used = present is not None or state.memory.existed()
+    if is_used and (memory is None or present is None or replace(present, epoch=memory.epoch) != memory):
+        raise StateExists(f"{state.path}: has another state already. Nothing was changed. Name an empty one.")
+    intent = source.intent.read()
+    epoch = state.loop_lock.raise_epoch(memory.epoch + 1 if memory else 1)
+    if memory is not None:
+        state.memory.write(replace(memory, epoch=epoch))
+    state.loop_lock.sign_off()
+    return intent
+
+
+def _read_memory(state: StateDir | KubeState) -> Memory | None:
+    with suppress(StateMissing):
+        return state.memory.read()
+    return None
+
+
+def _copy_answers(intent: Intent, source: StateDir | KubeState, state: StateDir | KubeState) -> Copied:
+    settled = source.terminal_answers
+    entries = state.terminal_answers.copy_from(settled, sorted(settled.ids() | settled.answers().keys()))
+    with suppress(StateMissing):  # before the loop's first cycle there are no answers
+        state.status.write(source.status.read_all(), source.status.read_lost(), {})
+    holds = source.read_holds()
+    state.change_holds(lambda _: holds, anew=True)
+    return Copied(len(intent.requests), len(intent.returns), entries)

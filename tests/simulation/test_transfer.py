@@ -1,0 +1,146 @@
+"""Copies of a whole state from files into a Kubernetes API and back, also interrupted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.lab.cloud.world import World
+from provisioner.model import HoldKind, Memory, Moment
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import Condition, LockTimeout, StateExists, StateMissing
+from provisioner.state.kube.objects import leases
+from provisioner.state.kube.script_state import KubeScriptState
+from provisioner.state.kube.state import KubeState
+from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
+from tests.simulation.simulation import PROVISIONER, Simulation
+from tests.simulation.site import three_requests
+from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer, Refusal
+
+
+class Killed(BaseException):
+    """Raised where a process is killed."""
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulation]:
+    """A simulation on files: open and ended requests, a return, a hold, lost machines."""
+    made = three_requests()
+    made.set_hold(HoldKind.PAUSE, "mig-a")
+    names = sorted(made.machines())
+    made.return_machines(names[:1])
+    made.cycle()
+    made.hf.note_shown({"wide": 7})
+    yield made
+    made.close()
+
+
+class Api:
+    """A server for the copies."""
+
+    def __init__(self) -> None:
+        self.server = ObjectServer("hf", World().wall)
+
+    def state(self, kill_after: int = -1) -> KubeState:
+        """Return the state for another process, which is killed after so many changes; -1: never."""
+        api, left = MemoryApiServer(self.server), [kill_after]
+
+        def count(call: Call) -> None:
+            if call.method != "GET":
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+
+        api.before = count
+        return KubeState(api, PROVISIONER)
+
+    def scripts(self) -> KubeScriptState:
+        return KubeScriptState(MemoryApiServer(self.server), PROVISIONER)
+
+
+def content(memory: Memory) -> Memory:
+    """Return a memory without the marks of the process that wrote it."""
+    return replace(memory, epoch=0, written=Moment())
+
+
+def assert_same(ours: StateDir | KubeState, theirs: StateDir | KubeState) -> None:
+    """Assert that both states have the same content."""
+    assert content(ours.memory.read()) == content(theirs.memory.read())
+    assert ours.intent.read().requests == theirs.intent.read().requests
+    assert ours.intent.read().returns == theirs.intent.read().returns
+    assert ours.terminal_answers.answers() == theirs.terminal_answers.answers()
+    assert ours.terminal_answers.ids() == theirs.terminal_answers.ids()
+    assert ours.status.read_all() == theirs.status.read_all()
+    assert {**ours.status.read_lost()} == {**theirs.status.read_lost()}
+    assert ours.read_holds() == theirs.read_holds()
+
+
+def test_a_state_moves_to_the_server_and_back(sim: Simulation, tmp_path: Path) -> None:
+    api, files = Api(), StateDir(sim.store.directory)
+    copied = copy_to_kubernetes(files, api.state())
+    assert copied == (len(sim.requests), 1, len(files.terminal_answers.ids()))
+    assert copied.answers > 0
+    assert_same(files, api.state())
+    ids = [*files.intent.read().requests, *files.intent.read().returns]
+    assert api.scripts().poll(ids).answers == files.poll(ids).answers
+    assert api.scripts().note_shown({"wide": 5})[0] == {"wide": 7}
+    assert copy_to_files(api.state(), StateDir(tmp_path)) == copied
+    assert_same(StateDir(tmp_path), files)
+    assert StateDir(tmp_path).note_shown({"wide": 5})[0] == {"wide": 7}
+    assert StateDir(tmp_path).memory.condition() is Condition.FINE
+    assert StateDir(tmp_path).memory.read().epoch > api.state().memory.read().epoch > files.memory.read().epoch
+
+
+def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
+    files = StateDir(sim.store.directory)
+    for kill_after in range(100):
+        api = Api()
+        try:
+            copy_to_kubernetes(files, api.state(kill_after))
+        except Killed:
+            with suppress(StateMissing):  # nothing was written
+                assert api.state().intent.read().requests.keys() <= files.intent.read().requests.keys()
+                assert api.state().memory.exists(), "else a loop would think that it is the first one"
+            with suppress(Refusal):  # the killed process's Lease would run out
+                api.server.answer("DELETE", f"{leases('hf')}/{PROVISIONER}.loop")
+            copy_to_kubernetes(files, api.state())
+            assert_same(files, api.state())
+        else:
+            assert kill_after > 10
+            return
+    raise AssertionError("the copy takes more than 100 changes")
+
+
+def test_another_state_is_not_overwritten(sim: Simulation, tmp_path: Path) -> None:
+    api, files = Api(), StateDir(sim.store.directory)
+    copy_to_kubernetes(files, api.state())
+    sim.cycle()
+    sim.request("pods", 1)
+    sim.cycle()
+    with pytest.raises(StateExists, match="has another state already"):
+        copy_to_kubernetes(files, api.state())
+    with pytest.raises(StateExists, match="has another state already"):
+        copy_to_files(api.state(), files)
+
+
+def test_a_running_loop_is_not_disturbed(sim: Simulation) -> None:
+    api, files = Api(), StateDir(sim.store.directory)
+    assert StateDir(sim.store.directory).loop_lock.acquire(0)
+    with pytest.raises(LockTimeout, match="a loop works on this state"):
+        copy_to_kubernetes(files, api.state())
+
+
+def test_an_old_copy_stays_one(sim: Simulation) -> None:
+    sim.keep_copies()
+    sim.advance(10.0)
+    sim.request("pods", 2)
+    sim.cycle()
+    sim.lose(["memory"], put_back=True, restarted=False)
+    files, api = StateDir(sim.store.directory), Api()
+    assert files.memory.condition() is Condition.OLDER
+    copy_to_kubernetes(files, api.state())
+    assert api.state().memory.condition() is Condition.OLDER
