@@ -175,6 +175,18 @@ def space(any_cluster: Cluster | GivenCluster) -> Iterator[Space]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def state_kinds(any_cluster: Cluster | GivenCluster) -> Iterator[None]:
+    """The kinds of the state, served by the server."""
+    from tests.kube.kit import define_state_kinds
+
+    admin = any_cluster.admin
+    names = define_state_kinds(admin)
+    yield
+    for name in names:
+        admin.delete(name)
+
+
 @pytest.fixture
 def proxy(space: Space) -> Iterator[Proxy]:
     """A way to the cluster that can be made to fail."""

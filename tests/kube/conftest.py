@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kube.cluster import Cluster, GivenCluster
-from tests.kube.kit import Kit, define_state_kinds
+from tests.kube.kit import Kit
 from tests.support.manifests import built
 
 
@@ -24,13 +24,3 @@ def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
     yield made
     for space in spaces:
         made.admin.delete(made.path_of(space))
-
-
-@pytest.fixture(scope="session")
-def state_kinds(any_cluster: Cluster | GivenCluster) -> Iterator[None]:
-    """The kinds of the state, served by the server."""
-    admin = any_cluster.admin
-    names = define_state_kinds(admin)
-    yield
-    for name in names:
-        admin.delete(name)

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from provisioner.state.kube.access import Access
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import REQUESTS
 from tests.kube.space import Space
+from tests.kube.state_client import client_of
 from tests.support.kube_state_cases import (
     RET,
     RUNS,
@@ -38,9 +38,7 @@ class Both:
     """A namespace of a real server, and the server in memory."""
 
     def __init__(self, space: Space) -> None:
-        admin = space.admin
-        token = admin.headers.get("Authorization", "").removeprefix("Bearer ")
-        self.real = ApiServer(lambda: Access(admin.server, space.name, ca_file=admin.ca or "", token=token))
+        self.real = client_of(space)()
         self.memory = MemoryApiServer(ObjectServer(space.name))
 
     def play(self, step: Step) -> tuple[object, object]:

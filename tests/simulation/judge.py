@@ -168,9 +168,10 @@ class Judge:
             assert slot.pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} of {slot.pool} goes to {create.pool}"
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._sim.world.now))
             assert pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} is created in {pool} and in {create.pool}"
-            assert create.name not in self._returned_before, f"{Law.PROVEN}: {create.name} was returned and is created"
+            fits = create.name not in self._returned_before or self.wiped
+            assert fits, f"{Law.PROVEN}: {create.name} was returned and is created"
             wanted = self._sim.requests.get(create.request)
-            assert wanted is None or wanted.reported is None, (
+            assert wanted is None or wanted.reported is None or self.wiped, (
                 f"{Law.STAYS}: {create.name} is created for an ended request"
             )
             assert create.name not in self._dead, f"{Law.NAMED_ONCE}: {create.name} was closed and is created"

@@ -73,6 +73,8 @@ class KubeStore:
     """The objects of an API server in memory."""
 
     directory = "/nonexistent"
+    local = ""
+    """The local directory of the loop, which survives a restore of the server; empty if there is none."""
 
     def __init__(self, world: World, provisioner: str, numbers: Iterator[int]) -> None:
         self._world, self._provisioner = world, provisioner
@@ -89,7 +91,7 @@ class KubeStore:
         def hook(when: str) -> Callable[[Call], None]:
             return lambda call: burn(f"{when} {call.method} {call.path}") if call.method != "GET" else None
 
-        state = KubeState(api, self._provisioner)
+        state = KubeState(api, self._provisioner, self.local)
         now = Waits(lambda: self._world.now, lambda _event, _seconds: None)
         state.loop_lock = KubeTurn(api, self._provisioner, now, lambda thread: None)
         api.before, api.after = hook("before"), hook("after")

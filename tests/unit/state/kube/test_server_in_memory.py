@@ -12,7 +12,7 @@ from provisioner.state.kube.objects import REQUESTS, body, collection, item
 from tests.support.kube_schema import Schema
 from tests.support.kube_state_cases import SPEC, STEPS, pages, path_of, play, post, random_steps, watched
 from tests.support.kube_state_server import MemoryApiServer, ObjectServer
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 ALL, ONE = collection("hf", REQUESTS), item("hf", REQUESTS, "r1")
 WATCH = collection("hf", REQUESTS, watch="true", allowWatchBookmarks="true", resourceVersion="1")
@@ -71,10 +71,10 @@ def test_a_watch_ends(api: MemoryApiServer, end: str) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    until(lambda: len(found) >= 2, PATIENCE, what="both events came")
+    until(lambda: len(found) >= 2, 10, what="both events came")
     ways = {"close": watch.close, "cut": api.server.cut_watches, "unreachable": api.set_unreachable}
     ways.get(end, lambda: None)()
-    reader.join(PATIENCE)
+    reader.join(10)
     last = {"unreachable": [StateUnreachable], "silence": [StateUnreachable], "timeout": ["BOOKMARK"]}.get(end, [])
     assert found == ["ADDED", "ADDED", *last]
 

@@ -1,0 +1,16 @@
+"""Clients of the state for the namespace of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.state.kube.access import Access
+from provisioner.state.kube.connection import ApiServer
+from tests.kube.space import Space
+
+
+def client_of(space: Space) -> Callable[[], ApiServer]:
+    """Return a function that opens the namespace as the administrator."""
+    admin = space.admin
+    token = admin.headers.get("Authorization", "").removeprefix("Bearer ")
+    return lambda: ApiServer(lambda: Access(admin.server, space.name, ca_file=admin.ca or "", token=token))
