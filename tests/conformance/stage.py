@@ -29,6 +29,7 @@ from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
+from provisioner.state.protocols import State
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.in_process import InProcess
 from tests.support.hostfactory.provider import INSTANCE, TEMPLATES
@@ -133,9 +134,13 @@ class Instance(InProcess):
             "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,
         }
         configuration = Configuration(self.conf / "provisioner.yaml", self.environment | endpoints)
-        self._service = Service(configuration, self.state, listen="127.0.0.1:0")
+        self._service = Service(configuration, self.loop_state(), listen="127.0.0.1:0")
         self._thread = threading.Thread(target=self._service.run, name=f"loop-{self.place}")
         self._thread.start()
+
+    def loop_state(self) -> State:
+        """Return the state as the loop opens it."""
+        return self.state
 
     def stop_loop(self) -> None:
         """End the loop after the action in hand."""
@@ -257,7 +262,7 @@ class Instance(InProcess):
     def _published(self, id_: str, fits: Callable[[Any], bool]) -> bool:
         if not self.state.status.exists():
             return False
-        answer = self.state.status.read_answers([id_]).get(id_)
+        answer = self.state.status.read_all().get(id_)
         return answer is not None and fits(answer)
 
 

@@ -239,7 +239,7 @@ def trimmed(hf: Grid) -> None:
     return_id = hf.return_machines(*hf.complete(1))
     hf.ended(return_id)
     until(lambda: return_id not in hf.state.intent.read().returns, SECONDS, what="the return is trimmed")
-    until(lambda: not hf.state.status.read_answers([return_id]), SECONDS, what="its answer is trimmed")
+    until(lambda: return_id not in hf.state.status.read_all(), SECONDS, what="its answer is trimmed")
     [entry] = hf.status(return_id)
     assert (entry["status"], entry["machines"]) == ("complete_with_error", [])
 

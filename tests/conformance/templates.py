@@ -90,6 +90,7 @@ def lowered(hf: Grid) -> None:
 
 @case(31, "the cloud's API is unreachable → answered from the file")
 def unreachable(hf: Grid) -> None:
+    hf.cycles()
     before = listed(hf)
     hf.fault("unavailable")
     hf.cycles()

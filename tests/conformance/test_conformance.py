@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hf_scripts import commands
 from provisioner.lab.cloud.compute.settings import Switches
 from provisioner.lab.cloud.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
+from tests.conformance.kube_stage import KubeGrid
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage
 from tests.support.clouds.switches import FLIPS
 from tests.support.hostfactory.in_process import InProcess
@@ -65,6 +67,10 @@ REFUSED = [
     Refused(79, RETURN, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
 ]
 """The refused documents, one line each."""
+
+
+ABOUT_FILES = {17, 68, 89, 98}
+"""Cases that damage, remove or write files of the state."""
 
 
 def _named(number: int, condition: str) -> str:
@@ -118,3 +124,16 @@ def test_every_case_of_the_checklist_is_here() -> None:
     played = Counter(case.number for case in PLAYED)
     assert set(played.values()) == {1}
     assert sorted({*played, *(row.number for row in REFUSED)}) == list(range(1, 101))
+
+
+KEPT_ANYWHERE = [case for case in PLAYED if not (case.slow or case.processes or case.number in ABOUT_FILES)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _cases(KEPT_ANYWHERE))
+def test_case_with_the_state_in_kubernetes(
+    case: Case, cloud: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KubeGrid(tmp_path, cloud, case) as hf:
+        monkeypatch.setattr(commands, "open_script_state", hf.script_state)
+        case.play(hf)

@@ -159,7 +159,7 @@ def wrong_arguments(hf: Grid) -> None:
                 assert called.document["templates"], "it needs no input"
             else:
                 assert called.refusal == USAGE.format(command=name)
-    assert not hf.state.intent.exists()
+    assert hf.recorded() == 0
 
 
 @case(14, "spaces and quotes in the file's name → works", loop=False, processes=True)
