@@ -121,7 +121,7 @@ class Kit:
 
 def is_established(admin: Client, path: str) -> bool:
     """Return True if the server serves the kind that a definition defines."""
-    conditions = admin.get(path).get("status", {}).get("conditions", ())
+    conditions = admin.get(path).get("status", {}).get("conditions") or ()
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
@@ -269,6 +269,12 @@ class LoopPod:
                 self._process.wait()
         if error is not None:
             print(self.log.read_text()[-5000:])
+
+    def kill(self) -> None:
+        """End the process at once."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def mount(self, configuration: Manifest) -> None:
         """Give the pod these files as the kubelet does: each a link, and all of them exchanged at once."""

@@ -166,9 +166,11 @@ def life_of_a_loop(space: Space, api: Recorded, directory: Path) -> None:
         script.poll([one, other])
         until(lambda: other in state.polls(), 30, what="the loop has seen the poll")
         until(lambda: one in state.terminal_answers.answers(), 30, what="the loop has seen its own entry")
+        whole = state.intent.read()
         for resource, id_ in ((REQUESTS, other), (RETURNS, lost)):
             space.admin.delete(item(space.name, resource, id_))
         until(lambda: not {other, lost} & {*state.intent.objects()}, 30, what="the loop has seen the loss")
+        state.intent.restore(whole)
         state.ask_recovery()
         until(state.recovery_asked, 30, what="the loop is asked")
         state.recovery_done()
