@@ -41,7 +41,7 @@ REGISTRATIONS = {
 }
 """HF's registration files below its conf directory, by the key under which each has its entries."""
 
-FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
+FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE", "STATE_KUBECONFIG")
 """Keys of the provider config whose values name a file."""
 
 

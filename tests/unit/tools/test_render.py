@@ -143,12 +143,14 @@ def test_an_absolute_path_of_a_merged_directory_becomes_that_of_the_copy(tmp_pat
         sources[0] = "link"
     config = directory / "gcpgkeinstprov_config.json"
     elsewhere = {"GCP_CREDENTIALS_FILE": "/etc/keys/federation.json"}
-    keys = json.loads(config.read_text()) | {"GKE_KUBECONFIG": str(directory / "kubeconfig.yaml")} | elsewhere
+    below = dict.fromkeys(("GKE_KUBECONFIG", "STATE_KUBECONFIG"), str(directory / "kubeconfig.yaml"))
+    keys = json.loads(config.read_text()) | below | elsewhere
     config.write_text(json.dumps(keys))
     render(settings(tmp_path, merge=sources), tmp_path / "out")
     conf = tmp_path / "out" / OURS
     made = json.loads((conf / "demoinstprov_config.json").read_text())
     assert (made["GKE_KUBECONFIG"], made["GCP_CREDENTIALS_FILE"]) == ("kubeconfig.yaml", "/etc/keys/federation.json")
+    assert made["STATE_KUBECONFIG"] == "kubeconfig.yaml"
     pool = loader.load(conf / "provisioner.yaml", {}).pools["Pod"]
     assert getattr(pool, "kubeconfig") == conf / "kubeconfig.yaml"  # noqa: B009 - a field of one kind of pool
 
