@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from provisioner.hostfactory.shards import SHARD_VARIABLE
+from provisioner.hostfactory.templates import UNLIMITED
 from provisioner.lab.playground import HostFactory
 from tests.kube.build import BuildError, assets
 from tests.kube.cluster import Cluster, kubeconfig
@@ -37,7 +38,7 @@ from tests.support.manifests import ROOT
 from tests.support.processes import cpu_seconds, mebibytes
 from tests.support.waiting import until
 
-INSTANCE, TEMPLATE = "bench", "Fake"
+INSTANCE = "bench"
 GOAL = 1.3
 REQUEST = 10_000
 """Machines of a request: HF's maximum."""
@@ -74,8 +75,9 @@ def say(text: str) -> None:
     print(f"bench-shards: {text}", file=sys.stderr, flush=True)
 
 
-def write_configuration(directory: Path, cluster: Cluster, namespace: str, shards: int) -> None:
-    """Write the files of a provider instance with a pool for each shard."""
+def write_configuration(directory: Path, cluster: Cluster, namespace: str, shards: int, requests: int) -> None:
+    """Write the files of a provider instance with a pool for each shard, and a template for each request, because HF
+    has at most ``REQUEST`` machines of a template."""
     sizes = {"kind": "fake", "max_pending": 100_000, "initial_window": 100_000}
     pools = {f"pool-{number}": sizes for number in range(shards)}
     settings = {"id": INSTANCE, "pools": pools, "request_deadline_minutes": 60, "loop": {"floor_seconds": 1.0}}
@@ -87,8 +89,9 @@ def write_configuration(directory: Path, cluster: Cluster, namespace: str, shard
     state |= {"STATE_SHARDS": [[name] for name in pools]} if shards > 1 else {}
     (directory / f"{INSTANCE}prov_config.json").write_text(json.dumps(state))
     attributes = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
-    template = {"templateId": TEMPLATE, "maxNumber": REQUEST, "attributes": attributes, "pools": [*pools]}
-    (directory / f"{INSTANCE}prov_templates.json").write_text(json.dumps({"templates": [template]}))
+    common = {"maxNumber": UNLIMITED, "attributes": attributes, "pools": [*pools]}
+    templates = [{"templateId": f"Fake{number}", **common} for number in range(requests)]
+    (directory / f"{INSTANCE}prov_templates.json").write_text(json.dumps({"templates": templates}))
 
 
 @contextmanager
@@ -125,7 +128,8 @@ def measure(cluster: Cluster, shards: int, machines: int) -> Run:
     cluster.admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
-        write_configuration(directory, cluster, namespace, shards)
+        counts = [min(REQUEST, machines - first) for first in range(0, machines, REQUEST)]
+        write_configuration(directory, cluster, namespace, shards, len(counts))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment |= {"HF_PROVIDER_NAME": INSTANCE, "HF_PROVIDER_CONFDIR": made, "HF_PROVIDER_WORKDIR": made}
         environment |= {"PYTHONPATH": str(ROOT)}
@@ -135,8 +139,7 @@ def measure(cluster: Cluster, shards: int, machines: int) -> Run:
             until(lambda: _all_lead(cluster, leases, shards), 120, every=0.5, what="every shard has a loop")
             before, cpu = answered_calls(cluster), [cpu_seconds(process.pid) for process in processes]
             began = time.monotonic()
-            counts = [min(REQUEST, machines - first) for first in range(0, machines, REQUEST)]
-            ids = [hf.request(TEMPLATE, count) for count in counts]
+            ids = [hf.request(f"Fake{number}", count) for number, count in enumerate(counts)]
             say(f"{shards} shards: {len(ids)} requests recorded after {time.monotonic() - began:.1f} s")
             most, names = 0.0, list[str]()
             while True:
