@@ -513,16 +513,10 @@ class Simulation:
 
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
-        if isinstance(self.store, KubeStore):
-            if self.hf.memory.exists():
-                self.hf.ask_recovery()
-                self.judge.too_many = False
-                self.judge.accepted = set(self.judge.orphans)
-            return
         try:
             files = file_recovery.read_files(self.hf)
         except StateMissing:  # no state is left: `provisioner init`
-            self.hf.intent.create(PROVISIONER)
+            self.store.init()
             return
         observations = self._observe(self.life)
         if all(isinstance(observation, Snapshot) for observation in observations.values()):

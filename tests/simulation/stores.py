@@ -38,6 +38,10 @@ class FileStore:
         self.hf: StateDir = StateDir(self.directory)
         self.hf.intent.create(provisioner)
 
+    def init(self) -> None:
+        """Run `provisioner init` as an operator."""
+        self.hf.intent.create(self._provisioner)
+
     def close(self) -> None:
         """Remove the files."""
         self._no_pauses.stop()
@@ -80,6 +84,9 @@ class KubeStore:
         self._world, self._provisioner = world, provisioner
         self.server = ObjectServer(clock=world.wall)
         self.hf: Any = KubeState(MemoryApiServer(self.server), provisioner)
+
+    def init(self) -> None:
+        """Do nothing. The first request begins a state."""
 
     def close(self) -> None:
         """Do nothing, because no file was made."""

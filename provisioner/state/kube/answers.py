@@ -66,6 +66,8 @@ class KubeAnswers:
         """Reasons why machines are missing that no answer has, because the machines have no slot yet."""
         self._written: dict[str, tuple[Answer, Status]] = {}
         """The answers and the status of the objects, as this process has last written or read them."""
+        self._answered: frozenset[str] = frozenset()
+        """Ids of the answers in the last write. A recovery may make a lost object again, without a status."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -78,8 +80,9 @@ class KubeAnswers:
         return self.exists()
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored; None before the first write of any loop."""
-        return self._memory.restored if self.exists() else None
+        """Return a value that changes if etcd is restored, and if the object of an answer vanishes or appears again;
+        None before the first write of any loop."""
+        return (self._memory.restored, self._answered - self._objects().keys()) if self.exists() else None
 
     def condition(self) -> Condition:
         """Return NEW before the first write of any loop."""
@@ -123,11 +126,12 @@ class KubeAnswers:
         """Publish answers, then losses and free numbers. Raises StateStale if a newer loop has written."""
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
-        self._written = {id_: known for id_, known in self._written.items() if id_ in answers}
+        self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
 
         def publish(id_: str) -> None:
             self._publish(id_, objects[id_], answers[id_], gone[id_])
 
+        self._answered = frozenset(answers)
         run_all(publish, [id_ for id_ in answers if id_ in objects], self._threads)
         self._publish_losses(lost, available)
 

@@ -44,6 +44,8 @@ class KubeIntent:
         self.is_old = False
         """True if etcd was restored, until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
+        self.is_accepted: Callable[[], bool] = lambda: False
+        """Returns True if an operator has released the brake."""
 
     def objects(self) -> dict[str, Item]:
         """Return the objects of requests and return requests by id. Raises StateError."""
@@ -54,14 +56,19 @@ class KubeIntent:
     def _known(self) -> dict[str, Item]:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
-    def _update(self) -> Intent:
+    def _check_caches(self) -> tuple[int, ...]:
+        """Return the versions of the caches. Notice a restored etcd, and a release of the brake."""
         for number, cache in enumerate(self._caches):
             cache.check()
             if (version := int(cache.resource_version)) < self._highest[number]:
-                self.is_old = True
                 self.on_restore()
             self._highest[number] = version
-        versions = tuple(cache.version for cache in self._caches)
+        if self.is_old and self._intent is not None and self.is_accepted():
+            self._intent, self.is_old = self._decode(self._known(), self._intent.generation + 2), False
+        return tuple(cache.version for cache in self._caches)
+
+    def _update(self) -> Intent:
+        versions = self._check_caches()
         if self._intent is not None and versions == self._versions:
             return self._intent
         objects = self._known()
@@ -128,12 +135,6 @@ class KubeIntent:
 
     def note_newest(self, generation: int) -> None:
         """Do nothing. A script cannot tell an old copy from a new one, and its requests stay valid in both."""
-
-    def accept(self) -> None:
-        """Count as current from now on, because an operator has released the brake."""
-        if self.is_old and self._intent is not None:
-            self._intent = self._decode(self._known(), self._intent.generation + 2)
-        self.is_old = False
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Remove requests and returns. Their records go into the log of memory first."""

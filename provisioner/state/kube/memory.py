@@ -47,18 +47,17 @@ class KubeMemory:
 
     def __init__(self, api: Api, provisioner: str, noted: NotedGeneration) -> None:
         self._api = api
-        self._parts = Parts(api, provisioner)
-        self._noted = noted
+        self._parts, self._noted = Parts(api, provisioner), noted
         self._reader = MemoryReader(api, provisioner, self._parts, noted)
         self.intent_notes = self._reader.intent_notes
         self._codec = MemoryCodec()
-        self._is_adopted = False
-        """True once the places are known."""
-        self._loaded = Loaded()
+        self._is_adopted, self._loaded = False, Loaded()
+        """True once the places are known; the places."""
         self._logged: dict[str, Document | None] = {}
         """The documents that only the log has; None for a document that left."""
         self.log_size = 0
         """Characters of the log."""
+        self.on_restore: Callable[[], None] = lambda: None
         self.prepare: Callable[[], None] = lambda: None
         """Makes the ProvisionerState, before the first log."""
         self.latest: Memory | None = None
@@ -169,12 +168,13 @@ class KubeMemory:
                     self.prepare()
                 written = self._parts.write(LOG, log, version=loaded.version, **marks)
             except Conflict:
-                # The log is of the loop before us, or of a write of ours whose response was lost. The content of the
-                # places is no longer known, so the next try has all documents.
+                # Perhaps a write of ours had no response. The places are no longer known: write all documents.
                 found = self._parts.get(LOG)
                 spec = found["spec"] if found else {}
                 if spec.get("epoch", 0) > memory.epoch:
                     raise
+                if spec.get("generation", 0) < self._noted.value:
+                    self.on_restore()
                 loaded.kept.clear()
                 loaded.version = found["metadata"]["resourceVersion"] if found else ""
                 loaded.generation = max(loaded.generation, spec.get("generation", 0))

@@ -75,7 +75,8 @@ class KubeState(NotedByScripts):
         self._own = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
         self.memory.prepare = self._own.create
         self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
-        self.intent.on_restore = self._forget_written
+        self.intent.is_accepted = self.recovery_asked
+        self.intent.on_restore = self.memory.on_restore = self._note_restore
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
         self.status = KubeAnswers(api, self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
         self.loop_lock = KubeTurn(api, provisioner, fence=self.memory.fence)
@@ -84,8 +85,9 @@ class KubeState(NotedByScripts):
         for cache in self._caches.values():
             cache.start()
 
-    def _forget_written(self) -> None:
-        """Trust no write of this process, because etcd was restored."""
+    def _note_restore(self) -> None:
+        """Trust no write of this process any more, because etcd was restored."""
+        self.intent.is_old = True
         self.memory.restored += 1
         self._own.forget_written()
         self.status.forget_written()
@@ -173,7 +175,6 @@ class KubeState(NotedByScripts):
 
     def recovery_done(self) -> None:
         """Record durably that the brake is released. Raises StateError."""
-        self.intent.accept()
         if self.recovery_asked():
             self._own.patch({"spec": {"release": None}})
 

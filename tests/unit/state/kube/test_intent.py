@@ -103,7 +103,7 @@ def test_a_restored_etcd_makes_intent_old_until_an_operator_accepts_it(site: Sit
     assert newest > restored.generation >= intent.generation
     assert loop.intent.condition() is Condition.OLDER
     assert loop.memory.signature() != before[0], "so that memory is written again"
-    loop.recovery_done()
+    site.open().ask_recovery()
     accepted, newest_accepted = loop.intent.read_newest()
     assert accepted.generation == newest_accepted > newest
     assert loop.intent.condition() is Condition.FINE

@@ -1,0 +1,68 @@
+"""etcd is brought back from an older snapshot, under a running loop: the brake latches, and no machine is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from provisioner.model import BrakeReason
+from provisioner.state.kube.objects import REQUESTS, item
+from tests.simulation.simulation import Simulation
+from tests.simulation.stores import KubeStore
+from tests.support.kube_state_server import ObjectServer
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulation]:
+    with closing(Simulation(store=KubeStore)) as sim:
+        sim.request("pods", 2)
+        sim.run(300.0, 15)
+        sim.poll_all()
+        sim.cycle()
+        yield sim
+
+
+def server_of(sim: Simulation) -> ObjectServer:
+    assert isinstance(sim.store, KubeStore)
+    return sim.store.server
+
+
+def brake(sim: Simulation) -> BrakeReason | None:
+    memory = sim.memory()
+    assert memory is not None
+    return memory.brake.reason if memory.brake else None
+
+
+@pytest.mark.parametrize("bump", [0, 1_000_000])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump: int, restarted: bool) -> None:
+    server = server_of(sim)
+    old = server.snapshot()
+    sim.request("pods", 2)
+    sim.run(300.0, 15)
+    sim.poll_all()
+    sim.cycle()
+    machines = set(sim.machines())
+    assert len(machines) == 4
+    lost = list(sim.requests)[-1]
+    server.restore(old, bump=bump)
+    sim.judge.note_lost_files(["intent", "memory", "status"])
+    if restarted and not bump:
+        sim.cycle()
+        sim.restart()
+    for _ in range(20):
+        sim.advance(60.0)
+        sim.list_hosts()
+        sim.cycle()
+    assert brake(sim) is not None
+    assert set(sim.machines()) == machines
+    sim.recover()
+    sim.cycle()
+    sim.cycle()
+    assert brake(sim) is None
+    assert server.answer("GET", item("hf", REQUESTS, lost))["spec"]["count"] == 2
+    sim.poll_all()
+    assert set(sim.machines()) == machines
+    sim.settle()
