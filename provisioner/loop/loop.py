@@ -223,7 +223,8 @@ class Loop:
             due = report.plan.due_at if report.plan else NEVER
             pause = min(self._pace.interval_seconds, max(0.0, due - report.now))
             if report.plan is not None:  # Let changes gather after a busy cycle, so that several share a plan.
-                self._stop.wait(max(0.0, self._pace.floor_seconds - (time.monotonic() - began)))
+                floor = max(self._pace.floor_seconds, self._state.least_pause_seconds)
+                self._stop.wait(max(0.0, floor - (time.monotonic() - began)))
             self.wakeups.wait(pause, self._pace.intent_poll_seconds, changed)
 
     def _cycle(self, reconciler: Reconciler) -> CycleReport:

@@ -73,6 +73,7 @@ class StateFiles:
     Raises StateMissing.
     """
 
+    least_pause_seconds = 0.0
     intent: IntentStore = _part("intent_file", "IntentStore")
     memory: MemoryStore = _part("memory_file", "MemoryStore")
     status: StatusStore = _part("status_file", "StatusStore")

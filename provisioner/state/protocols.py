@@ -200,6 +200,10 @@ class State(Protocol):
         """The state's place, in words for operators."""
 
     @property
+    def least_pause_seconds(self) -> float:
+        """Least seconds between two cycles of a busy loop, so that an answer is not written more often."""
+
+    @property
     def intent(self) -> IntentPart: ...
     @property
     def memory(self) -> MemoryPart: ...

@@ -284,6 +284,7 @@ class VirtualState:
     """A whole state directory in memory."""
 
     path = "virtual"
+    least_pause_seconds = 0.0
 
     def __init__(self, seed: int) -> None:
         self.intent = VirtualIntent()

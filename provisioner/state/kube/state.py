@@ -55,6 +55,8 @@ POOLS = "pools"
 class KubeState(NotedByScripts):
     """All of one provisioner's state in a namespace. A ``State``."""
 
+    least_pause_seconds = 1.0
+
     def __init__(
         self, api: Api, provisioner: str, directory: str = "", *, follows: bool = False, threads: Executor | None = None
     ) -> None:

@@ -173,6 +173,20 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
         assert running.state.heartbeat.age_against(running.state.intent.path) is not None
 
 
+def test_a_busy_loop_pauses_as_long_as_its_state_demands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def wait(latch: Latch, seconds: float | None = None) -> bool:
+        waits.append(seconds or 0.0)
+        return latch.is_set()
+
+    monkeypatch.setattr(Latch, "wait", wait)
+    monkeypatch.setattr(StateDir, "least_pause_seconds", 50.0)
+    with Running(tmp_path, SlowPlace()) as running:
+        add_request(running.state, "T", 1, created_wall=time.time(), create_for="demo")
+        until(lambda: any(seconds > 30.0 for seconds in waits), 30, what="a pause")
+
+
 def test_a_hold_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval_seconds=60.0)) as running:
         until(lambda: len(running.reports) >= 2, 30)
