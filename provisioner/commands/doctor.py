@@ -31,12 +31,21 @@ from provisioner.commands.shared_options import Document, UsageError, add_shared
 from provisioner.files.safe_open import read_regular
 from provisioner.files.version import full_version
 from provisioner.files.yaml_text import LARGEST, parse
-from provisioner.hostfactory.provider_config import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
+from provisioner.hostfactory.provider_config import (
+    KUBERNETES,
+    SCRIPTS,
+    Directories,
+    DirectoryError,
+    TemplatesError,
+    load_config,
+)
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
 from provisioner.schema.validation import Section
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import advice_message, is_denied
+from provisioner.state.errors import StateError, advice_message, is_denied
+from provisioner.state.kube.objects import leases
+from provisioner.state.opening import KubeStore, find_kube_store
 
 SECONDS = 300.0
 """Most seconds for one part. A live check waits for the slowest cloud."""
@@ -60,7 +69,7 @@ TEMPLATE_KEYS |= OWN_FIELDS | NUMERIC_ATTRIBUTES
 
 PARTS = {
     "configuration and clouds": "check --live",
-    "state files": "recover",
+    "state": "recover",
     "loop, requests and pools": "status",
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
@@ -115,6 +124,8 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
         path = options.config if options.config.is_dir() else options.config.parent
         environment["HF_PROVIDER_CONFDIR"] = str(path.absolute())
     if options.state_dir:
+        if str(options.state_dir).startswith(KUBERNETES):
+            raise UsageError(f"--state-dir {options.state_dir}: doctor reads this from STATE in the provider config")
         environment["HF_PROVIDER_WORKDIR"] = str(options.state_dir.absolute())
     return environment
 
@@ -139,10 +150,15 @@ def disk(environment: Mapping[str, str]) -> Answer:
     """Check that the disk of the state directory has free space and can be written."""
     answer = partial(Answer, "disk", "df")
     try:
-        path = Directories(environment).state
+        directories = Directories(environment)
+        if _kube_store(directories) and not environment.get("HF_PROVIDER_WORKDIR"):
+            return answer(True, "the state is in a Kubernetes API, and no directory is set for the journal")
+        path = directories.state
         free = shutil.disk_usage(path).free
-    except (DirectoryError, OSError) as error:
-        return answer(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
+    except OSError as error:
+        return answer(False, f"{path}: {error.strerror}")
+    except (DirectoryError, TemplatesError, StateError) as error:
+        return answer(False, str(error))
     if (refusal := StateDir(path).find_write_error()) and not is_denied(refusal):
         return answer(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
     text = f"{path}: {free / 1e6:.0f} MB free"
@@ -150,17 +166,30 @@ def disk(environment: Mapping[str, str]) -> Answer:
     return answer(True, text) if free >= LEAST_FREE else answer(False, f"{text}; {advice}")
 
 
+def _kube_store(directories: Directories) -> KubeStore | None:
+    """Return the Kubernetes API that keeps the state; None for files, and if HostFactory's files are unknown."""
+    with suppress(DirectoryError):
+        return find_kube_store(directories)
+    return None
+
+
 def clock(environment: Mapping[str, str]) -> Answer:
-    """Compare this host's clock with that of the state directory's file system. ``check --live`` asks the clouds."""
-    answer = partial(Answer, "clock of the state directory's disk against this host's", "date")
+    """Compare this host's clock with that of the state: of its file system, or of its API server. ``check --live`` asks
+    the clouds."""
+    answer = partial(Answer, "clock of the state against this host's", "date")
     try:
-        path = Directories(environment).state
-        ahead = StateDir(path).now() - time.time()
-    except DirectoryError as error:
+        directories = Directories(environment)
+        if (store := _kube_store(directories)) is None:
+            path, now = directories.state, StateDir(directories.state).now()
+        else:
+            api = store.api()  # any answer has the time
+            path, now = api.name, api.call("GET", f"{leases(api.namespace)}/none").at
+        ahead = now - time.time()
+    except (DirectoryError, TemplatesError, StateError) as error:
         return answer(False, str(error))
     except OSError as error:
         return answer(is_denied(error), f"{path}: the time of its file system cannot be read: {error.strerror}")
-    text = f"{path}: its file system's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
+    text = f"{path}: its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     is_close = abs(ahead) <= MOST_SECONDS
     return answer(is_close, text if is_close else f"{text}; synchronize both (chronyc tracking)")
 

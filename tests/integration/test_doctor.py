@@ -43,12 +43,12 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     assert hf.reclaimed(*machines) == {}
     parts = {one["part"]: one for one in json.loads(doctor(hf, "-o", "json").stdout)["parts"]}
     part_names = (
-        "state files",
+        "state",
         "loop, requests and pools",
         "HostFactory, memory and clouds",
         "next cycle",
         "disk",
-        "clock of the state directory's disk against this host's",
+        "clock of the state against this host's",
     )
     assert {name: parts[name]["fine"] for name in part_names} == dict.fromkeys(part_names, True), parts
 

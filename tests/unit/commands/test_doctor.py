@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import time
 from pathlib import Path
 
 import pytest
 
-from provisioner.commands.doctor import clock, doctor_lines
+from provisioner.commands.doctor import clock, disk, doctor_lines, parts_environment
+from provisioner.commands.shared_options import UsageError
+from provisioner.state.opening import KubeStore
+from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 
 
 @pytest.mark.parametrize(
@@ -26,13 +30,32 @@ def test_a_state_directory_with_another_time_is_reported(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("seconds", "fine"), [(0.0, True), (-900.0, False), (900.0, False)])
+def test_an_api_server_with_another_time_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, fine: bool
+) -> None:
+    server = ObjectServer("hf", lambda: time.time() + seconds)
+    monkeypatch.setattr(KubeStore, "api", lambda store: MemoryApiServer(server))
+    (tmp_path / "demoprov_config.json").write_text('{"STATE": "kubernetes:hf"}')
+    environment = {"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_CONFDIR": str(tmp_path)}
+    answer = clock(environment)
+    assert (answer.fine, "https://memory: its clock is" in answer.text) == (fine, True), answer.text
+    assert disk(environment).fine, "no directory is needed"
+
+
+def test_the_place_of_an_api_is_that_of_the_scripts() -> None:
+    options = argparse.Namespace(config=None, state_dir=Path("kubernetes:hf"))
+    with pytest.raises(UsageError, match="doctor reads this from STATE in"):
+        parts_environment(options)
+
+
 @pytest.mark.parametrize(("count", "shown"), [(3, 3), (4, 3), (40, 3)])
 def test_three_lines_of_a_part_are_shown_and_the_command_that_shows_all(count: int, shown: int) -> None:
     texts = [f"line {number}" for number in range(count)]
-    part = {"part": "state files", "command": "provisioner recover", "fine": False, "text": "\n".join(texts)}
+    part = {"part": "state", "command": "provisioner recover", "fine": False, "text": "\n".join(texts)}
     lines = list(doctor_lines({"parts": [part], "bundle": ""}))
     more = [f"        and {count - shown} more lines: provisioner recover"] * (count > shown)
-    assert lines == ["PROBLEM  state files (provisioner recover):", *(f"        {one}" for one in texts[:shown]), *more]
+    assert lines == ["PROBLEM  state (provisioner recover):", *(f"        {one}" for one in texts[:shown]), *more]
 
 
 def test_the_lines_shown_of_a_part_begin_with_its_first_problem() -> None:
