@@ -38,7 +38,7 @@ def retiring_at(bash: str, directory: Path, *words: str) -> set[str]:
 
 def test_commands_their_options_and_files_are_offered(bash: str, tmp_path: Path) -> None:
     assert {entry.name for entry in cli.COMMANDS} <= retiring_at(bash, tmp_path, "")
-    assert retiring_at(bash, tmp_path, "stat") == {"status"}
+    assert retiring_at(bash, tmp_path, "statu") == {"status"}
     assert {"--live", "--output"} <= retiring_at(bash, tmp_path, "check", "--")
     assert "--live" not in retiring_at(bash, tmp_path, "status", "--")
     (tmp_path / "other.yaml").touch()

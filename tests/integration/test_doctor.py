@@ -70,7 +70,7 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     with tarfile.open(bundle) as packed:
         texts = {one.name: packed.extractfile(one).read().decode() for one in packed}  # type: ignore[union-attr]
     names = set(texts)
-    assert {"doctor/state-files.txt", "doctor/versions.txt", f"doctor/{hf.work.name}/memory.json"} <= names
+    assert {"doctor/state.txt", "doctor/versions.txt", f"doctor/{hf.work.name}/memory.json"} <= names
     assert f"doctor/{hf.conf.name}/provisioner.yaml" in names
     assert not [name for name in names if "pod" in name]
     assert not [name for name, text in texts.items() if SECRET in text]
