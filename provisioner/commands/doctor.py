@@ -180,7 +180,8 @@ def clock(environment: Mapping[str, str]) -> Answer:
     try:
         directories = Directories(environment)
         if (store := _kube_store(directories)) is None:
-            path, now = directories.state, StateDir(directories.state).now()
+            path = directories.state
+            now = StateDir(path).now()
         else:
             api = store.api()  # any answer has the time
             path, now = api.name, api.call("GET", f"{leases(api.namespace)}/none").at
