@@ -36,7 +36,7 @@ from provisioner.names import split_name
 from provisioner.planning.cleanup.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.planning.core.draft import TRANSITIONS
 from provisioner.planning.core.holds import DRAINED, GIVEN_UP
-from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_BY_OPERATOR, CANCELLED_MESSAGE
 from provisioner.planning.report.answers import AGED, RETURNED_EARLY
 from provisioner.state.errors import Condition, StateMissing
 from tests.simulation.laws import Law
@@ -435,7 +435,9 @@ class Judge:
         if before is not None and before.ended and before.text != answer.text:
             wanted = self._sim.requests.get(id_)
             unheard = wanted is not None and wanted.reported is None
-            just_heard = id_ in self._unheard_before and (RETURNED_EARLY in answer.text or CANCELLING in answer.text)
+            # The message of an operator's cancel stands in the place of the one about an early return.
+            texts = RETURNED_EARLY, CANCELLED_BY_OPERATOR, CANCELLING
+            just_heard = id_ in self._unheard_before and any(text in answer.text for text in texts)
             allowed = just_heard or (unheard and CANCELLED_MESSAGE in answer.text)
             # A rebuilt memory has no address and no launch time of a machine that is gone.
             allowed = allowed or (self._memory_was_lost and _results(before.text) == _results(answer.text))
