@@ -285,7 +285,7 @@ INCIDENTS = (
     Incident(
         "a loop on another state directory",
         another_directory,
-        r"LOOP NOT RUNNING[^$]*another directory, and a later one began on /\S*/elsewhere:",
+        r"LOOP NOT RUNNING[^$]*another state, and a later one began on /\S*/elsewhere:",
         r"HF_PROVIDER_WORKDIR",
         alert="NotReconciling",
     ),
@@ -302,7 +302,7 @@ INCIDENTS = (
     Incident(
         "a loop that hangs",
         hangs,
-        r"LOOP NOT RUNNING.*process \d+ .*holds loop\.lock and has done nothing for",
+        r"LOOP NOT RUNNING.*process \d+ .*holds the loop's lock and has done nothing for",
         "end it",
         alert="InstanceDown",
         wrong=r": start `?provisioner run",

@@ -34,6 +34,9 @@ NOT_RUN = {
     "provisioner simulate --show stockout-first > own.yaml": "own_files() writes a shorter one",
     "provisioner dump /backup/demoinst.tar.gz": "a directory of the site's; test_restore_drill.py dumps and restores",
     "provisioner restore /backup/demoinst.tar.gz": "the same",
+    "provisioner state copy --from /opt/hf/work/providers/gkeinst --to kubernetes:hostfactory": (
+        "a directory and an API server of the site's; tests/unit/commands/test_state.py copies"
+    ),
     "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
 }
 """The reasons why commands are not run here."""
