@@ -1,4 +1,4 @@
-"""The stage of the cases: one embedded cloud for a whole run, and on it a provider instance for each case.
+"""The stage of the cases: an embedded cloud, and on it a provider instance for each case.
 
 HostFactory's calls run in the test's process, or are processes if a case is about processes; the loop is the real one,
 in a thread of the test.
@@ -97,7 +97,7 @@ class Cases(list[Case]):
 
 
 def stage() -> Simulator:
-    """Return the cloud that all cases share: a namespace for each, a group for some."""
+    """Return a cloud for any of the cases: a namespace for each, a group for some."""
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
         migs=[advised(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],

@@ -78,8 +78,9 @@ def _named(number: int, condition: str) -> str:
     return f"{number:03d}: {condition}".replace("→", "->")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cloud() -> Iterator[Simulator]:
+    """Yield a cloud for one run of a case, as a case runs in several ways, and again after a failure."""
     with stage() as simulator:
         yield simulator
 
