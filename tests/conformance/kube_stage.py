@@ -45,7 +45,11 @@ class KubeGrid(Grid):
         self._led = None
 
     def heartbeats(self) -> int:
-        """Return a number that changes with each cycle."""
+        """Return a number that changes with each cycle; 0 before the loop's server listens."""
+        try:
+            _ = self.url
+        except RuntimeError:
+            return 0
         return int(self.metric("hf_provisioner_cycles_total"))
 
     def shown(self) -> str:
