@@ -148,6 +148,13 @@ class FakePlace:
             self._doubles = {uid: one for uid, one in self._doubles.items() if self._entries[one.name].uid != uid}
             return dict(self._entries)
 
+    def entry(self, name: str) -> Entry | None:
+        """Return the machine of this name, without a pass over all machines; None if it is gone."""
+        if self._doubles:
+            return self.entries().get(name)
+        there = self._entries.get(name)
+        return there if there and self._clock() < there.gone else None
+
     def records(self) -> Set[str]:
         """Return the names of the machines that ended by themselves and left only a record."""
         ended = {name for name, one in self._entries.items() if one.ends <= self._clock() and one.gone == math.inf}
@@ -168,7 +175,7 @@ class FakePlace:
         chance = random.Random(f"{self._pool.seed} {name}")
         if chance.random() < self._pool.refused:
             raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
-        there = self.entries().get(name)
+        there = self.entry(name)
         if there is None:
             there = self._add(name, mark, chance)
         elif there.mark is None or there.mark != mark or there.gone < math.inf:
@@ -178,11 +185,10 @@ class FakePlace:
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
         """Begin to delete this machine. Another machine of the same name stays."""
         with self._lock:
-            for entries in (self._entries, self._doubles):
-                for key, there in entries.items():
-                    if there.uid == entry.uid:
-                        gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
-                        entries[key] = replace(there, gone=min(there.gone, gone))
+            gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
+            for entries, key in ((self._entries, entry.name), (self._doubles, entry.uid)):
+                if (there := entries.get(key)) and there.uid == entry.uid:
+                    entries[key] = replace(there, gone=min(there.gone, gone))
         self._wake()
 
     def double(self, name: str) -> None:
@@ -282,7 +288,7 @@ class FakeBackend:
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete the machine with the uid. Without a uid, delete a machine only if it is ours or adopted."""
-        named = [self.place.entries().get(delete.name), *self.place.doubles()]
+        named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
             self.place.delete(entry, at_once=delete.is_forced)

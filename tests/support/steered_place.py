@@ -31,6 +31,11 @@ class SteeredPlace(FakePlace):
         _meet(self.silence)
         return self.present()
 
+    def entry(self, name: str) -> Entry | None:
+        """Return the machine of this name; None if there is none."""
+        _meet(self.silence)
+        return super().entry(name)
+
     def present(self) -> dict[str, Entry]:
         """Return the same for the owner of the place, who needs no call."""
         return super().entries()
