@@ -1,23 +1,23 @@
 """The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
-A backend does not retry an action, because the next cycle does. It does not decide, because the plan does.
+A backend does not retry an action, because the next cycle does, and makes no decision, because the plan does.
 
 Names: one name is one machine. A place that keeps names unique refuses a second object. In any other place the backend
-prevents doubles: it lists before it creates, and creates again after an ambiguous end only when two lists that began
-``lag_seconds`` apart lack the name.
+prevents doubles: the backend lists the machines before each create. If it is unknown whether a create had an effect,
+the backend repeats the create only when two lists that began ``lag_seconds`` apart lack the name.
 
-Doubles that exist all the same are in ``Snapshot.doubles``. The plan keeps one
-object of each name, deletes the others at once, and deletes a new object under the name of a closed slot at once.
+Doubles that exist all the same are in ``Snapshot.doubles``. The plan keeps one object of each name, deletes the others
+at once, and deletes a new object under the name of a closed slot at once.
 
-States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. A machine
-that another pool shall make at once has ``spills_at_once``. A record of a machine that needs no delete is in ``ends``.
+States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. If
+another pool shall make a machine at once, the machine has ``spills_at_once``. A machine that has ended and needs no
+delete is in ``Snapshot.ends``.
 
 Hosts: a machine joins the grid under its name, because HF knows it by this name. A kind makes the name the host name (a
 pod, an instance), or else puts it into the machine's environment as ``HF_MACHINE_NAME``, and the machine's start script
 uses it.
 
-Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check
-warns.
+Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check warns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from provisioner.model import FAULT, Create, Delete, ErrorClass, Failure, LossCa
 
 
 class BackendError(Exception):
-    """A failed observation or call, with its class and the cloud's words."""
+    """A failed observation or call, with its error class and the cloud's message."""
 
     def __init__(self, error: ErrorClass, text: str, retry_after: float | None = None) -> None:
         super().__init__(f"{error}: {text}")
@@ -46,11 +46,11 @@ class Severity(StrEnum):
     """The severity of a finding."""
 
     NOTE = "note"
-    """The place works, and the operator compares what was read there."""
+    """A value that the loop read at a place that works, so that the operator can compare the value."""
     WARNING = "warning"
     """The place works, with a drawback that the operator should know."""
     ERROR = "error"
-    """Machines cannot be made, or others will delete them."""
+    """Machines cannot be made, or others will delete the machines."""
     REFUSED = "refused"
     """The loop must not begin, because it could change machines that belong to others."""
 
@@ -70,12 +70,12 @@ class Finding:
 
     @property
     def problem(self) -> str:
-        """Return the problem of a snapshot that this finding is."""
+        """Return the finding as text, in the form of ``Snapshot.problems``."""
         return FAULT + self.text if self.severity.is_fault else self.text
 
 
 CAUSE_SECONDS = 300.0
-"""Seconds for which a backend remembers why a machine ended. A plan is never so late."""
+"""Seconds for which a backend remembers why a machine ended. Every plan that needs the cause comes earlier."""
 
 SPOT_GRACE_SECONDS = 30.0
 """Seconds between the preemption notice and the end of a Spot instance (Scheduling in the API's reference)."""
@@ -96,9 +96,11 @@ class Backend(Protocol):
         """Begin to watch, if this kind of place can be watched. Call ``wake`` whenever something has changed."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return a complete snapshot of our machines in the pool, begun at ``now``. Raise BackendError otherwise.
+        """Return a complete snapshot of our machines in the pool, begun at ``now``. Raise BackendError if the list
+        fails or is incomplete.
 
-        If pools share a list, the snapshot may have begun a little earlier. It contains the true time.
+        If pools share a list, the snapshot may have begun a little earlier than ``now``. ``Snapshot.began_at`` is
+        always the true time.
 
         ``sought``: names to search for one by one, each with the expected uid if known. Machines of ours that are no
         longer listed as ours are in ``machines``, marked as strayed. Objects that are not ours are in ``foreign``.
@@ -109,10 +111,10 @@ class Backend(Protocol):
         """Create the machines, several at a time. Return one outcome for each machine that was tried.
 
         If a machine with the identity of its slot exists already, this is a success. After the first error that
-        ``stops_batch``, no further creates of its template are tried, and these have no outcome.
+        ``stops_batch``, no further creates of the same template are tried, and the untried creates have no outcome.
 
-        ``is_repeated``: an earlier create may have been applied. If the place may not list it yet, the outcome is
-        ambiguous, and the plan repeats the create later.
+        ``is_repeated``: an earlier create may have been applied. If the machine may exist although the place does not
+        list it yet, the outcome is ambiguous, and the plan repeats the create later.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
@@ -143,7 +145,8 @@ class Sized(Protocol):
     """A backend that must ask its place for the size of its machines."""
 
     def size(self, seconds: float) -> MachineSize | None:
-        """Ask the place within ``seconds``. Return None if it gives no size. Raise BackendError without a response."""
+        """Ask the place within ``seconds``. Return None if the place gives no size. Raise BackendError if the place
+        does not respond."""
 
 
 @runtime_checkable
@@ -160,12 +163,9 @@ class Watching(Protocol):
     """A backend that observes by combining an older list with the events that followed."""
 
     def list_after(self, when: float) -> None:
-        """For observations after ``when`` (loop time), use a list that began at ``when`` or later. Start such a list if
-        there is none.
-
-        Any thread may make the list, and observations do not wait for it. ``Snapshot.listed_at`` is the time of the
-        list that an observation used.
-        """
+        """For observations after ``when`` (loop time), use a list that began at ``when`` or later. If there is no such
+        list, start a new list. Any thread may make the new list, and observations do not wait for the new list.
+        ``Snapshot.listed_at`` is the time of the list that an observation used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Rehearsing(Protocol):
     def rehearse(self, template: str) -> list[Finding]:
         """Return why the place would refuse a machine of this template, and which rights we lack.
 
-        Raise BackendError if the place does not answer.
+        Raise BackendError if the place does not respond.
         """
 
 
@@ -217,7 +217,8 @@ class Measuring(Protocol):
     """A backend with metrics of its own."""
 
     def measures(self) -> Sequence[Measure]:
-        """Return the present values without a call to the place. Each scrape asks, in a thread of the server."""
+        """Return the present values without a call to the place. Each scrape of the metrics calls this method in a
+        thread of the HTTP server."""
 
 
 @runtime_checkable
@@ -225,4 +226,4 @@ class Checkable(Protocol):
     """A backend that can find settings of its place that will cause failures."""
 
     def check(self, seconds: float) -> list[Finding]:
-        """Ask the place within ``seconds``. Raise BackendError if the place does not answer."""
+        """Ask the place within ``seconds``. Raise BackendError if the place does not respond."""

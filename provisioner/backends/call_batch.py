@@ -22,8 +22,8 @@ from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 log = logging.getLogger(__name__)
 
 Send = Callable[[], Mapping[str, Failure]]
-"""A function that sends one request. It returns the failures by machine name. The result is empty if all succeeded.
-The function raises BackendError if all failed."""
+"""A function that sends one request. If the cloud accepts the request, the function returns the failures by machine
+name; empty if all actions succeeded. If all actions failed, the function raises BackendError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow:
     ``workers``: the largest number of calls under way at once. A ``flow`` may lower this number. ``may_start``: after
     it has returned False, or after the server has asked for a pause, no further call is sent.
 
-    After the first failure of a class that ``stops_batch``, no further creates of its template are sent. Other failures
-    do not stop calls.
+    After the first failure of a class that ``stops_batch``, no further creates of the same template are sent. Other
+    failures do not stop calls.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 
@@ -69,7 +69,7 @@ class _Batch:
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
     def _start_worker(self) -> None:
-        """Start one more worker. It waits for the lock that the caller has. Raise RuntimeError if no thread can
+        """Start one more worker, which waits for the lock that the caller holds. Raise RuntimeError if no thread can
         start."""
         thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._work,), name=f"call-{self._working}", daemon=True
@@ -81,7 +81,8 @@ class _Batch:
             self._flow.add_caller()
 
     def _work(self) -> None:
-        """Send calls until this worker gets no more. Start one more worker if the limit allows it."""
+        """Send calls until ``_next_call`` returns None or there are too many workers. Start one more worker if the
+        limit allows it."""
         while True:
             with self._lock:
                 following = self._next_call() if self._room() >= 0 or self._working == 1 else None
@@ -97,12 +98,13 @@ class _Batch:
             self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
-        """Return the number of workers that may still start. A negative number says how many have to end."""
+        """Return the number of workers that may still start. A negative number is the number of workers that have to
+        end."""
         own = self._max_workers - self._working
         return own if self._flow is None else min(own, self._flow.room())
 
     def _next_call(self) -> tuple[int, Call] | None:
-        """Return the next call that can still succeed and is in time; None if there is none."""
+        """Return the next call that may be sent, with its index; None if there is none."""
         while self._remaining:
             number, call = self._remaining.popleft()
             if not self._stopped_templates.isdisjoint(_templates(call.actions)):
@@ -121,7 +123,7 @@ class _Batch:
         is_busy = any(error.is_ambiguous for error in errors)  # Retry-After applies to other calls, too.
         if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and is_busy)):
             self._flow.refused(began, ended, wait)
-        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # no response: speed unknown
+        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # no response, so the speed is unknown
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
         stopping = {name for name, failure in failures.items() if failure.error.stops_batch}
         with self._lock:
@@ -135,7 +137,8 @@ def _templates(actions: Iterable[Action]) -> set[str]:
 
 
 def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """Send a call. Return its failures by name, and for how many seconds the cloud asks to receive no calls.
+    """Send a call. Return the call's failures by name, and the seconds for which the cloud asks to receive no calls
+    (None: it did not ask).
 
     An unexpected exception fails only its own call, so that the other calls keep their outcomes.
     """

@@ -30,9 +30,10 @@ class CallBudget:
         self._closed = threading.Event()
 
     def wait_for_read(self, deadline: float) -> None:
-        """Wait until a read may begin. Raise THROTTLED if it may not begin before ``deadline`` (monotonic time).
+        """Wait until a read may begin. Raise BackendError (THROTTLED) if the read may not begin before ``deadline``
+        (monotonic time).
 
-        Raise UNAVAILABLE if the budget is closed.
+        Raise BackendError (UNAVAILABLE) if the budget is closed.
         """
         while not self._closed.is_set():
             with self._lock:
@@ -50,13 +51,14 @@ class CallBudget:
         raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
 
     def count_change(self) -> None:
-        """Count a call that changes something. Such a call does not wait, because these calls are few and urgent."""
+        """Count a call that changes something. The call does not wait, because such calls are few and urgent. Raise
+        BackendError (THROTTLED) during a pause."""
         with self._lock:
             self._check_quiet()
             self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Begin no call before the time that the refusal of a call asked for.
+        """Pause the calls for as long as the refusal ``error`` asks.
 
         If Compute's window is used up, wait until the next window has certainly begun.
         """
@@ -65,8 +67,8 @@ class CallBudget:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End all waits and allow no more reads. Otherwise an observation of many pages would delay the end of the
-        process."""
+        """End all waits and allow no more reads. If reads went on, an observation of many pages would delay the end of
+        the process."""
         self._closed.set()
 
     def _check_quiet(self) -> None:

@@ -20,7 +20,8 @@ import urllib3.connection
 
 IDLE_SECONDS = 5.0
 """Seconds without a request after which a connection is made again, which takes milliseconds. A firewall may have
-forgotten an idle connection. It then drops the packets silently, and the call waits for its whole time-out."""
+forgotten an idle connection. The firewall then drops the packets silently, and the call waits for its whole
+time-out."""
 
 CONNECT_SECONDS = 5.0
 """Seconds in which an address must accept a connection. Then the next address of the name is tried."""
@@ -231,7 +232,7 @@ class Bounded(urllib3.connection.HTTPConnection):
         raise failure
 
     def _addresses(self) -> list[str]:
-        """Return the addresses of the host. Raise an error of urllib3 if it has none."""
+        """Return the addresses of the host. Raise an error of urllib3 if the host has none."""
         family = urllib3.util.connection.allowed_gai_family()
         lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
         try:
@@ -270,7 +271,7 @@ def limit_responses(connections: Connections) -> Connections:
 
 
 def make_connections(proxy: str | None, **options: Any) -> urllib3.PoolManager:
-    """Return limited connections, by ``proxy`` if there is one. ``options``: those of urllib3."""
+    """Return limited connections, by ``proxy`` if there is one. ``options``: options of ``urllib3.PoolManager``."""
     return limit_responses(urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options))
 
 

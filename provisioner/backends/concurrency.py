@@ -1,7 +1,7 @@
-"""The number of concurrent calls to one server. It grows while responses are quick, and falls when they become slow.
+"""The number of concurrent calls to one server. The number grows while responses are quick, and falls when responses
+become slow or the server refuses a call.
 
-If the server refuses a call, the number falls too. :class:`Flow` is the rule (no I/O, no clock). :class:`Readings`
-makes calls in the background, one at a time.
+:class:`Flow` is the rule (no I/O, no clock). :class:`Readings` makes calls in the background, one at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEAST = 1
 FIRST = 16
 MOST = 32
 """Concurrent calls: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls.
-Further calls only make all slower."""
+More calls at once only make each call slower."""
 
 QUICK_SECONDS = 0.25
 """Seconds within which a response never counts as slow, even if an idle server is much quicker. This is a quarter of
@@ -23,15 +23,15 @@ the second that Kubernetes allows itself for a call that changes something."""
 SLOW_MULTIPLE = 4.0
 """A response is slow if it takes longer than this multiple of the unloaded server's latency."""
 LATENCY_GROWTH = 1.05
-"""Factor by which the remembered latency of the unloaded server grows in each round. A server that stays slower is
-not overloaded, and the remembered latency follows it."""
+"""Factor by which the remembered latency of the unloaded server grows in each round. A server that stays slower is not
+overloaded, so the remembered latency grows until it equals the server's."""
 HOLD_SECONDS = 10.0
-"""Seconds after a 429 in which the limit does not grow. Otherwise a server with a fixed rate would refuse every
-tenth call."""
+"""Seconds after a 429 in which the limit does not grow. If the limit grew at once, a server with a fixed rate would
+refuse every tenth call."""
 USUAL_WAIT_SECONDS = 1.0
 """Seconds to wait after a 429 without Retry-After. API servers themselves ask for this time."""
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of a reading. After that, the reading ends with the process."""
+"""Seconds to wait for the end of a reading. A reading that takes longer ends with the process."""
 
 
 class Flow:
@@ -72,7 +72,7 @@ class Flow:
             self._callers -= 1
 
     def open(self, now: float) -> bool:
-        """Return True if the server allows a call now."""
+        """Return True if the server accepts calls again at ``now``."""
         return now >= self._calls_allowed_at
 
     def answered(self, kind: str, began: float, now: float) -> None:
@@ -84,7 +84,8 @@ class Flow:
                     self._end_round(now)
 
     def refused(self, began: float, now: float, wait: float | None) -> None:
-        """Note that the server is too busy and wants no calls for ``wait`` seconds."""
+        """Note that the server is too busy and wants no calls for ``wait`` seconds; None means
+        ``USUAL_WAIT_SECONDS``."""
         with self._lock:
             self._calls_allowed_at = max(self._calls_allowed_at, now + (USUAL_WAIT_SECONDS if wait is None else wait))
             self._growth_allowed_at = now + HOLD_SECONDS
@@ -92,8 +93,8 @@ class Flow:
                 self._begin_round(self.limit // 2, now)
 
     def _end_round(self, now: float) -> None:
-        """End a round. If half of the responses were slow, halve the limit. Otherwise raise it by a quarter, unless
-        the server has recently refused a call."""
+        """End a round. If at least half of the responses were slow, halve the limit. If not, raise the limit by a
+        quarter, unless the server has recently refused a call."""
         self._unloaded = {kind: seconds * LATENCY_GROWTH for kind, seconds in self._unloaded.items()}
         responses = self._round_responses
         for kind, seconds in responses:
@@ -119,8 +120,8 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Begin the reading that ``wanted`` returns, if any. Do not begin it if a reading is under way or began less
-        than ``pause`` seconds ago."""
+        """Begin the reading that ``wanted`` returns, if it returns one. Begin none if a reading is under way, or if the
+        last reading began less than ``pause`` seconds ago."""
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):
                 return
@@ -131,7 +132,7 @@ class Readings:
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no reading for ``seconds``. Infinite seconds mean never again."""
+        """Begin no reading for ``seconds``. If ``seconds`` is infinite, begin none any more."""
         self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WORKERS = 8
-"""Number of names that are resolved at once. A name server that does not answer blocks each for seconds."""
+"""Number of names that are resolved at once. If a name server does not respond, each look-up blocks a thread for
+seconds."""
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to resolve a name."""
 
 
 def name_resolves(name: str) -> bool:
-    """Return True if the system resolves this name. Wait for the response."""
+    """Ask the system's resolver and wait for its response. Return True if the name resolves."""
     try:
         return bool(socket.getaddrinfo(name, None))
     except OSError:

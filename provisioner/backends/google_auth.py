@@ -1,6 +1,7 @@
 """Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, or else from the application default. An API server of a cluster gets them as tokens.
+Credentials come from a key file, or else from the application default. For the API server of a cluster, a token is made
+from the credentials.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session, clock: PlaceClock | None = None) -> Session:
-    """Return the same session with limited responses, whose ``Date`` a ``clock`` hears. This also applies to the
-    requests that get its credentials."""
+    """Limit the responses of a session, and of the requests that get its credentials. Return the same session.
+    ``clock``: reads the ``Date`` of each response."""
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
@@ -138,7 +139,7 @@ def _one_line(error: Exception) -> str:
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
     """Google credentials that are read again for each new token, and when their file changes.
 
-    Application-default credentials without a file may need the network to be read. They are read again only if they do
+    To read application-default credentials without a file may need the network, so they are read again only if they do
     not get a token.
     """
 
@@ -170,9 +171,10 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         self.source.before_request(request, method, url, headers)
 
     def keep_valid(self, request: object) -> None:
-        """Get a token if there is none, if it has expired, or if the file has changed. Raise as ``refresh`` does.
+        """Get a token if there is none, if it has expired, or if the file has changed. Raise the errors of ``refresh``.
 
-        A valid token stays in use until there is a new one, because the file may be half written.
+        If the file has changed, the valid token stays in use until there is a new token, because the file may be half
+        written.
         """
         is_valid = self.source is not None and self.source.valid
         if is_valid and (signature(self._files) == self._read_signature or time.monotonic() < self._next_try_at):
@@ -201,7 +203,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
-    """The absence of credentials, for plain HTTP."""
+    """An object in place of credentials for a server on plain HTTP, to which no credentials are sent."""
 
     def __init__(self, endpoint: str) -> None:
         self.advice = plain_http_advice(endpoint, "leave it out for Google's own")
@@ -209,16 +211,17 @@ class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: igno
 
 
 def plain_http_advice(endpoint: str, otherwise: str) -> str:
-    """Return advice on a plain HTTP server that wants credentials. ``otherwise``: what to use instead of HTTPS."""
+    """Return advice on a plain HTTP server that wants credentials. ``otherwise``: the end of the advice, for operators
+    who do not want HTTPS."""
     said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
     return f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}"
 
 
 class GoogleToken:
-    """A Google token for a cluster. It is renewed in time. Not thread-safe."""
+    """A Google token for a cluster, renewed before it expires. Not thread-safe."""
 
     def __init__(self, key_file: Path | None, clock: PlaceClock | None = None) -> None:
-        """``clock`` hears the token server."""
+        """Make no call yet. ``clock``: reads the ``Date`` of the token server's responses."""
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request(clock)
 
     def login(self) -> str:
@@ -238,7 +241,7 @@ class GoogleToken:
 
 
 def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half of the page limit, for a list whose page was too large. Raise ``error`` if it is any other error."""
+    """Return half of the page limit if ``error`` says that a page of a list was too large. Raise any other error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
         cause = cause.__cause__

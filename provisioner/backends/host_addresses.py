@@ -14,25 +14,27 @@ from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure, Machine, Phase
 
 ADDRESS_SECONDS, RETRY_SECONDS = 60.0, 10.0
-"""Seconds for which the address of a host is remembered, and its lack."""
+"""Seconds for which the address of a host is remembered, and seconds after which a failed look-up is repeated."""
 
 
 class HostAddresses:
     """The addresses of hosts. Thread-safe."""
 
     def __init__(self, look_up: Callable[[str], str] = str) -> None:
-        """``look_up``: return the address or the full name of a host; by default the name itself."""
+        """``look_up``: a function that returns the address or the full name of a host; by default the given name."""
         self._look_up = look_up
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str, str]] = {}
-        """By host, the monotonic time until which the answer counts, the address, and why there is none."""
+        """By host: the monotonic time until which the address is not looked up again, the address, and why there is
+        none."""
         self._next_lookup_at = float("-inf")
-        """Monotonic time of the next look-up. A failed one delays it by its own duration, as many are slow at once."""
+        """Monotonic time of the next look-up. A failed look-up delays the next by its own duration, because all
+        look-ups may be slow."""
 
     def locate(self, machine: Machine, host: str, known: str = "") -> Machine:
-        """Return a running machine with the address of its host. ``known``: the address, if it need not be looked up.
+        """Return a running machine with the address of its host. ``known``: the address, if the place has given it.
 
-        Without an address, HostFactory cannot use the machine yet. Other machines are not affected.
+        If the address is unknown, return the machine as pending with the reason, because HostFactory cannot use it yet.
         """
         ip, reason = (known, "") if known else self._find(host)
         if not ip:
@@ -40,7 +42,8 @@ class HostAddresses:
         return replace(machine, ip=ip, fingerprint=machine.fingerprint._replace(ip=ip))
 
     def _find(self, host: str) -> tuple[str, str]:
-        """Return the IP address of a host, and why there is none. A known address stays if it cannot be renewed."""
+        """Return the IP address of a host, and why there is none. If a look-up fails, return the address that was known
+        before."""
         now = time.monotonic()
         with self._lock:
             until, address, reason = self._known.get(host, (now, "", "the address of its host is not known yet"))

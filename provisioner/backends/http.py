@@ -1,7 +1,7 @@
 """HTTP calls to the server of a place, for kinds without a client of their own. Each call is tried once.
 
-The time-out of a call covers its whole response. Connections use the proxy and the authorities of the process, and are
-made again if they were idle, because a firewall may have forgotten them.
+The time-out of a call covers its whole response. Connections use the proxy and the authorities of the process. An idle
+connection is replaced, because a firewall may have forgotten it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Way:
     """The address of a server and the connections to it."""
 
     def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
-        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps followed by a path."""
+        """Store the connections and make no call. ``host``: ``scheme://host[:port]``, perhaps followed by a path."""
         self.host = host
-        # To reach a plain HTTP server, a proxy needs the whole address.
+        # A proxy needs the whole address in each request to a plain HTTP server.
         by_proxy = connections.proxy is not None and host.startswith("http://")
         self._prefix = host if by_proxy else urlsplit(host).path
         self._pool = connections.connection_from_url(host)
@@ -108,8 +108,8 @@ class Request:
 def exchange(way: Way, request: Request, clock: PlaceClock) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
     """Send a request. Return the response and its body; for an accepted stream the body is empty.
 
-    ``clock`` hears the time of the server and the duration of the call. Raise BackendError without a response; its
-    cause is the error of urllib3.
+    ``clock`` reads the server's ``Date`` and the duration of the call. If there is no response, raise BackendError with
+    the error of urllib3 as its cause.
     """
     began = time.monotonic()
     try:
@@ -139,8 +139,8 @@ def unanswered_error(error: urllib3.exceptions.HTTPError) -> BackendError:
 
 
 def parse(body: bytes) -> Document:
-    """Return the JSON object in a response. Raise BackendError if there is none, for example if the response was cut
-    off."""
+    """Return the JSON object in a response. Raise BackendError if the body contains none, for example because the
+    response was cut off."""
     try:
         return json_object(body)
     except ValueError as error:

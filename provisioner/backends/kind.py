@@ -33,8 +33,8 @@ class Surroundings:
     environment: Mapping[str, str]
 
     def beside(self, value: object) -> object:
-        """Return a path relative to the directory of the configuration. If it begins with ``~user`` and the user is
-        unknown, return it unchanged."""
+        """Return a path relative to the directory of the configuration. If ``value`` begins with ``~user`` and the user
+        is unknown, return ``value`` unchanged."""
         if not isinstance(value, str) or not value:
             return value
         path = Path(value)
@@ -44,7 +44,7 @@ class Surroundings:
 
 
 EMBEDDED_CLOUD = "PROVISIONER_EMBEDDED_CLOUD"
-"""Variable of the environment with the address of an embedded cloud, which then has the place of every pool."""
+"""Environment variable with the address of an embedded cloud. If it is set, the embedded cloud serves every pool."""
 
 
 class Kind(ABC, Generic[SomePool]):
@@ -59,16 +59,18 @@ class Kind(ABC, Generic[SomePool]):
     longest_call: ClassVar[float]
     """Longest time in seconds that a batch of creates or deletes may last after its last call has begun."""
     template_field: ClassVar[str] = ""
-    """Field of Google's connector. A template that has it implies a pool of this kind, which makes its machines."""
+    """Field of Google's connector. A template with this field implies a pool of this kind, which makes the template's
+    machines."""
     template_words: ClassVar[str] = ""
     """Description of this field and of the fields that it requires."""
     template_fields: ClassVar[Mapping[str, str]] = {}
-    """By setting of the implied pool: the field that gives it, which messages name in place of the setting."""
+    """Settings of the implied pool, each with the template's field from which its value comes. Messages name the field
+    instead of the setting."""
 
     config_keys: ClassVar[frozenset[str]] = frozenset()
-    """Own keys in HF's provider config, which ``inherited`` finds in ``around.config.unknown``."""
+    """Keys of this kind in HF's provider config, which ``inherited`` finds in ``around.config.unknown``."""
     docs: ClassVar[str] = ""
-    """Address of the kind's page for operators, which the list of settings and ``check --live`` name."""
+    """Address of the kind's page for operators. The list of settings and ``check --live`` show the address."""
 
     @abstractmethod
     def factory(self, site: Site) -> Callable[[SomePool], Backend]:
@@ -94,7 +96,8 @@ class Kind(ABC, Generic[SomePool]):
         return {}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the settings that lead a pool to the embedded cloud at an address, in place of its own."""
+        """Return the settings that make a pool use the embedded cloud at ``address``. They replace the pool's own
+        settings."""
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:
@@ -103,6 +106,6 @@ class Kind(ABC, Generic[SomePool]):
         return []
 
     def size(self, pool: SomePool, template: str) -> MachineSize | None:
-        """Return the machine size that the settings contain; None if only the place knows it. Raise as ``warnings``
-        does."""
+        """Return the machine size that the settings contain; None if only the place knows it. Raise OSError or
+        ValueError if a file has changed."""
         return None

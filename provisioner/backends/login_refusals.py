@@ -1,4 +1,5 @@
-"""Advice on a refused login (HTTP 401) and on a missing right (HTTP 403): the login, and the host's clock."""
+"""Advice on a refused login (HTTP 401) and on a missing right (HTTP 403): to correct the login, or this host's
+clock."""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ def find_right(status: int, text: str) -> str | None:
 
 
 class LoginRefusals:
-    """The refusals of one server, which lead an operator to the login and not to the machines."""
+    """The refusals of one server. Each is explained, so that an operator corrects the login and not the machines."""
 
     def __init__(self, clock: PlaceClock, login: Callable[[], str]) -> None:
         """``login``: return the files and the account of the login."""
         self._clock, self._login = clock, login
 
     def blame_clock(self, error: BackendError) -> bool:
-        """Name this host's clock as the cause of a failed login. Return False if the clock is not known to be wrong."""
+        """If this host's clock is known to be wrong, name it in ``error`` as the cause of a failed login and return
+        True. If not, return False."""
         failure, message = error.failure, clock_message(self._clock.ahead())
         if not message or not (failure.error is ErrorClass.DENIED or _CERTIFICATE_TIME.search(failure.text)):
             return False
@@ -46,7 +48,8 @@ class LoginRefusals:
         return True
 
     def explain(self, error: BackendError, status: int, advice: str = "") -> None:
-        """Add the cause to the error's text if the login is the reason: the clock, else ``advice``, else the login."""
+        """If the server refused the login or a right, add to the error's text the first of these that is known: the
+        wrong clock, ``advice``, the files and account of the login."""
         failure = error.failure
         if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return

@@ -1,6 +1,6 @@
 """Rules for places that do not keep the names of machines unique: list before a create, and one machine of each name.
 
-A create that got no answer may still take effect, so its name is tried again only once two lists lack it.
+A create that got no response may still take effect, so the create is repeated only once two lists lack its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.model import Action, Create, ErrorClass, Failure, Machine, Mach
 Listed = TypeVar("Listed")
 """The result of a list."""
 Job = TypeVar("Job", contravariant=True)
-"""A job as a list of its place shows it."""
+"""A job in a list of the place."""
 
 
 class UncertainCreates:
@@ -31,7 +31,7 @@ class UncertainCreates:
         """Monotonic time of the first list without each name; infinite before that list."""
 
     def note(self, name: str) -> None:
-        """Note that the create of this name has ended without a clear answer."""
+        """Note that the create of this name has ended, and it is unknown whether it took effect."""
         with self._lock:
             self._absent_since[name] = math.inf
 
@@ -41,9 +41,9 @@ class UncertainCreates:
             self._absent_since.pop(name, None)
 
     def check(self, create: Create, listed_at: float) -> None:
-        """Return if the name may be created, because no earlier create can still take effect. Raise TIMEOUT otherwise.
+        """Raise BackendError (TIMEOUT) if an earlier create of the name may still take effect.
 
-        A list without the name began at ``listed_at`` (monotonic time).
+        ``listed_at``: monotonic time at which a list began that lacks the name.
         """
         with self._lock:
             since = self._absent_since.get(create.name, math.inf if create.is_repeated else -math.inf)
@@ -58,7 +58,8 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that began now, or else the outcomes of the actions, none of which was sent."""
+    """Return a list that begins now. If it fails or may not start, return None and the outcomes of the actions, of
+    which none was sent."""
     found: list[Listed] = []
 
     def attempt() -> Mapping[str, Failure]:
@@ -79,10 +80,12 @@ class Reader(Protocol[Job]):
     """The meaning of a place's jobs for one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return whether the job is a machine of the pool, also if it has lost its mark and has the sought uid."""
+        """Return True if the job is a machine of the pool: it has the pool's mark, or it has lost the mark and has the
+        uid in ``sought``."""
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job whose record need not be deleted; None if the machine is still there."""
+        """Return how a job has ended; None if the machine still exists. The record of an ended job need not be
+        deleted."""
 
     def machine(self, job: Job) -> Machine:
         """Return the machine of a job."""
@@ -90,13 +93,13 @@ class Reader(Protocol[Job]):
 
 @dataclass(frozen=True, slots=True)
 class Divided(Generic[Job]):
-    """The jobs of a list, as snapshots contain them."""
+    """The jobs of a list, divided as in ``Snapshot``."""
 
     machines: dict[str, Machine]
     ends: dict[str, MachineEnd]
     doubles: dict[str, tuple[Machine, ...]]
     others: dict[str, Sequence[Job]]
-    """Sought names of jobs that exist and are not machines of the pool."""
+    """By sought name: existing jobs of this name that are not machines of the pool."""
 
 
 def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reader: Reader[Job]) -> Divided[Job]:
@@ -119,7 +122,8 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
     """Return the machine of a name that stays, and the others that have not begun to end.
 
-    ``machines``: all of this name, the oldest first. The one that has run longest stays, else the oldest.
+    ``machines``: all of this name, the oldest first. The machine that has run longest stays; if none runs, the oldest
+    pending machine, or else the oldest.
     """
     running = [one for one in machines if one.phase is Phase.RUNNING]
     kept = min(running, key=lambda one: one.launched) if running else machines[0]

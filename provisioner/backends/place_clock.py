@@ -21,7 +21,8 @@ longer counts."""
 
 
 class PlaceClock:
-    """A follower of the place's clock, from the ``Date`` of each response (RFC 9110, 6.6.1)."""
+    """The time of the place's clock, from the ``Date`` of each response (RFC 9110, 6.6.1), and the duration of its
+    calls."""
 
     def __init__(self) -> None:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
@@ -30,7 +31,8 @@ class PlaceClock:
         """Seconds by which the place's clock is ahead of this host's monotonic clock; None without a ``Date``."""
 
     def hear(self, date: str | None, seconds: float | None = None) -> None:
-        """Note the ``Date`` header of a response that arrived just now, and the seconds that a call of a place took."""
+        """Note the ``Date`` header of a response that arrived just now, and the seconds that the call took (None: not
+        measured)."""
         now = time.monotonic()
         if seconds is not None:
             self._calls.append((now, seconds))
@@ -39,7 +41,7 @@ class PlaceClock:
             self._ahead_of_monotonic = None if place_time is None else place_time - now
 
     def slowness(self) -> tuple[str, ...]:
-        """Return a sentence for operators if calls are slow; an empty tuple otherwise."""
+        """Return a sentence for operators if calls are slow; an empty tuple if calls are quick."""
         calls = tuple(self._calls)  # a copy, because other threads append to the calls
         durations = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(durations) < SLOW_CALLS:
@@ -57,7 +59,8 @@ class PlaceClock:
 
 
 def clock_message(ahead: float | None) -> str:
-    """Return the difference of the clocks, with its remedy; empty if it is unknown or small."""
+    """Return a sentence on the difference of the clocks and how to fix it; empty if the difference is unknown or
+    small."""
     if ahead is None or abs(ahead) <= MOST_SECONDS:
         return ""
     much = f"{abs(ahead) / 60:.0f} min" if abs(ahead) >= 300 else f"{abs(ahead):.0f} s"

@@ -15,7 +15,7 @@ from provisioner.process_end import ends_process
 
 
 class Finished(NamedTuple):
-    """The end of a program."""
+    """The result of a program: exit code and outputs."""
 
     code: int
     output: bytes
@@ -31,8 +31,9 @@ def run_program(
 ) -> Finished:
     """Run a program without a terminal. Return its end. ``environment``: all of its variables.
 
-    Raise TimeoutExpired after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and OSError if it
-    cannot be run. In the first two cases, all its processes get SIGTERM, and SIGKILL ``grace`` seconds later.
+    Raise TimeoutExpired after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and OSError if the
+    program cannot be run. After TimeoutExpired and TooMuchOutput, all processes of the program get SIGTERM, and SIGKILL
+    ``grace`` seconds later.
     """
     with subprocess.Popen(
         argv,
@@ -73,7 +74,7 @@ def _read_outputs(process: subprocess.Popen[bytes], seconds: float, most_bytes: 
 
 
 def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a program with all its processes. Its process group exists as long as the program is not waited for."""
+    """End a program with all its processes. The process group exists until the program's exit code has been read."""
     if grace:
         os.killpg(process.pid, signal.SIGTERM)
         ended = os.pidfd_open(process.pid)

@@ -45,13 +45,13 @@ NO_ADDRESS = (
     "expected an address such as http://proxy:3128, or http://name:password@proxy:3128, in which a special character "
     "is written as %40 is for @"
 )
-"""Hint to the operator. It omits the address, because the address may contain a password."""
+"""Hint to the operator. The hint omits the configured address, because it may contain a password."""
 
 LONGEST_WAIT_SECONDS = 300.0
 """Longest Retry-After that is followed, in seconds. API servers ask for one second."""
 
 WARNING_SECONDS = 30 * 86_400.0
-"""Seconds before the end of an authority in which a warning is given."""
+"""Seconds before the expiry of an authority during which ``check`` warns of it."""
 
 
 def prepare(ca_bundle: Path | None) -> None:
@@ -101,7 +101,8 @@ def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendErr
 
 
 def seconds_until(retry_after: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which contains seconds or a date; None if there is no header."""
+    """Return the seconds of a Retry-After header, which contains seconds or a date; None if there is no valid
+    header."""
     if not retry_after:
         return None
     if retry_after.isdecimal():
@@ -119,7 +120,7 @@ def epoch_of(date: str) -> float | None:
 
 
 def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
-    """Return a key that changes if any of the files or its rights change, or if it appears or disappears."""
+    """Return a key that changes if any of the files or its rights change, or if a file appears or disappears."""
     return tuple(_key(file) for file in files)
 
 
@@ -132,8 +133,8 @@ def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
-    """Return warnings about authorities in the bundle that have ended or will soon end. Raise BackendError as
-    ``prepare`` does.
+    """Return warnings about authorities in the bundle that have ended or will soon end. Raise BackendError for an
+    unusable bundle.
 
     Only a configured bundle is checked, because the system's bundle always contains authorities that have ended.
     """
@@ -159,8 +160,8 @@ def _read_proxy(file: str) -> str:
 
 
 def _is_proxy_address(address: str) -> bool:
-    """Return True if the address is empty, or if all clients understand it alike. Some need a scheme; others reject
-    it."""
+    """Return True if the address is empty, or if all clients understand it alike. Some clients need a scheme, others
+    reject a scheme."""
     try:
         parts = urlsplit(address)
         whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

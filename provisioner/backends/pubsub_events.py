@@ -31,7 +31,7 @@ REMEMBERED = 20_000
 each."""
 
 MAX_MESSAGES = 500
-"""Number of messages that may be received but not judged yet. To judge one takes microseconds."""
+"""Most messages that have been received but not yet processed. To process a message takes microseconds."""
 
 LEASE_SECONDS = 120
 """Seconds after which a message that was not acknowledged returns to the service. With the library's default, a
@@ -74,11 +74,11 @@ METHODS: Mapping[str, InstanceEvent] = {
     "instances.automaticRestart": InstanceEvent.RECREATED,
     "instances.hostError": InstanceEvent.CRASHED,
 }
-"""Events by the end of ``methodName``. Its beginning depends on the API version of the caller."""
+"""Events by the end of ``methodName``. The beginning of ``methodName`` depends on the API version of the caller."""
 
 
 class Worth(StrEnum):
-    """The use of a message for the loop."""
+    """The use of a message for the loop, as ``Sieve`` judges it."""
 
     NOTICE = "notice"
     """The message announces the end of a machine of ours."""
@@ -161,7 +161,8 @@ def _delay(timestamp: str, published: datetime | None) -> float:
 
 
 class Sieve:
-    """A filter that judges messages one by one and remembers earlier messages. Any thread may use it."""
+    """A filter that finds the use (``Worth``) of each message and remembers messages to detect repetitions. Any thread
+    may use it."""
 
     def __init__(self, prefix: str) -> None:
         self._name_pattern = name_pattern(prefix)
@@ -169,7 +170,7 @@ class Sieve:
         self._lock = threading.Lock()
 
     def judge(self, data: bytes, published: datetime | None = None) -> Judged:
-        """Return the use of a message."""
+        """Return a message with its use. ``published``: as in ``parse``."""
         try:
             hint = parse(data, published)
         except ODD_RESPONSES as error:
@@ -192,8 +193,8 @@ class Sieve:
 
 
 class EventStream:
-    """A subscription that is read until it is closed. ``taken`` is called with each message, ``broke`` with the
-    reason of each break."""
+    """A subscription that is read until it is closed. ``taken`` is called with each judged message, ``broke`` with the
+    reason for each break of the stream."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class EventStream:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading. Messages that were not judged yet return to the service."""
+        """Stop reading. Messages that were not processed yet return to the service."""
         self._ending.set()
         if self._future:
             self._future.cancel()
@@ -252,7 +253,7 @@ class EventStream:
             pause = min(2 * pause, LAST_PAUSE)
 
     def _stream(self) -> str:
-        """Read until ``close`` is called or the stream breaks. Return the reason."""
+        """Read until ``close`` is called or the stream breaks. Return the reason for the end."""
         limits = pubsub_v1.types.FlowControl(max_messages=MAX_MESSAGES, max_lease_duration=LEASE_SECONDS)
         try:
             with pubsub_v1.SubscriberClient() as client:

@@ -45,7 +45,7 @@ def get_kind(name: str) -> Kind[Any]:
 
 
 def built_in_kinds() -> list[Kind[Any]]:
-    """Return the kinds of this distribution. Google's connector has them too."""
+    """Return the kinds of this distribution for which Google's connector has fields, too."""
     return [get_kind(name) for name in BUILT_IN]
 
 
@@ -60,8 +60,8 @@ def longest_call(pools: Iterable[Pool]) -> float:
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
     """Return one backend per pool. Clients are imported only for kinds that have a pool.
 
-    Raise BackendError for pools whose settings do not lead to a place, with a line for each. Raise MissingExtra if a
-    client is not installed.
+    Raise BackendError for pools whose settings do not lead to a place, with a line for each pool. Raise MissingExtra if
+    a client is not installed.
     """
     prepare(site.ca_bundle)
     made, unusable = usable_backends(pools, site)
@@ -74,7 +74,7 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
     """Return a backend for each pool whose settings lead to a place, and the reason for each other pool.
 
-    Raise MissingExtra. Proxy and authorities must be prepared.
+    Raise MissingExtra if a client is not installed. ``proxies_and_authorities.prepare`` must have been called.
     """
     made: dict[str, Backend] = {}
     unusable: dict[str, str] = {}

@@ -16,8 +16,8 @@ Items = TypeVar("Items")
 """The content of a list."""
 
 SHARED_PACE_PART = 0.5
-"""A list serves other pools for this part of the pace. So pools that observe at different times cost at most one
-more list."""
+"""Fraction of the pace for which a list also serves other pools. So pools that observe at different times cost at most
+one more list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class SharedList(Generic[Items]):
 
     @translated_errors()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult[Items]:
-        """Return a complete list that ``pool`` has not received yet. Raise BackendError otherwise.
+        """Return a complete list that ``pool`` has not received yet. Raise BackendError if the list fails.
 
-        The list begins at ``now``. If a list of another pool began less than half a ``pace`` before this call, this
-        older list is returned instead, however long it takes.
+        If another pool began a list less than half a ``pace`` ago, wait for that list and return it. If not, begin a
+        list at ``now``.
         """
         asked_at = time.monotonic()
         with self._lock:

@@ -1,4 +1,4 @@
-"""The command backend. A pool is what the list command of a scheduler shows under our names."""
+"""The command backend. A pool is the jobs with our names in the output of a scheduler's list command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RecordsByName = Mapping[str, Sequence[Record]]
 
 
 class CommandBackend:
-    """The backend of a pool that is used by commands."""
+    """The backend of a pool whose machines are made, listed and deleted by commands."""
 
     def __init__(self, pool: CommandPool, *, provisioner: str, prefix: str) -> None:
         """Prepare the commands. ``prefix``: beginning of the names of our machines."""
@@ -56,7 +56,7 @@ class CommandBackend:
         """Do nothing, because a command cannot be watched."""
 
     def close(self) -> None:
-        """Let no further program begin to wait for its turn."""
+        """End all waits for a free call, and start no further program."""
         self._commands.close()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -157,7 +157,7 @@ class CommandBackend:
         return {}
 
     def _delete(self, delete: Delete, listed: RecordsByName) -> Mapping[str, Failure]:
-        """End all jobs that the delete means. A job that is gone already is a success."""
+        """End all jobs of the delete's machine. If a job is gone already, this is a success."""
         pool = self._settings
         for record in listed.get(delete.name, ()):
             if record.kind == "gone" and not pool.cleanup:
@@ -173,18 +173,19 @@ class CommandBackend:
         return {}
 
     def _is_own(self, record: Record) -> bool:
-        """Return whether the record has the shape of our names, and our mark if the place lists marks."""
+        """Return True if the record's name has our shape, and the record has our mark (if the list shows marks)."""
         found = self._shape.fullmatch(record.name)
         if found is None or not self._settings.has_marks:
             return found is not None
         return record.mark == f"{self._mark}/{found['request']}"
 
     def is_shown(self, job: Record, sought: Mapping[str, str]) -> bool:
-        """Return whether the record is a machine of this pool, also if its mark is gone and it has the sought uid."""
+        """Return True if the record is a machine of this pool by name and mark, or has the uid in ``sought`` although
+        the mark is gone."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Record) -> MachineEnd | None:
-        """Return the end of a job whose record need not be deleted."""
+        """Return how a job has ended if its record need not be deleted; else None."""
         ended = job.kind == "gone" and not self._settings.cleanup
         return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
 
@@ -217,7 +218,7 @@ class CommandBackend:
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
-        """Return why a job that waits should not wait; None if it may."""
+        """Return the failure of a job whose reason to wait is an error by the setting ``reasons``; else None."""
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None
 

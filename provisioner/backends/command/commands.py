@@ -1,4 +1,4 @@
-"""The programs of a pool: their arguments, their environment, and the meaning of their ends."""
+"""The programs of a pool: their arguments, their environment, and the meaning of their exit codes and outputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Commands:
     def run(self, argv: Sequence[str], deadline: float, **values: object) -> Finished:
         """Run a program to its end.
 
-        Raise BackendError if it may not begin before ``deadline`` (monotonic time), cannot be run, prints too much
-        (OTHER), or does not end in its time (TIMEOUT).
+        Raise BackendError if the program may not begin before ``deadline`` (monotonic time), cannot be run, prints too
+        much (OTHER), or does not end in its time (TIMEOUT).
         """
         self._budget.wait_for_read(deadline)
         pool, seconds = self._pool, self._pool.time_out_seconds
@@ -52,7 +52,7 @@ class Commands:
             raise BackendError(ErrorClass.NOT_FOUND, text) from error
 
     def close(self) -> None:
-        """Let no further program begin."""
+        """Start no further program."""
         self._budget.close()
 
     def failure(self, ended: Finished, program: str) -> BackendError:
@@ -77,7 +77,7 @@ class Commands:
 
 
 def ended_as(ending: Ending | None, ended: Finished) -> bool:
-    """Return whether a program has ended as a setting declares."""
+    """Return True if exit code and output of a program match ``ending``; False if ``ending`` is None."""
     if ending is None or ended.code not in ending.exit:
         return False
     said = (ended.errors + b"\n" + ended.output).decode(errors="replace")

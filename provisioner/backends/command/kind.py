@@ -1,4 +1,4 @@
-"""The kind ``command``: settings of pools that are used by commands, and their checks."""
+"""The kind ``command``: settings of pools whose machines are made by commands, and their checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Command(Kind[CommandPool]):
     distribution = extra("loop")
     docs = "docs/command.md"
     longest_call = 35.0
-    """Seconds of a program (30 s), and of its end (5 s)."""
+    """Seconds for a program (30 s), and for its end after SIGTERM (5 s)."""
 
     def factory(self, site: Site) -> Callable[[CommandPool], Backend]:
         """Return a function that makes backends."""
@@ -42,7 +42,8 @@ class Command(Kind[CommandPool]):
         return partial(CommandBackend, provisioner=site.id, prefix=site.prefix)
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of arguments, fields and states. They need the settings of a valid pool."""
+        """Return the problems of arguments, fields and states. These are checked only if all settings are valid by
+        themselves."""
         problems = []
         if body.get("require_dns"):
             problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))

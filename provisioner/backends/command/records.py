@@ -1,6 +1,6 @@
-"""Reading of what a list command prints. No I/O, no clock.
+"""The records in the output of a list command. No I/O, no clock.
 
-An output that is not entirely as declared is no list (law: a failed observation is not an empty observation).
+If a part of the output is not as declared, there is no list (law: a failed observation is not an empty observation).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CUT = "*"
 
 
 class Record(NamedTuple):
-    """A job as the place lists it. A field that the settings do not name is empty."""
+    """A job as the place lists it. Fields that the settings do not name are empty."""
 
     name: str
     id: str
     state: str
-    """The place's word."""
+    """The place's word for the state."""
     kind: str
-    """The setting of ``states`` that has this word."""
+    """The setting in ``states`` that contains this word, for example ``pending``."""
     host: str = ""
     address: str = ""
     reason: str = ""
@@ -41,12 +41,12 @@ class Record(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """Return the identity of the job: its id, and the moment of its creation if that is listed."""
+        """Return the identity of the job: its id, and the time of its creation if the list shows it."""
         return f"{self.id}.{self.created}" if self.created else self.id
 
 
 def read_records(pool: CommandPool, output: str) -> list[Record]:
-    """Return the records in the output of the list command. Raise ValueError if it is not as declared."""
+    """Return the records in the output of the list command. Raise ValueError if the output is not as declared."""
     kinds = {word: kind for kind in type(pool.states).model_fields for word in getattr(pool.states, kind)}
     try:
         return [_record(values, kinds) for values in _READERS[pool.list.format](pool.list, output)]
@@ -136,15 +136,15 @@ def _xml_text(element: ElementTree.Element, path: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value of JSON as a text. Raise ValueError for a value with parts."""
+    """Return a JSON value as text. Raise ValueError for an object or a list."""
     if isinstance(value, dict | list):
         raise ValueError(f"a text was expected, not {value!r}")
     return "" if value is None else str(value)
 
 
 def epoch(created: str, time_format: str | None) -> int:
-    """Return a moment of a record in epoch seconds; 0 without a format. Raise ValueError for another format. A moment
-    without a zone is in this host's zone."""
+    """Return a time in a record as epoch seconds; 0 if ``time_format`` is None. Raise ValueError for a time in another
+    format. A time without a zone is in this host's zone."""
     if not created or time_format is None:
         return 0
     if time_format == "epoch":

@@ -1,4 +1,4 @@
-"""The settings of a pool that is used by commands. No I/O, no clock, no logger."""
+"""The settings of a pool whose machines are made by commands. No I/O, no clock, no logger."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioner.schema.validation import Expects, Section
 
 
 def _check_pattern(text: str) -> str:
-    """Return the text. Raise ValueError if it is no regular expression."""
+    """Return the text. Raise ValueError if the text is not a regular expression."""
     try:
         re.compile(text)
     except re.error as error:
@@ -54,12 +54,12 @@ FORMATTER = string.Formatter()
 
 
 class Ending(Section):
-    """An end of a program that has a meaning of its own: one of the exit codes, and words in its outputs."""
+    """The exit codes and outputs of a program that have a special meaning."""
 
     exit: Codes = (0,)
     """Exit codes; default 0."""
     match: OptionalPattern = None
-    """Regular expression that its output or its error output must contain; default none."""
+    """Regular expression that the program's output or error output must also match; default none."""
 
 
 class CreateCommand(Section):
@@ -85,41 +85,41 @@ class ListCommand(Section):
     """Format of the output: ``json``; ``csv`` with a header line; ``separated`` by ``separator`` without a header;
     ``xml``; ``lines``, of which each is matched by ``match``. No default."""
     items: OptionalText = None
-    """The list of records: for json the key, or a pointer such as ``/data/jobs``; for xml a path such as
-    ``.//job_list``. Default for json: the document itself is the list."""
+    """Position of the records in the output: for json the key of their list, or a pointer such as ``/data/jobs``; for
+    xml a path such as ``.//job_list``. Default for json: the document itself is the list."""
     fields: Mapping[str, str] = Field(default_factory=dict)
     """Names of the fields of a record: ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``,
-    ``created``, ``started`` and ``mark`` are optional. For separated their columns, counted from 1; for lines they are
-    the groups of ``match``. Default none."""
+    ``created``, ``started`` and ``mark`` are optional. For ``separated`` the fields' columns, counted from 1; for
+    ``lines`` the groups of ``match``. Default none."""
     separator: Separator = "|"
-    """Character between the columns of csv (there usually ``,``) and separated; default ``|``."""
+    """Character between the columns of the formats ``csv`` (usually ``,``) and ``separated``; default ``|``."""
     skip: Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")] = 0
-    """Lines before the first record of separated and lines; default 0."""
+    """Lines to skip before the first record, for the formats ``separated`` and ``lines``; default 0."""
     match: OptionalPattern = None
-    """Regular expression with named groups for each line of ``lines``. A line that does not match fails the
-    observation. Default none."""
+    """Regular expression with named groups that each line must match, for the format ``lines``. A line that does not
+    match fails the observation. Default none."""
     time_format: OptionalText = None
-    """Format of ``created`` and ``started`` for strptime, or ``epoch``; default none: ``created`` only identifies a
-    machine. It must stay the same for the whole life of a job."""
+    """Format of ``created`` and ``started`` for strptime, or ``epoch``; default none. Without a format, ``created`` is
+    not read as a time, but still identifies a machine, so it must stay the same for the whole life of a job."""
     host: OptionalText = None
     """Name or address of the host of all machines, if the list does not show it; default none."""
     empty: Ending | None = None
-    """The end of the command that means that there are no jobs, if it prints nothing then. Default none: an empty
-    output is a failed observation."""
+    """Exit code and output of the command if there are no jobs, for a command that then prints nothing. Default none:
+    an empty output fails the observation."""
 
 
 class DeleteCommand(Section):
     """The command that ends a machine."""
 
     argv: OptionalArgv = None
-    """Program and arguments. They must contain ``{id}``, because some schedulers end other jobs without it.
-    Default none: then ``pending`` and ``running`` are needed."""
+    """Program and arguments. The arguments must contain ``{id}``, because some schedulers end other jobs if no id is
+    given. Default none; ``pending`` and ``running`` are then needed."""
     pending: OptionalArgv = None
-    """Arguments for a machine that waits, if the place needs another command for it; default ``argv``."""
+    """Program and arguments for a machine that waits, if the place needs another command for it; default ``argv``."""
     running: OptionalArgv = None
-    """Arguments for a machine that does not wait; default ``argv``."""
+    """Program and arguments for a machine that does not wait; default ``argv``."""
     gone: Ending | None = None
-    """The end of the command that means that the machine was gone already; default none."""
+    """Exit code and output of the command if the machine was gone already; default none."""
 
 
 class States(Section):
@@ -128,7 +128,7 @@ class States(Section):
     pending: Words = ()
     """The job waits in a queue; default none."""
     starting: Words = ()
-    """The job has its node and begins. ``boot_deadline_seconds`` counts from here. Default none."""
+    """The job has its node and begins. ``boot_deadline_seconds`` counts from this state. Default none."""
     running: Words
     """The job runs. No default."""
     suspended: Words = ()
@@ -139,16 +139,16 @@ class States(Section):
     gone: Words = ()
     """The job has ended, and the place still lists it; default none."""
     unknown: Words = ()
-    """The place has lost sight of the job. The machine keeps its state. Default none."""
+    """The place does not know the present state of the job. The machine keeps its last state. Default none."""
 
 
 class ErrorPattern(Section):
-    """Words of the place and the class of the error that they mean."""
+    """A text of the place and the error class that it means."""
 
     error: Class
     """Class of the error. No default."""
     match: Pattern
-    """Regular expression that the words contain. No default."""
+    """Regular expression that the text must match. No default."""
 
 
 class CommandPool(Pool):
@@ -165,11 +165,11 @@ class CommandPool(Pool):
     states: States
     """The place's words for states. No default."""
     errors: Errors = ()
-    """Classes of errors by the words of a program that fails; the first match counts. Other failures are ``other``. On
-    the error output of a list they count although its exit code is 0. Default none."""
+    """Error classes by the output of a program that fails; the first match counts. A failure without a match is
+    ``other``. A match in the error output of the list command counts even if the exit code is 0. Default none."""
     reasons: Errors = ()
-    """Classes of errors by the reason for which a job waits. A class such as quota sends the machine to the next pool;
-    other waits are no errors. Default none."""
+    """Error classes by the reason for which a job waits. A class such as quota sends the machine to the next pool. A
+    wait for any other reason is no error. Default none."""
     user: OptionalText = None
     """User of the jobs, for ``{user}``; default none."""
     variables: Variables = Field(default_factory=dict)
@@ -178,26 +178,26 @@ class CommandPool(Pool):
     """Values of variables for single templates, by templateId; default none. Every variable needs a value in
     ``variables``, too."""
     environment: Mapping[str, str] = Field(default_factory=dict)
-    """Further variables of the programs. They get no others than HOME, LANG=C.UTF-8 and PATH. Default
+    """Further variables of the programs. Besides these, the programs get only HOME, LANG=C.UTF-8 and PATH. Default
     none."""
     credentials: OptionalSecretFile = None
     """File that is read anew before each process, for the variable ``credentials_variable``; default none."""
     credentials_variable: Text = "PLACE_TOKEN"
     """Variable with the content of ``credentials``; default PLACE_TOKEN."""
     time_out_seconds: TimeOut = 30.0
-    """Seconds of a program; default 30, which is the most, because a new loop waits for the old loop's programs.
-    Then it is ended, and 5 seconds later killed, with all its processes."""
+    """Longest run of a program in seconds; default 30, which is the most, because a new loop waits for the old loop's
+    programs. A program that takes longer is ended, and 5 seconds later killed, with all its processes."""
     calls_per_minute: Calls = 120
     """Most programs that are started in any minute; default 120."""
     exclusive: Switch = True
-    """True: no two machines share a host and its name; default true. If the place does not promise it, say false."""
+    """True: no two machines share a host and its name; default true. Set false if the place does not guarantee this."""
     cleanup: Switch = False
-    """True: records of ended jobs stay until they are deleted by the delete command; default false."""
+    """True: the place keeps records of ended jobs until the delete command deletes them; default false."""
     lag_seconds: DurationOrZero = 30.0
     """Least seconds between the starts of two observations that prove that a machine is gone; default 30, because many
     schedulers list a new job late."""
     observe_seconds: Duration = 10.0
-    """Seconds between two observations; default 10. Each starts a program."""
+    """Seconds between two observations; default 10. Each observation runs a program."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "calls_per_minute")
 
@@ -208,22 +208,22 @@ class CommandPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that is equal for two pools that list the same machines and do not mark them."""
+        """Return a key that two pools share if they list the same machines and the list shows no marks."""
         marked = self.name if self.has_marks else ""
         return ("command", *self.list.argv, str(sorted(self.environment.items())), str(self.user), marked)
 
     def finds_id(self, output: str) -> bool:
-        """Return whether the output of the create command contains an id."""
+        """Return True if the output of the create command contains an id."""
         found = re.search(self.create.id, output)
         return found is not None and bool(found["id"])
 
     @property
     def has_marks(self) -> bool:
-        """Return whether the list shows the marks of machines, so that pools can share a place."""
+        """Return True if the list shows the marks of machines, so that several pools can share a place."""
         return "mark" in self.list.fields or "(?P<mark>" in (self.list.match or "")
 
     def class_of(self, patterns: Sequence[ErrorPattern], text: str) -> ErrorClass | None:
-        """Return the class of the first pattern that the text contains; None if there is none."""
+        """Return the class of the first pattern that the text matches; None if no pattern matches."""
         return next((ErrorClass(one.error) for one in patterns if re.search(one.match, text)), None)
 
     def argvs(self) -> Iterator[tuple[str, Sequence[str]]]:
@@ -247,5 +247,5 @@ STATE_PHASES: Mapping[str, Phase] = {
 
 
 def placeholders(text: str) -> set[str]:
-    """Return the names of the placeholders in an argument. Raise ValueError for braces that do not fit."""
+    """Return the names of the placeholders in an argument. Raise ValueError for unbalanced braces."""
     return {name for _, name, _, _ in FORMATTER.parse(text) if name is not None}

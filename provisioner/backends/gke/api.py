@@ -27,7 +27,7 @@ from provisioner.backends.responses import MAX_CHARACTERS, class_of_status, word
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
-"""Seconds for all pages of a list. After that, a server has forgotten the version of the list."""
+"""Seconds for all pages of a list. A server forgets the version of a list soon after."""
 NOT_FOR_US = frozenset({403, 404, 405})
 """HTTP statuses of a server that accepts our other calls: we lack a right, or a proxy passes only calls about pods."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -45,7 +45,7 @@ class KubeTimes:
     """Longest silence of a watch. Servers send a bookmark about every 60 s, so after a longer silence the stream is
     dead."""
     blind: float = 10.0
-    """Time for which a cache stays valid without its stream. A stream that is only restarted is not an outage."""
+    """Time for which a cache stays valid without its stream. If a stream is only restarted, the cache stays valid."""
     first_observation: float = 10.0
     """Longest time that the first observation waits for the first list."""
     stream: float = 270.0
@@ -69,7 +69,7 @@ _QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
-"""Texts about a namespace's quota: it is used up, it counts resources that the pod spec lacks, or it is new."""
+"""Texts about a namespace's quota: the quota is used up, counts resources that the pod spec lacks, or is new."""
 _OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
@@ -98,12 +98,12 @@ class Access(Protocol):
         """Return the files and the account of the credentials, for operators."""
 
     def rejected(self, way: Way) -> str:
-        """Note that the server has rejected our credentials. Return advice for operators; empty if the login is
-        usual."""
+        """Note that the server has rejected our credentials. Return advice for operators; empty unless the pool uses
+        plain HTTP."""
 
     def failed(self, way: Way) -> None:
-        """Note that the address could not be reached, or that it belongs to a wrong server. Raise as ``rejected``
-        does."""
+        """Note that the address could not be reached, or that it belongs to a wrong server. Raise BackendError if the
+        files of the login cannot be used."""
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class KubeApi:
     flow: Flow = field(default_factory=Flow)
     """The limit of concurrent creates and deletes."""
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
-    """Threads that read single pods for all pools together. Their number keeps the server from getting more reads
-    than it can bear."""
+    """Threads that read single pods for all pools together. Their number limits how many reads the server gets at
+    once."""
     streams_lists: bool = True
     """False once the server has refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
@@ -126,16 +126,17 @@ class KubeApi:
         self.refusals = LoginRefusals(self.clock, self.access.login)
 
     def get(self, path: str, query: Query | None = None, *, accept: str = JSON) -> Document:
-        """Return the JSON object at ``path``. Raise as ``send`` does."""
+        """Return the JSON object at ``path``. Raise the errors of ``send``."""
         return self.send("GET", path, query=query, accept=accept)
 
     def items(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Any]:
-        """Yield the items of a list, page by page. Each page raises as ``get`` does."""
+        """Yield the items of a list, page by page. Each page may raise the errors of ``send``."""
         for page in self.pages(path, query, accept=accept):
             yield from page.get("items") or ()
 
     def pages(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Document]:
-        """Yield the pages of a list. Each page raises as ``get`` does. Raise BackendError for a list that does not end.
+        """Yield the pages of a list. Each page may raise the errors of ``send``. Raise BackendError for a list that
+        does not end.
 
         If a page is too large, request it again with half as many objects.
         """
@@ -158,8 +159,8 @@ class KubeApi:
     def send(
         self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None, accept: str = JSON
     ) -> Document:
-        """Send one request. Return the JSON object in the response. Raise KubeError if the server refuses it,
-        BackendError if there is no response."""
+        """Send one request. Return the JSON object in the response. Raise KubeError if the server refuses the request,
+        and BackendError if there is no response."""
         _, content = self._request(method, path, query, body, accept=accept)
         return parse(content)
 
@@ -178,7 +179,7 @@ class KubeApi:
         accept: str = JSON,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """Return the response and its body. For a ``stream`` the body is empty. Raise as ``send`` does."""
+        """Return the response and its body. For a ``stream`` the body is empty. Raise the errors of ``send``."""
         try:
             way, authorization = self.access.now()
         except BackendError as error:

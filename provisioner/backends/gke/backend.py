@@ -31,15 +31,15 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, MachineEnd, O
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
-"""Shape of a pod's name. HF may name any host, and a name of another shape could form the path of another resource."""
+"""Shape of a pod's name. HF may name any host, and a name of any other shape could lead a call to another resource."""
 
 
 STRAYED = "pods that run on without our labels, which were removed: {}, e.g. {}: only a return deletes them"
 
 
 class GkeBackend:
-    """The backend of a pool of pods. Its cache keeps the server's order, and contains each of our pods as soon as the
-    pod's create was accepted."""
+    """The backend of a pool of pods. The cache applies changes in the order in which the server made them, and contains
+    a pod of ours as soon as the server has accepted its create."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class GkeBackend:
         """Read the pod spec. Raise BackendError if there is none, or if the configuration does not lead to a cluster.
 
         ``prefix``: beginning of the name of a dry-run pod. ``namespaces``: connections and watches that several pools
-        share; without it, the pool has its own.
+        share; without ``namespaces``, the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -67,10 +67,10 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after_time = -math.inf
         self._list_times: tuple[float, float] | None = None
-        """Begin of the list that the observations use: in monotonic time and in loop time. The loop time is
+        """The time at which the list began that the observations use: monotonic time and loop time. The loop time is
         computed once for each list."""
         self._endpoint_identity = ""
-        """Endpoint identity for ``Snapshot.endpoint_identity``. It was read after the list."""
+        """Endpoint identity for ``Snapshot.endpoint_identity``. The identity was read after the list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to watch. Without a watch, each observation lists the pods."""
@@ -84,8 +84,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the observation begins now. The cache contains our own creates at once. It contains changes
-        by others within the time after which a silent stream counts as dead.
+        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once, and changes by others
+        at the latest when a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
@@ -112,8 +112,8 @@ class GkeBackend:
         )
 
     def _refresh(self, now: float) -> float | None:
-        """Make sure that the cache is current. Return the loop time at which its list began; None if the list was
-        made now."""
+        """Make sure that the cache is current. Return the loop time at which its list began; None if the pods were
+        listed for this observation."""
         oldest = now - self._list_after_time
         began_at = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
         if began_at is None or self._list_times is None or self._list_times[0] != began_at:
@@ -149,7 +149,7 @@ class GkeBackend:
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
-        if refused := self._spec.problems():  # a trial would report the mistakes of the spec before
+        if refused := self._spec.problems():  # the trial in ``rehearse`` would report the mistakes of an earlier spec
             return [Finding(self.pool, Severity.ERROR, text) for text in refused]
         return rehearse(
             self._settings, self._api, lambda: self._altered_message(spec, create, self._send(spec, create, TRIED))
@@ -186,14 +186,14 @@ class GkeBackend:
         return {}
 
     def _delete_altered(self, pod: Document) -> None:
-        """Delete a pod that differs from the request. If the delete fails, observations find the pod by its name
-        later."""
+        """Delete a pod that differs from the request. If the delete fails, later observations find the pod by its
+        name."""
         made = pod["metadata"]
         with contextlib.suppress(BackendError):
             self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})
 
     def _find_existing(self, create: Create) -> Document:
-        """Return the pod that already has the name if it belongs to this slot. Raise BackendError otherwise."""
+        """Return the slot's existing pod. Raise BackendError if the pod is gone, is being deleted or is not ours."""
         pod = self._find_pod(create.name)
         if pod is None:
             raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')

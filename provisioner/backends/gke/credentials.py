@@ -42,13 +42,13 @@ class Credentials(Protocol):
     """A source of the header that identifies us. Only one thread at a time calls it."""
 
     def header(self) -> str:
-        """Return the value of the Authorization header; empty without credentials. Raise BackendError if it is not
-        available."""
+        """Return the value of the Authorization header; empty without credentials. Raise BackendError if the
+        credentials are not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """The absence of credentials: over plain HTTP, no secret is sent."""
+    """An object in place of credentials for a server on plain HTTP, to which no secret is sent."""
 
     advice: str
     """Advice for an operator if the server wants credentials."""
@@ -87,7 +87,7 @@ class Kubeconfig:
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value in the file, or the value that its auth-provider has renewed."""
+        """Return the value in the file, or the newer value from the file's auth-provider."""
         if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
@@ -98,7 +98,8 @@ class Kubeconfig:
 
 
 def read_credentials(pool: GkePool, context: str | None, configuration: Any, clock: PlaceClock) -> Credentials:
-    """Fill in the address of the cluster. Return the credentials for it. ``clock`` hears the token server."""
+    """Write the cluster's address into ``configuration``. Return the credentials for the cluster. ``clock``: reads the
+    ``Date`` of the token server's responses."""
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration, clock)
     if pool.kubeconfig is not None:
@@ -123,9 +124,10 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any, clock: PlaceC
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
-    """Read plugins and token files here. The official client would read them only once and hide their failures.
+    """Fill ``configuration`` from a kubeconfig and return the credentials.
 
-    A server on plain HTTP gets no credentials.
+    Plugins and token files are read by our own code, because the official client would read them only once and hide
+    their failures. A server on plain HTTP gets no credentials.
     """
     merged = _read_merged(path)
     chosen = merged["contexts"].get_with_name(context)["context"]
@@ -160,7 +162,7 @@ def _read_merged(path: Path) -> Any:
 
 
 def _cluster_description(configuration: Any) -> Mapping[str, Any]:
-    """Return the description of the cluster as the protocol of the plugins wants it."""
+    """Return the description of the cluster in the form that the protocol of the plugins requires."""
     authority = configuration.ssl_ca_cert
     data = b64encode(Path(authority).read_bytes()).decode() if authority and os.path.exists(authority) else ""
     return {"server": configuration.host, **({"certificate-authority-data": data} if data else {})}

@@ -24,8 +24,8 @@ PLUGIN_SECONDS = 30.0
 MOST_OUTPUT = 1 << 20
 """Most bytes that a plugin may print. A token has a few thousand."""
 EARLY_SECONDS = 30.0
-"""Seconds before its end at which a token is renewed. A token with a short life is renewed after three quarters of
-it. If a create is refused because of an old token, the slot is lost."""
+"""Seconds before its expiry at which a token is renewed, or a quarter of its life if that is shorter. It is renewed
+early, because a create that is refused for an old token costs a slot."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 
@@ -40,7 +40,7 @@ class ExecPlugin:
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the user's ``exec`` settings, and do not run the plugin yet. Raise BackendError for invalid settings.
+        """Read the user's ``exec`` settings without running the plugin. Raise BackendError for invalid settings.
 
         ``directory``: directory of the kubeconfig. ``cluster``: description of the cluster for the plugin.
         """

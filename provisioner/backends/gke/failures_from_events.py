@@ -1,7 +1,7 @@
 """Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write about waiting pods.
 
-They are messages, never state. If an Event is lost, late or refused, operators read another reason, and the machines
-stay as they are.
+The Events are messages, never state. If an Event is lost, late or refused, operators read another reason, and the
+machines stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Event = Mapping[str, Any]
 
 NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
 OF_NO_NODE = (NOT_TRIGGERED, TRIGGERED, FAILED)
-"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second, the one whose reason
+"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second, the Event whose reason
 is later in this list counts. FailedScheduling is not in the list, because the pod's own condition has its message."""
 
 OF_A_NODE = (
@@ -38,17 +38,19 @@ OF_A_NODE = (
 """Reasons of Events on pods that have a node. Kubelets and the controller that attaches volumes write them."""
 
 SYMPTOM = "Unable to attach or mount volumes"
-"""Text of a FailedMount that names the missing volumes but not the cause. It is repeated every two minutes."""
+"""Text of a FailedMount that names the missing volumes but not the cause. Kubelets repeat this text every two
+minutes."""
 
 QUOTA = "quota exceeded"
-"""Text in GKE's FailedScaleUp (``GCE quota exceeded``) about a quota. All other texts, such as ``GCE out of
-resources``, ``IP space exhausted`` or a used-up reservation, mean that the place has no machines."""
+"""Text of GKE's FailedScaleUp about a quota (``GCE quota exceeded``). Any other text of it means that the place has no
+machines, such as ``GCE out of resources``, ``IP space exhausted`` or a used-up reservation."""
 
 FITS_NO_GROUP = re.compile(
     r"(?=.*insufficient )pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+"
 )
-"""Words of a NotTriggerScaleUp by which every group's nodes are too small for the pod or do not suit it. If no group is
-too small, a group that suits may be missing from the message. A group that only has to wait has other words."""
+"""Texts of NotTriggerScaleUp if every node group is too small or unsuitable for the pod. At least one group must be too
+small, because suitable groups may be missing in the message. The text about a group that only has to wait does not
+match."""
 
 LARGER = "the pod fits no node that this cluster can add; correct its requests, or add a node pool with larger nodes: "
 """Advice for an operator, before the autoscaler's message."""
@@ -57,12 +59,12 @@ NO_ADDRESS = (
     *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
     *("no more free addresses", "ranges are exhausted", "range is full", "failed to assign an ip address"),
 )
-"""Texts in FailedCreatePodSandBox, in lower case, by which network plug-ins (host-local, Cilium, Calico, those of
-AWS and Azure) report that the node has no more addresses for pods."""
+"""Texts in FailedCreatePodSandBox, in lower case, with which network plug-ins (host-local, Cilium, Calico, AWS's and
+Azure's) report that the node has no more addresses for pods."""
 
 
 class PodEvents:
-    """A background reader of the Events on waiting pods in these caches."""
+    """A background reader of the Events on the waiting pods in the given caches."""
 
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
@@ -104,8 +106,8 @@ class PodEvents:
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """Return the last message about each of these pods. For a pod on a node without a message, return what the pod
-    lacks."""
+    """Return the reason from the last Event on each of these pods. If a pod on a node has no Event, its reason is
+    ``NOT_PREPARED``."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")
@@ -117,7 +119,7 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
 
 
 def _newest_event(events: Iterable[Event]) -> Event:
-    """Return the newest Event, unless it says less than the Event before it."""
+    """Return the newest Event, unless an earlier Event says more."""
     word: Event = {}
     for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)
@@ -133,7 +135,7 @@ def _last_time(event: Event) -> str:
 
 
 def _failure(event: Event) -> Failure:
-    """Return the reason why a pod does not run, from an Event."""
+    """Return an Event as the reason why a pod does not run."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
     error = _error_class(reason, message.lower())
     return Failure(error, words(f"{reason}: {LARGER if error is ErrorClass.INVALID else ''}{message}"))

@@ -23,13 +23,13 @@ FAULTY_SPEC = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SignatureValidationFailed"),
 )
-"""Reasons of a waiting container that would also occur in another pod of the same spec."""
+"""Reasons of a waiting container that would also wait in any other pod of the same spec."""
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that is still starting."""
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
-"""Reason of a pod that has a node but no other state yet. It usually passes within seconds."""
+"""Reason of a pod that has a node but no other state yet. This state usually passes within seconds."""
 
 
 def gates(pod: Pod) -> list[str]:
@@ -38,14 +38,15 @@ def gates(pod: Pod) -> list[str]:
 
 
 def hindrance(metadata: Mapping[str, Any]) -> Failure | None:
-    """Return a failure that names the finalizers of a terminating pod; None if only its kubelet still has to finish."""
+    """Return a failure that names the finalizers of a terminating pod; None if the pod has none and waits only for its
+    kubelet."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
     return _shared(ErrorClass.OTHER, words(f"it waits for its finalizers: {finalizers}")) if finalizers else None
 
 
 def failure(pod: Pod) -> Failure | None:
-    """Return why a pod does not run. The first cause counts, and symptoms come last. Return None while the pod is
-    only starting."""
+    """Return why a pod does not run; None while the pod is only starting. Causes are tried before symptoms, and the
+    first that applies counts."""
     status = pod.get("status") or {}
     if has_ended(pod):
         return _end_failure(pod)
@@ -64,10 +65,10 @@ def failure(pod: Pod) -> Failure | None:
 
 
 def _end_failure(pod: Pod) -> Failure | None:
-    """Return why a pod has ended. The best reason is what ended the pod, then the container that failed first, then the
-    container that ended first.
+    """Return why a pod has ended: the reason in the pod's status or in its disruption condition; else the end of the
+    container that failed first; else the end of the last container in the status.
 
-    A sidecar (an init container that is always restarted) is not a reason, because it is stopped after the other
+    A sidecar (an init container that is always restarted) is never the reason, because it is stopped after the other
     containers have ended.
     """
     status = pod["status"]
@@ -86,8 +87,7 @@ def _end_failure(pod: Pod) -> Failure | None:
 
 
 def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Return why the pod has no node: gates block it, or no node fits. If its gates were removed, there is no
-    failure."""
+    """Return why the pod has no node: gates block it, or no node fits. If the pod's gates were removed, return None."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
         return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
@@ -107,7 +107,8 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return the last end of a container that runs again and is not ready. A better reason is not known."""
+    """Return the last end of a container that runs again and is not ready. The pod has no better reason for not being
+    ready."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
@@ -128,4 +129,4 @@ def _make_failure(
 
 
 _shared = lru_cache(RECENT)(Failure)
-"""Make a failure, and return the same object for all pods with the same reason."""
+"""Return a failure. Pods with the same reason share one object."""

@@ -32,7 +32,7 @@ class Gke(Kind[GkePool]):
     pool = GkePool
     distribution = extra("gke")
     longest_call = 35.0
-    """Seconds for a connection (5 s) and a response (30 s)."""
+    """Seconds for a connection (5 s) plus a response (30 s)."""
     template_field = template_words = "podSpecYaml"
     template_fields: ClassVar = {"pod_spec": "podSpecYaml"}
 
@@ -45,7 +45,7 @@ class Gke(Kind[GkePool]):
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return namespace and credentials, and a kubeconfig if no endpoint names the cluster."""
+        """Return namespace and credentials. If no endpoint names the cluster, also return a kubeconfig."""
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
@@ -53,7 +53,7 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the address in place of cluster and login."""
+        """Return the address as the endpoint, without cluster and login."""
         return {"kubeconfig": None, "context": None, "ca_file": None, "credentials": None, "endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
@@ -70,7 +70,7 @@ class Gke(Kind[GkePool]):
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """Return warnings about fields of the pod spec that are replaced, are unknown, or hide the end of a pod."""
+        """Return warnings about fields of the pod spec that are overwritten or unknown, or hide the end of a pod."""
         # The client's models take a third of a second to load.
         with require_packages(self.distribution):
             from provisioner.backends.gke.own_pods import OWN_LABELS
@@ -95,8 +95,8 @@ class Gke(Kind[GkePool]):
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """Return the problem of a pod spec file, if any. The file must be below the directory, because HF's users edit
-    templates."""
+    """Return the problem of a pod spec file; None if it has none. The file must be below ``directory``, because HF's
+    users edit the templates that name it."""
     path = directory / written
     try:
         if not path.resolve().is_relative_to(directory.resolve()):
@@ -112,8 +112,8 @@ def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | No
 
 
 def _cluster_problems(body: Mapping[str, object]) -> list[Problem]:
-    """Return the cluster settings that contradict each other. Either a kubeconfig or an endpoint must name the
-    cluster."""
+    """Return the problems of the settings that name the cluster: exactly one of a kubeconfig and an endpoint must be
+    set."""
     endpoint, of_kubeconfig, of_endpoint = body.get("endpoint"), ["kubeconfig", "context"], ["ca_file", "credentials"]
     if endpoint is None:
         names, reason = of_endpoint, "used only with an endpoint; name one, or leave this out"

@@ -1,4 +1,4 @@
-"""Dry runs of the loop's calls to a namespace: they check the rights that the loop needs, and the create of a pod.
+"""Checks of the rights that the loop needs in a namespace, and a dry run of the create of a pod.
 
 The server decodes, admits and counts a dry-run pod like any other pod. So the dry run also tests namespace, fields,
 amounts, webhooks and quotas.
@@ -25,19 +25,19 @@ RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list
 """Verbs that the loop needs, by resource, as in the Role of deploy/kustomize."""
 
 USEFUL = frozenset({"events", "namespaces"})
-"""Resources without which the loop still works. Without rights on them, it lacks the reasons why pods wait, Events
-on losses, or the endpoint identity."""
+"""Resources without which the loop still works. Without rights on them, the loop lacks the reasons why pods wait, the
+Events on losses, or the endpoint identity."""
 
 ROLE = "bind the Role of deploy/kustomize/base/rbac.yaml to it there"
 NO_DRY_RUN = "does not support dry run"
-"""Words of a server about a webhook that has side effects."""
+"""Part of a server's message about a webhook that has side effects."""
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
     """Return the missing rights, and why the server would refuse a pod.
 
-    ``attempt``: sends the create of a dry-run pod. It returns a message about changed fields; an empty text if there
-    are none.
+    ``attempt``: a function that sends the create of a dry-run pod. The function returns a message about fields that the
+    server changed, or an empty text.
     """
     try:
         lacking = {

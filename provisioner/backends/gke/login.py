@@ -1,6 +1,6 @@
 """Logins to a pool's API server. A login follows the files with the server's address and our credentials.
 
-All files are read again if one of them changes, if the server rejects us, or if we do not trust the server.
+All files are read again if one of them changes, if the server rejects us, or if the server is not the expected one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CONNECTIONS = 3 * MOST
 """Connections that are kept open for all pools of a cluster: for calls, for reads of single pods, and for the watch
 and lists of each namespace."""
 RENEW_SECONDS = 5.0
-"""Least seconds between two readings after the server has rejected us, and between two tries to get missing
-credentials. A plugin takes a second, and a thousand deletes may be waiting."""
+"""Least seconds between two readings of rejected credentials, and between two tries to get missing credentials. To run
+a plugin takes a second, and thousands of calls may fail at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Reading:
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
-    """Files from which the reading was made. If one of them changes, all are read again."""
+    """Files whose content the reading contains. If a file changes, all are read again."""
     signature: object = ()
     """Signature of the files before they were read."""
     login: str = ""
@@ -64,10 +64,10 @@ class Reading:
 
 
 class Login:
-    """An ``Access`` that follows its files."""
+    """An ``Access`` that follows changes of the files with address and credentials."""
 
     def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the files. Raise the errors of ``read``."""
+        """Call ``read``, which reads the files. Raise its errors."""
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._reading = read()
@@ -106,16 +106,18 @@ class Login:
         return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 
     def rejected(self, way: Way) -> str:
-        """Read all files again. For plain HTTP return advice instead."""
+        """Read all files again and return an empty text. For a server on plain HTTP, return advice instead. Raise
+        BackendError if the files cannot be used."""
         if isinstance(self._reading.credentials, Anonymous):
             return self._reading.credentials.advice
         self.failed(way)
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again, if ``way`` is still the current one. The old connections are not used again.
+        """Read all files again, unless they were read after ``way`` was made. The old connections are not used any
+        more.
 
-        Raise BackendError if the files cannot be used: that is the cause, and not the login before them.
+        Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
         """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
@@ -130,8 +132,8 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """Read the files again. Keep the old reading if the files are unreadable or do not fit together, perhaps
-        only for now."""
+        """Read the files again. Keep the old reading if the files are unreadable or do not fit together, because
+        another program may be replacing them."""
         self._signature = signature(self._reading.files)
         try:
             reading = self._read()
@@ -146,7 +148,7 @@ class Login:
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
-    """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
+    """Return the API server of a pool, without a call. Raise BackendError if the settings name no usable server."""
     clock = PlaceClock()
     try:
         # Choose a kubeconfig's current context only once, because another context is another cluster.
@@ -176,7 +178,7 @@ def _reading(pool: GkePool, context: str | None, clock: PlaceClock) -> Reading:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError as error:
             problem = _one_line(error)
-        else:  # Otherwise each new connection would read the files, even between two writes.
+        else:  # So that new connections do not read the files, perhaps between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
     token_file = f"token file {credentials.path}" if isinstance(credentials, TokenFile) else ""
@@ -195,7 +197,7 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable_message(pool: GkePool, error: Exception) -> str:
-    """Return the message that a pool's settings do not lead to a cluster. It names the file or address to correct."""
+    """Return the message that a pool's settings name no usable cluster, with the file or address to correct."""
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
@@ -208,8 +210,8 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the error on one line. If Python's own message is unclear, because the document has another shape, add
-    an introduction."""
+    """Return the error on one line. If the document has an unexpected structure, add an introduction, because Python's
+    own message is then unclear."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     error_message = words(str(error)).rstrip(".")

@@ -1,8 +1,5 @@
-"""Events on pods that ended without a delete by the loop, for ``kubectl get events`` and the cluster's log. They are
-never state.
-
-Many losses at once cost a few calls, not one for each pod.
-"""
+"""Events on pods that ended without a delete by the loop, for ``kubectl get events`` and the cluster's log. The Events
+are never state. If many pods are lost at once, only some get an Event of their own, so that few calls are needed."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ MOST = 10
 """Number of pods in each batch that get an Event of their own. One more Event per pool counts the other pods."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds to wait until Events under way are sent. After that, the sending ends with the process."""
+"""Seconds to wait until Events under way are sent. Sending that takes longer ends with the process."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -43,7 +40,8 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.EXPIRES: ("Expired", "reached the end that was scheduled"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""Reason and text for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""
+"""Reason and phrase of the Event on a pod that was reported to HostFactory, by cause. The Event on any other pod has
+``FAILED``."""
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class UnsentLosses:
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Number of losses that get no Event of their own, by pool and reason."""
     attached_to: dict[str, Ended] = field(default_factory=dict)
-    """By pool, the pod to which the Event about the other losses is attached."""
+    """The pod to which the Event about a pool's other losses is attached, by pool."""
 
     def add(self, pool: str, end: Ended) -> None:
         """Add a loss."""
@@ -110,7 +108,7 @@ class LossEvents:
                 log.exception("Events were not written", extra={"path": self._path})
 
     def _next_unsent(self) -> UnsentLosses | None:
-        """Return the losses that wait now. Return None if no losses wait, and end the sending."""
+        """Return the waiting losses. If there are none, note the end of the sending and return None."""
         with self._lock:
             waiting, self._unsent = self._unsent, UnsentLosses()
             if self._is_refused or not waiting.each:
@@ -149,7 +147,7 @@ class LossEvents:
 
 
 def reason_and_phrase(end: Ended) -> tuple[str, str]:
-    """Return the reason of a loss, and a phrase about it."""
+    """Return the Event's reason for a loss, and a phrase about the loss."""
     return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 

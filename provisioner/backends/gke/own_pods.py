@@ -25,7 +25,7 @@ SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
 MANAGER = 112
-"""Most characters of our part of a field manager's name. The server limits the whole name to 128."""
+"""Most characters of provisioner and pool in the name of our field manager. The server limits the whole name to 128."""
 
 
 class Wait(NamedTuple):
@@ -46,7 +46,7 @@ class Ending:
 
 
 Reading = tuple[Machine, Ending | None]
-"""The machine of a pod, and the coming end of the pod if known. The machine has no notice, because a notice contains
+"""A pod's machine, and the pod's coming end (None if unknown). The machine has no notice, because a notice contains
 loop time."""
 
 
@@ -80,12 +80,14 @@ class Identity:
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if a pod is ours, whatever its labels: by the known ``uid``, or else by its field manager."""
+        """Return True if a pod is ours although its labels may be gone: it has the ``uid``, or, if the uid is unknown,
+        our field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 
     def read(self, pod: Pod, is_spot: bool | None = None) -> Reading | None:
-        """Return the machine of a pod; None if the pod is not ours. Raise ``ODD_RESPONSES``."""
+        """Return the machine of a pod; None if the pod is not ours. Raise one of ``ODD_RESPONSES`` for an invalid
+        pod."""
         return machine_of(pod, is_spot) if self.owns(pod) else None
 
     def owns(self, pod: Pod) -> bool:
@@ -93,8 +95,8 @@ class Identity:
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True if a pod belongs to one of our pools. If its labels were only copied, its name does not fit
-        them."""
+        """Return True if a pod belongs to one of our pools, by labels and name. If another pod has a copy of the
+        labels, its name does not match them."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
@@ -134,7 +136,7 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
-    """Return the wait of a pod behind scheduling gates, or else why a pod does not run."""
+    """Return the wait of a pod behind scheduling gates, or else the reason why the pod does not run."""
     why = None if phase is Phase.RUNNING else failure(pod)
     if phase is Phase.PENDING and gates(pod):
         return Queued(epoch(pod["metadata"].get("creationTimestamp")), why.text if why else ""), None
@@ -142,8 +144,8 @@ def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
 
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
-    """Return the machine of a pod that was read by its name, at loop time ``now``. ``before``: the machine as last
-    shown."""
+    """Return the machine of a pod that was read by its name at loop time ``now``. ``before``: the machine in the
+    previous snapshot; None if it was not there."""
     machine, ending = machine_of(pod)
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:
@@ -152,7 +154,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
 
 
 def altered(asked: Pod, made: Pod) -> str:
-    """Return a message about the fields of ``asked`` that differ in ``made``; empty if all agree."""
+    """Return a message about the fields of ``asked`` that have other values in ``made``; empty if there are none."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),
         ("metadata.labels", asked["metadata"]["labels"], _labels(made)),
@@ -169,11 +171,11 @@ def altered(asked: Pod, made: Pod) -> str:
 
 
 _shared = lru_cache(RECENT)(str)
-"""Return an equal text that is already in memory, because thousands of pods are made in the same few seconds."""
+"""Return the same text as one shared object, because thousands of pods have the same time of creation."""
 
 
 def get_wait(machine: Machine) -> Wait | None:
-    """Return what a pod waits for, if only Events explain it; None for any other pod."""
+    """Return the wait of a pod that waits for a reason that only Events contain; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None
     placed = machine.failure == NOT_PREPARED

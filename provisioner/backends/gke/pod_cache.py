@@ -1,6 +1,7 @@
-"""The last known pods of a pool, from a list, from a watch and from our own creates, in the server's order.
+"""The last known pods of a pool, from a list, a watch and the responses to our creates.
 
-Only those fields of a pod are kept that the plan needs.
+Changes are applied in the order in which the server made them. Of each pod, only the fields that the plan needs are
+kept.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
 MOST_ASKED = 500
-"""Most names for which one observation asks the server. Each costs a call, and thousands of pods may vanish at once."""
+"""Most pods that one observation reads by name. Each name costs a call, and thousands of pods may vanish at once."""
 
 MOST_PODS = 500 * MOST_PAGES
-"""Largest number of pods in a list and in a cache. The largest GKE cluster has as many."""
+"""Largest number of pods in a list and in a cache. The largest GKE cluster has as many pods."""
 
 FAILED = "FailedScaleUp"
 """Reason of an autoscaler's Event on a pod for which it could not get a node."""
@@ -44,7 +45,8 @@ class PodCache:
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin empty. With a ``resolver``, a machine runs only when its name resolves. ``clock`` is monotonic."""
+        """Make an empty cache. With a ``resolver``, a machine runs only once its name resolves. ``clock``:
+        monotonic."""
         self.identity = identity
         self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
@@ -53,10 +55,10 @@ class PodCache:
         self._endings: dict[str, tuple[Ending, float]] = {}
         """Pods that will end, each with the monotonic time at which this became known."""
         self._created: dict[str, int] = {}
-        """Names that so far only our own create has shown, with the version of the create's response."""
+        """Names of pods known only from the responses to our creates, each with the response's version."""
         self._causes: dict[str, tuple[LossCause | None, float]] = {}
-        """Causes of pods' ends, each with its monotonic time, in the order of time. None if a watch reported a pod
-        as gone that had not ended and was not ending before."""
+        """Causes of pods' ends, each with the monotonic time at which it became known, in the order of time. The cause
+        is None if a watch reported a pod as deleted that had not ended and was not terminating."""
         self._waits: dict[str, tuple[Wait, float]] = {}
         """Waiting pods by name, each with the monotonic time since which it waits."""
         self._reasons: Mapping[Wait, Failure] = {}
@@ -65,7 +67,8 @@ class PodCache:
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
         self._strayed_view: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
-        """Machines as last shown, the strayed machines among them, and the mapping of both."""
+        """Machines without the strayed machines, strayed machines, and the mapping of both, in the last snapshot that
+        had strayed machines."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
         """Replace the pods by a complete list of this version. Return True if something has changed."""
@@ -85,7 +88,7 @@ class PodCache:
                 self._store(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 # A pod's last status may come together with its end. A pod without a cause was deleted without grace or
-                # has lost its labels, which a query by its name finds out.
+                # has lost its labels. To read the pod by its name decides which.
                 self._drop(name, reading[0].cause if reading is not None else None)
             return bool(self._dirty)
 
@@ -95,9 +98,9 @@ class PodCache:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
-        """Add the response to our own create, unless the watch has passed its version.
+        """Add the pod in the response to our create, unless the watch is already at a newer version.
 
-        So every later observation contains a machine whose create was accepted, however late the watch is.
+        So every later observation contains a machine whose create was accepted, even if the watch is late.
         """
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
@@ -105,7 +108,7 @@ class PodCache:
                 self._created[self._store(reading)] = version
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
-        """Return the pods that have waited for the same thing for ``seconds``."""
+        """Return the pods whose wait has not changed for ``seconds``."""
         with self._lock:
             before = self._clock() - seconds
             return frozenset(wait for wait, since in self._waits.values() if since <= before)
@@ -131,8 +134,8 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return the pods that recently ended, including those that no observation has shown, with the cause if a
-        watch showed it."""
+        """Return the causes of the pods that ended in the last ``CAUSE_SECONDS``, by name, including pods that no
+        observation has shown. The cause is UNKNOWN if no watch showed it."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -140,19 +143,20 @@ class PodCache:
             return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Return those sought names for which one observation asks the server, each with the expected uid.
+        """Return the sought names whose pods an observation reads by name, each with the expected uid; at most
+        ``MOST_ASKED``.
 
-        Strayed machines come first. Names whose cause of end is known are left out.
+        Names whose cause of end is known are left out. Strayed machines come first.
         """
         causes, strayed = self.causes(), self._strayed_view[1] if self._strayed_view else {}
         names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
-        """Return ``machines`` with the strayed machines added. If nothing changed, return the same object as before.
+        """Return all machines, also the strayed ones. If none has changed, return the same object as before.
 
         ``there``: the existing pods with the names in ``sought``, whoever owns them. ``sought``: the expected uid of
-        each name. A pod with our labels has not strayed; it is only missing in the cache.
+        each name. A pod with our labels has not strayed: the cache has only missed an event.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
@@ -168,13 +172,13 @@ class PodCache:
         return self._strayed_view[2]
 
     def is_missing_any(self, there: Mapping[str, Pod]) -> bool:
-        """Return True if one of these pods is ours but unknown to the cache. Events must then be missing."""
+        """Return True if the cache lacks a pod of ours among these pods. The cache has then missed an event."""
         with self._lock:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that pods of these names do not exist. If such a pod had no cause of its end, it was deleted without
-        grace."""
+        """Note that pods of these names do not exist. If a watch reported the end of such a pod without a cause, the
+        cause is that it was deleted without grace."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:
@@ -182,7 +186,7 @@ class PodCache:
                     self._causes[name] = LossCause.DELETED, self._clock()
 
     def _store(self, reading: Reading) -> str:
-        """Store a pod's reading. Return its name."""
+        """Store a pod's reading. Return the pod's name."""
         (machine, ending), name = reading, reading[0].name
         check_number(len(self._pods) + (name not in self._pods))
         old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
@@ -190,7 +194,7 @@ class PodCache:
         self._causes.pop(name, None)
         if (old, ending_before) == reading:
             return name
-        if old is not None:  # Keep equal parts in memory only once. The plan's memory refers to them, too.
+        if old is not None:  # Keep equal parts in memory only once. The plan's memory also refers to these parts.
             fingerprint = old.fingerprint if old.fingerprint == machine.fingerprint else machine.fingerprint
             machine = replace(machine, name=old.name, fingerprint=fingerprint)
         self._pods[name] = machine
@@ -215,13 +219,14 @@ class PodCache:
             self._resolver.forget(name)
 
     def _advance(self, version: str) -> None:
-        """Drop the pods that we created before this version and that the server has not shown. They are gone."""
+        """Note the version. Remove the pods that we created before it and that no event has shown: they are gone."""
         self._version = _number(version)
         for name in [name for name, created in self._created.items() if created <= self._version]:
             self._drop(name, LossCause.UNKNOWN)
 
     def _machine(self, name: str, now: float) -> Machine | None:
-        """Return a machine as the plan sees it. If its name does not resolve yet, it is checked again next time."""
+        """Return a machine as the plan sees it. If its name does not resolve yet, the machine is pending, and the name
+        is checked again next time."""
         machine = self._pods.get(name)
         if machine is None:
             return None
@@ -237,8 +242,8 @@ class PodCache:
 
 
 def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
-    """Return a waiting machine with the text of its last Events. It has no Events while its node has only begun to
-    prepare it."""
+    """Return a waiting machine with the reason from its last Events. A machine whose node has only begun to prepare it
+    has no reason."""
     why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, spills_at_once=why is not None and why.error.has_no_room)

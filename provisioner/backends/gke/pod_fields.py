@@ -16,7 +16,7 @@ from kubernetes.client import models
 from provisioner.schema.validation import suggestion
 
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(\w+)\]")
-"""Type in a model of a field that contains a list or a mapping of objects."""
+"""The text in a model that gives the type of a field with a list or a mapping of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class UnknownField:
     path: str
     """Path as an API server writes it: ``spec.containers[0].imag``."""
     hint: str
-    """Suggestion of the intended field as the end of a sentence; may be empty."""
+    """Suggestion of the intended field, as the end of a sentence; empty if there is none."""
     key: str
     holder: dict[str, Any]
     """The object that contains the field."""

@@ -4,8 +4,8 @@ slot.
 Only these parts of the pod change:
 
 * ``metadata.name``, our labels and ``spec.hostname`` are set.
-* ``restartPolicy`` becomes ``Never`` unless the user chose another one. A machine whose container ends then counts as
-  lost; otherwise it would restart empty under the same name.
+* ``restartPolicy`` becomes ``Never`` unless the user chose another one. So a machine whose container ends counts as
+  lost. A restarted container would be an empty machine under the same name.
 * ``{{machine}}``, ``{{request}}`` and ``{{template}}`` in values of environment variables are replaced.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 MEBIBYTE = 1024**2
 
 AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)")
-"""The Kubernetes quantities that occur for processors and memory."""
+"""A Kubernetes quantity in a form that is used for processors and memory."""
 QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+|[numk]|[KMGTPE]i|[MGTPE])?")
 """A Kubernetes quantity, as the API server accepts it (apimachinery, resource.ParseQuantity)."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
@@ -45,7 +45,7 @@ MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
 """Top-level fields of a Pod manifest. A document with one of these fields is a manifest; any other document is a
 spec."""
 TEXT = "a text (in quotes)"
-"""Expected type of a text. YAML reads ``1`` and ``true`` as other types, and the API server refuses these."""
+"""Expected type of a text. YAML reads ``1`` and ``true`` as other types, which the API server refuses."""
 
 
 class PodSpecError(ValueError):
@@ -87,10 +87,10 @@ class PodSpec:
 
 
 class PodSpecFile:
-    """The current pod spec of a file. If the file changes and is invalid, the old spec stays in force."""
+    """The current pod spec of a file. If the file becomes invalid, the last valid spec stays in force."""
 
     def __init__(self, path: Path, namespace: str) -> None:
-        """Read the file. Raise BackendError, which names the problem of the file."""
+        """Read the file. Raise BackendError with the problem if the file is invalid."""
         self._path, self._namespace = path, namespace
         self._lock = threading.Lock()
         self._signature: object = None
@@ -109,7 +109,7 @@ class PodSpecFile:
             return self._spec
 
     def problems(self) -> tuple[str, ...]:
-        """Return the reason for which the file's content is not in force; an empty tuple if it is."""
+        """Return the problem of the file if its present content is not in force; an empty tuple if it is."""
         said = self._refused_message
         return (f"the pod spec before stays in force, because the file is refused: {said}",) if said else ()
 
@@ -127,7 +127,8 @@ class PodSpecFile:
 
 
 def read_pod_spec(path: Path, namespace: str) -> PodSpec:
-    """Return the pod that a file describes. Raise OSError, PodSpecError, or another ValueError for a binary file."""
+    """Return the pod that a file describes. Raise OSError if the file is unreadable, PodSpecError if it describes no
+    pod, and another ValueError if it is binary."""
     return parse_pod_spec(read_text(path), namespace)
 
 
@@ -167,8 +168,8 @@ def _parse(text: str, namespace: str) -> PodSpec:
 
 
 def _document(text: str) -> object:
-    """Return the document in the text. JSON is read as JSON, because JSON with tabs or numbers such as 1e3 is not
-    valid YAML."""
+    """Return the document in the text. JSON is parsed as JSON, because YAML does not accept JSON with tabs or numbers
+    such as 1e3."""
     try:
         return json.loads(text, object_pairs_hook=_check_keys)
     except ValueError:
@@ -210,7 +211,7 @@ def _mapping(value: object, path: str) -> dict[str, Any]:
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield every container with its path, init containers first."""
+    """Yield every container of the spec with its path. Init containers come first."""
     for key in ("initContainers", "containers"):
         containers = spec.get(key) or []
         if not isinstance(containers, list):

@@ -1,4 +1,4 @@
-"""The life of a pod as its JSON reports it: its phase, its end and the cause. The functions are pure."""
+"""The phase of a pod, its end and the cause of the end, from the pod's JSON. The functions are pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ DISRUPTIONS: Mapping[str, LossCause] = {
     "DeletionByTaintManager": LossCause.NODE,
     "DeletionByPodGC": LossCause.NODE,
 }
-"""Causes by the reason of the DisruptionTarget condition. For TerminationByKubelet, the message decides."""
+"""Causes of loss by the reason of the DisruptionTarget condition. For TerminationByKubelet, ``KUBELET_ENDINGS``
+decides."""
 
 KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
-"""Words in the message of TerminationByKubelet. Without one of them, the kubelet evicted the pod (memory, disk,
-pids)."""
+"""Causes of loss by a word in the message of TerminationByKubelet. Without such a word, the kubelet evicted the pod
+(memory, disk, pids)."""
 
 FAILED_REASONS: Mapping[str, LossCause] = {
     "Evicted": LossCause.EVICTED,
@@ -38,15 +39,14 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "NodeLost": LossCause.NODE,
     "DeadlineExceeded": LossCause.EXPIRES,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded means that the pod's
-own ``activeDeadlineSeconds`` has passed."""
+"""Causes of loss by ``status.reason`` of a failed pod, as kubelets and GKE write it. DeadlineExceeded means that the
+pod's own ``activeDeadlineSeconds`` has passed."""
 
 REFUSED_BY_KUBELET = re.compile(
     r"OutOf.+|.*AffinityError|Node(Affinity|Name|Ports)|TaintToleration|UnexpectedAdmissionError|InvalidNodeInfo"
 )
-"""Reasons with which a kubelet refuses a pod. When a kubelet restarts, it may even refuse a running pod. Each
-plug-in of the scheduler and each resource may be a reason. Newer kubelets begin each of these messages with
-``REJECTED``."""
+"""Reasons with which a kubelet refuses a pod: also plug-ins of the scheduler and names of resources. A restarted
+kubelet may even refuse a running pod. Newer kubelets begin the message with ``REJECTED``."""
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
@@ -72,7 +72,8 @@ def node_of(pod: Pod) -> str:
 
 
 def phase_of(pod: Pod) -> Phase:
-    """Return the phase. A pod whose deletion was requested is STOPPING, even after its containers have ended."""
+    """Return the phase of a pod. A pod whose deletion was requested is STOPPING, even after its containers have
+    ended."""
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
@@ -97,15 +98,15 @@ def has_ended(pod: Pod) -> bool:
         for name, one in named.items()
         if (exited := ended.get(name)) and not _is_restarted(exited.get("exitCode") or 0, {**usual, **one})
     }
-    # A service mesh, for example, may have added containers. Without our annotation, all containers count.
+    # Others, for example a service mesh, may have added containers. Without our annotation, all containers count.
     annotated = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
     ours = set(annotated.split(",") if annotated else named)
     return bool(ours) and ours <= over
 
 
 def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
-    """Return True if the kubelet will start the ended container again, by the container's rules or policy or the
-    pod's policy."""
+    """Return True if the kubelet will start the ended container again, by the container's rules, or else by its
+    policy."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):
@@ -125,13 +126,15 @@ def seconds_left(pod: Pod, phase: Phase) -> float | None:
 
 
 def expiry(pod: Pod) -> float | None:
-    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None if it has no limit or has not started."""
+    """Return the epoch seconds at which ``activeDeadlineSeconds`` ends the pod; None if the pod has no limit or has not
+    started."""
     longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if longest is None or not started else epoch(started) + seconds(longest)
 
 
 def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
-    """Return why a pod ends or has ended. If Google may preempt its node, the loss of the node counts as a preemption.
+    """Return why a pod ends or has ended. If Google may preempt the pod's node, the loss of the node counts as a
+    preemption.
 
     ``is_spot``: True if Google may preempt the node. If None, the pod's spec decides.
     """
@@ -141,7 +144,8 @@ def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
 
 
 def _best_cause(pod: Pod) -> LossCause:
-    """Return the cause from the best source: first the disruption, then the kubelet, the deletion, the containers."""
+    """Return the cause from the first source that has one: the disruption, the kubelet's reason, the deletion, the
+    containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
     if disrupted.get("reason") == "TerminationByKubelet":
@@ -174,8 +178,8 @@ def _is_for_spot(pod: Pod) -> bool:
 
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the node labels that the pod's affinity requires. If a label only has to exist, yield it with its usual
-    value."""
+    """Yield the node labels that the pod's affinity requires. If the affinity accepts any value of a label, yield the
+    label with its usual value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():
@@ -185,7 +189,7 @@ def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def disruption(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the condition of a pod that is being disrupted; empty for any other pod."""
+    """Return the DisruptionTarget condition of a pod that is being disrupted; empty for any other pod."""
     found = condition(status, "DisruptionTarget")
     return found if found.get("status") == "True" else {}
 
@@ -201,11 +205,11 @@ def containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def terminated(container: Mapping[str, Any], state: str = "state") -> Mapping[str, Any]:
-    """Return the end of a container; empty if it has not ended."""
+    """Return the ``terminated`` part of a container's state; empty if the container has not ended."""
     return (container.get(state) or {}).get("terminated") or {}
 
 
 @lru_cache(RECENT)
 def epoch(timestamp: str | None) -> int:
-    """Return the epoch seconds of an RFC 3339 time; 0 without a time."""
+    """Return an RFC 3339 time as epoch seconds; 0 if there is no time."""
     return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0

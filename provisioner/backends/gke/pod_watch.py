@@ -1,8 +1,8 @@
 """Pod caches, kept up to date by a list of all pods and by the server's watch while a pool needs them.
 
-The caches count as live only while this thread can guarantee that they are current.
+The caches count as current only while the watch's thread can prove it.
 
-* At its beginning, the watch streams the list. If a server refuses this, the list is read in pages.
+* The watch begins with a list that the server streams. If a server does not stream lists, the list is read in pages.
 * A stream that ends is resumed from the last version. After ``410 Gone``, the pods are listed again. A silent stream
   counts as dead.
 """
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 STEADY_SECONDS = 0.5
 """Seconds after which the end of a stream does not count as a failure."""
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of the thread. After that, the thread ends with the process."""
+"""Seconds to wait for the end of the thread. A thread that takes longer ends with the process."""
 STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Query for a list at the beginning of a watch. Without a version, the list is as new as the request. From version
-0, it might be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
+"""Query for a list at the beginning of a watch. Without a version, the list is as new as the request. With version 0,
+the list might be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
 END_OF_LIST = "k8s.io/initial-events-end"
 """Annotation of the bookmark after the last pod of a streamed list."""
 REFUSALS = frozenset({400, 422})
-"""HTTP statuses of servers without streamed lists: older than 1.27, or with the feature switched off."""
+"""HTTP statuses of servers that do not stream lists: older than 1.27, or with the feature switched off."""
 PASSING = frozenset({410, 429, 503, 504})
-"""Codes of an ERROR event after which streamed lists are tried again. Any other code ends their use: 500, for
-example, comes from a server whose etcd does not report its progress."""
+"""Codes of an ERROR event after which streamed lists are tried again. After any other code, lists are read in pages
+from then on. For example, a server whose etcd does not report its progress sends 500."""
 
 
 class Disordered(Exception):
@@ -65,7 +65,7 @@ class PodWatch:
         self._tried = threading.Event()
         """Set after the first list, whether it succeeded or failed."""
         self._is_list_wanted = threading.Event()
-        """Set while a new list is wanted although the stream works."""
+        """Set while a new list is requested as a check of a working stream."""
         self._began_at = self._listed_at = 0.0
         """Monotonic times: when the last list or stream began, and when the last complete list began."""
         self._is_synced = False
@@ -74,7 +74,7 @@ class PodWatch:
         self._version = ""
         """Version from which the watch continues; empty if the pods must be listed first."""
         self._heard_at = 0.0
-        """Monotonic time of the server's last message: a list, an event, a bookmark."""
+        """Monotonic time of the server's last message: a list, an event or a bookmark."""
         self._blind_since: float | None = None
         """Monotonic time since which no stream has followed the caches; None while a stream does."""
         self._last_failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
@@ -95,11 +95,11 @@ class PodWatch:
 
     def _end_stream(self) -> None:
         if (stream := self._stream) is not None:
-            with contextlib.suppress(ValueError, RuntimeError, OSError):  # The stream has just ended by itself.
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # The stream may just have ended by itself.
                 stream.shutdown()
 
     def check(self, oldest: float = math.inf) -> float:
-        """Return when the caches' list began (monotonic). If it is older than ``oldest`` seconds, request a new one.
+        """Return when the caches' list began (monotonic time). Request a new list if it is older than ``oldest`` s.
 
         Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
         observation).
@@ -114,7 +114,7 @@ class PodWatch:
             raise BackendError(self._last_failure.error, self._last_failure.text)
         if now - self._heard_at > self._api.times.silence + self._api.times.blind:
             raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard_at:.0f} s")
-        if not self._is_list_wanted.is_set() and now - self._listed_at > oldest:  # The flag first: a list may end now.
+        if not self._is_list_wanted.is_set() and now - self._listed_at > oldest:  # first, because a list may end now
             log.info("Pods are listed again as a check", extra=self._where)
             self._is_list_wanted.set()
             self._end_stream()
@@ -133,18 +133,18 @@ class PodWatch:
                 self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
-                    self._version = ""  # The caches may be wrong now. After a stream that only broke off, they are not.
+                    self._version = ""  # The caches may be wrong. After a stream that only broke off, they are right.
                 self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
             except Exception as error:
-                if not self._closing.is_set():  # Shutting down a stream during a read raises various errors.
+                if not self._closing.is_set():  # To shut down a stream during a read raises various errors.
                     log.exception("Watch failed unexpectedly", extra=self._where)
                 self._version = ""
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _list_or_resume(self) -> None:
-        """Resume the watch from the last version. Without a version, or if it is too old or a list is wanted: list.
+        """Resume the watch from the last version. List the pods if none is known, if it is too old, or on request.
 
-        A list that is wanted as a check is read in pages, so that it depends on no stream or cache.
+        A list that is requested as a check is read in pages, because the server's stream or its cache may be wrong.
         """
         self._began_at, wanted = time.monotonic(), self._is_list_wanted.is_set()
         if (host := self._api.access.host()) != self._host:
@@ -159,7 +159,7 @@ class PodWatch:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
-        """Return a complete list of the pods of ``pool`` (None: all) and its version. Raise BackendError."""
+        """Return a list of the pods of ``pool`` (None: all pools) and its version. Raise BackendError if it fails."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
         for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])
@@ -178,7 +178,7 @@ class PodWatch:
         self._tried.set()
 
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
-        """Follow one stream to its end. An end is normal, because servers disconnect slow readers without a message.
+        """Follow one stream to its end. The end is no error, because servers disconnect slow readers silently.
 
         With ``pods``, the stream begins with a list. The list counts only after the bookmark at its end.
         """
@@ -191,7 +191,7 @@ class PodWatch:
             for event in events(stream):
                 pods = self._apply_event(event, pods)
         except Exception:
-            if not self._is_list_wanted.is_set():  # if it is set, we ended the stream ourselves
+            if not self._is_list_wanted.is_set():  # if a list is requested, we ended the stream ourselves
                 raise
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
@@ -218,7 +218,7 @@ class PodWatch:
             raise
 
     def _apply_event(self, event: Document, pods: PodList | None) -> PodList | None:
-        """Apply an event to the caches, or to a list under way. Return the list while it is incomplete."""
+        """Apply an event to the caches, or to a list under way. Return the list as long as it is incomplete."""
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
             raise _stream_error(event, pods)
@@ -244,7 +244,7 @@ class PodWatch:
     def _retry_later(self, event_message: str, failure: Failure, least: float = 0.0) -> None:
         """Remember a failure, and wait before the next attempt. The wait grows with each failure in a row.
 
-        ``least``: seconds for which the server asks to wait.
+        ``least``: seconds that the server asks us to wait.
         """
         if self._closing.is_set():
             return
@@ -282,7 +282,8 @@ def events(stream: Any) -> Iterator[Document]:
 
 
 def _stream_error(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
-    """Return the exception for an ERROR event, or for an event without an object."""
+    """Return the exception for an ERROR event, or for an event without an object. ``pods``: the list under way; None
+    after it."""
     status = event.get("object")
     text = str(status.get("message") or event if isinstance(status, dict) else event)
     if pods is None or not isinstance(status, dict) or status.get("code") in PASSING:

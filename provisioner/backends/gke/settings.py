@@ -68,7 +68,7 @@ class GkePool(Pool):
 
     @property
     def force_after_seconds(self) -> float | None:
-        """Return ``force_delete_after_seconds``, as all kinds of pools name it."""
+        """Return ``force_delete_after_seconds``, under the name that the settings of all kinds have."""
         return self.force_delete_after_seconds
 
     @property
@@ -79,13 +79,13 @@ class GkePool(Pool):
 
     @property
     def cluster(self) -> tuple[str, ...]:
-        """Return a key that is equal for pools of the same cluster with the same credentials."""
+        """Return a key of cluster and credentials. Pools with the same cluster and credentials have the same key."""
         if self.endpoint is not None:
             return (self.endpoint, str(self.ca_file or ""), str(self.credentials or ""))
         return (str(self.kubeconfig or ""), self.context or "")
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that is equal for two equal pools. A namespace may have several pools, each with its own pod
-        spec."""
+        """Return a key that two pools share only if they are the same pool. A namespace may have several pools, each
+        with its own pod spec."""
         return ("gke", *self.cluster, self.namespace, str(self.pod_spec))

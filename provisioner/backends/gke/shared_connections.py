@@ -1,4 +1,5 @@
-"""Connections that the pools of a cluster share, and the watch and the Events that the pools of a namespace share."""
+"""Connections, shared by the pools of a cluster. The watch and the reading and writing of Events, shared by the pools
+of a namespace."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ class Namespace:
             self._watch.start()
 
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
-        """Make sure that the cache is complete and current, by the watch or else by a list. Raise BackendError
-        otherwise.
+        """Make sure that the cache is complete and current, by the watch, or by a list if there is no watch. Raise
+        BackendError if it is not.
 
-        Return the monotonic time at which the watch's list began; None if a list was made now. With a watch, the Events
+        Return the monotonic time at which the watch's list began; None if there is no watch. With a watch, the Events
         of waiting pods and the names of Spot nodes are read in the background. ``oldest``: age in seconds at which the
         watch makes another list in the background.
         """
@@ -59,8 +60,8 @@ class Namespace:
         return None
 
     def identity(self) -> str:
-        """Return the namespace's unique identity, which differs between clusters; empty if we have no right to read
-        it."""
+        """Return the namespace's unique identity, which differs between clusters; empty if we have no right to read the
+        namespace."""
         try:
             uid = text(self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"])
             return f"namespace {self._name} (uid {uid})"
@@ -87,10 +88,10 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """Return the namespace of a pool, after ``cache`` has joined it. A namespace with a watch is replaced by a new
-        one, because its list is complete already.
+        """Return the namespace of a pool, after ``cache`` has joined it. A namespace whose watch has begun is replaced
+        by a new object, because the pool's pods are not in its list.
 
-        ``connect``: called for the first pool of a cluster.
+        ``connect``: a function that connects to the pool's cluster. It is called for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

@@ -51,8 +51,8 @@ class PodCaches:
     def __init__(self, is_spot: IsSpot = unknown) -> None:
         self._is_spot, self._lock = is_spot, threading.Lock()
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
-        """Function to call if a cache changes. The watch's thread reads the mapping, so it is replaced and never
-        changed."""
+        """For each cache, the function to call if it changes. The mapping is replaced and never changed, because the
+        watch's thread reads it."""
 
     def __bool__(self) -> bool:
         return bool(self._wakes)
@@ -62,7 +62,7 @@ class PodCaches:
         self._wakes = {**self._wakes, cache: wake}
 
     def remove(self, cache: PodCache) -> None:
-        """Send no more events to this cache. The lock is needed because several pools may end at the same time."""
+        """Send no more events to this cache. Several pools may call this at the same time."""
         with self._lock:
             self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
@@ -84,7 +84,7 @@ class PodCaches:
                 wake()
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
-        """Return the pods of all pools that have waited for the same thing for ``seconds``."""
+        """Return the pods of all pools whose wait has not changed for ``seconds``."""
         return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
 
     def explain(self, reasons: Mapping[Wait, Failure]) -> None:

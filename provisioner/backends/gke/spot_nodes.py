@@ -1,4 +1,4 @@
-"""The nodes that Google may preempt, by their labels. The labels are read when pods run on nodes that are not known
+"""The nodes that Google may preempt, by their labels. The labels are read when a pod runs on a node that is not known
 yet.
 
 A compute class may choose Spot nodes without any field in the pod. The result only shows the cause of a machine's end,
@@ -24,7 +24,8 @@ MOST = 20_000
 """Number of nodes that are remembered: more than a cluster has. The oldest are forgotten, and are read again when
 they get another pod."""
 PAUSE_SECONDS = 30.0
-"""Seconds between two readings. If a Spot node lives for less, only the spec of its pod shows that it is one."""
+"""Seconds between two readings. If a Spot node lives for less time, only the spec of its pod shows that the node is a
+Spot node."""
 
 
 class SpotNodes:
@@ -57,7 +58,8 @@ class SpotNodes:
         self._readings.close()
 
     def _read(self) -> None:
-        """For each node that was first seen before this reading, find out if it is a Spot node."""
+        """Read the labels of the Spot nodes. Note for each node that was known before the reading began whether it is a
+        Spot node."""
         met = list(self._nodes)
         try:
             with translated_errors():

@@ -1,7 +1,7 @@
 """The calls to the Compute API of one project: raw JSON, and lists with field masks that are either complete or fail.
 
-The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists. A call raises
-BackendError if a part is unreachable, a page fails, or a body has another shape.
+The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists. A list raises
+BackendError if a part of it is unreachable or a page fails, and each call does if a body has an unexpected structure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from provisioner.backends.responses import json_object, text
 from provisioner.model import ErrorClass
 
 MOST_SAME_PAGES = 3
-"""Times that a page may be empty and name itself as the next page. After that, the observation fails."""
+"""Most times that an empty page may name itself as the next page. After more times, the observation fails."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -66,7 +66,8 @@ PARTIAL_SUCCESS, LIST_OVERHEAD_QUOTA_EXCEED (filtered items "can't be retrieved"
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Seconds between two waits for an operation. If Compute is overloaded, a wait may fail or end at once."""
+"""Seconds between two waits for an operation. The pause is needed because a wait of an overloaded Compute may fail or
+end at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,9 @@ class ComputeTimes:
     call: float = 20.0
     """Longest wait for a response. Compute usually answers within two seconds, and the next cycle repeats the call."""
     observation: float = 60.0
-    """Longest time for all calls of an observation. After a longer time, the observation would be too old to act
-    upon."""
+    """Longest time for all calls of an observation. A longer observation would be too old to act upon."""
     admission: float = 5.0
-    """Longest wait for the result of a create, which usually takes 0 to 4 s. Observations read later results."""
+    """Longest wait for the result of a create, which usually takes 0 to 4 s. Later results are read by observations."""
     window: float = 60.0
     """Length of Compute's window of call quotas."""
 
@@ -111,8 +111,8 @@ class ComputeApi:
         self._refusals = LoginRefusals(self.clock, lambda: str(getattr(credentials, "login", "none")))
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
-        """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and in
-        all methods."""
+        """Return all groups of a location by name. ``location``: ``zones/NAME`` or ``regions/NAME``. ``deadline`` is
+        monotonic time, here and in all methods."""
         path = f"{self._project}/{location}/instanceGroupManagers"
         kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
         return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
@@ -127,15 +127,16 @@ class ComputeApi:
         return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
-        """Return by name all instances of the zone whose names begin with ``begins`` or our prefix, members of a
-        group or not."""
+        """Return, by name, all instances of the zone whose names begin with ``begins`` (if empty: with our prefix),
+        whether or not they belong to a group."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
         named = f"name eq {begins or self._prefix}.*"
         return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=named))
 
     def preemptions(self, zone: str, deadline: float) -> list[Json]:
-        """Return the newest operations of a zone by which Google preempted instances. One page serves all groups."""
+        """Return the newest operations of a zone by which Google preempted instances. One page is read, for all
+        groups."""
         params = {"filter": PREEMPTED, "orderBy": "creationTimestamp desc", "maxResults": str(PAGE)}
         path = f"{self._project}/zones/{zone}/operations"
         page = self._call("GET", path, {"fields": OPERATION_FIELDS, **params}, deadline, "compute#operationList")
@@ -152,11 +153,11 @@ class ComputeApi:
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def create(self, group: MigPool, names: Sequence[str], id_: str) -> Json:
-        """Call createInstances with the request id. Return its operation."""
+        """Call createInstances with the request id. Return the call's operation."""
         return self._change(group, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
 
     def delete(self, group: MigPool, urls: Sequence[str]) -> Json:
-        """Call deleteInstances, which skips names that are no longer members. Return its operation."""
+        """Call deleteInstances, which skips names that are no longer members. Return the call's operation."""
         return self._change(group, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
@@ -167,8 +168,8 @@ class ComputeApi:
             return None  # The request was accepted, even if its result cannot be read.
 
     def finished(self, location: str, name: str) -> Json | None:
-        """Return the operation when it is DONE. Return None if it is not DONE, or is unreadable, within
-        ``times.admission``."""
+        """Wait for an operation for up to ``times.admission`` seconds. Return it once it is DONE; None if it is not
+        DONE in time or is unreadable."""
         path = f"{self._project}/{location}/operations/{name}/wait"
         deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE
@@ -176,7 +177,7 @@ class ComputeApi:
             try:
                 operation = self._call("POST", path, {}, deadline)
             except BackendError:
-                operation = {}  # The request was accepted all the same.
+                operation = {}  # The request was accepted even if the wait for its operation fails.
             if operation.get("status") == "DONE":
                 return operation
             if time.monotonic() + pause >= deadline:
@@ -210,7 +211,7 @@ class ComputeApi:
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
-        """Return a response: a JSON object of the expected ``kind``."""
+        """Send a call. Return the response, a JSON object of the expected ``kind`` (empty: of any kind)."""
         self._budget.wait_for_read(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
 

@@ -1,13 +1,13 @@
 """A managed instance group as a pool: creates and deletes instances by name, and observes them.
 
-It keeps the promises of the backend protocol as follows:
+The promises of the backend protocol are kept as follows:
 
 * An observation costs a list of the location's groups and a list of each zone's instances (a page per 500). All pools
   of the project share these lists. While the group changes, its members are listed too. An observation is complete or
   raises an error (``observer``).
 * A create is one call per 1,000 names, and usually one wait for the operation. The operation ends when the group has
-  *accepted* the names. If it does not end soon, observations read it (``undecided_creates``). Only observations show
-  what becomes of the names, because the group would try to make them for ever.
+  *accepted* the names. If it does not end soon, observations read it (``undecided_creates``). The operation does not
+  show if the instances are made, because a group tries for ever; observations show it.
 * The request id of createInstances is made from the content of the request. So Compute recognizes a repetition after a
   crash or a lost response as the same request. The request contains only names, because a preservedState would make the
   group stateful.
@@ -43,10 +43,12 @@ WORKERS = 4
 """Number of concurrent creates and deletes. More would not help, because a group executes them one after the other."""
 
 LEAST_PACE_PART = 1 / 3
-"""Least time between two observations, as a part of the pace. Hints may come by the thousand, and lists cost calls."""
+"""Least time between two observations, as a fraction of the pace. Without it, thousands of hints would cause as many
+lists, and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
-"""Namespace of our request ids. Any fixed value works. If it changes, only the requests under way are forgotten."""
+"""Namespace of our request ids. The value is arbitrary but must not change, because Compute could not recognize
+repetitions of requests that are under way."""
 
 REMEMBERED_FAILURES = 10_000
 """Number of failed creates that are remembered. Compute also forgets request ids, after an undocumented time."""
@@ -68,7 +70,7 @@ class MigBackend(GroupInspection):
         self._next_observation_at = 0.0
         self._lock = threading.Lock()
         self._failed_creates: dict[uuid.UUID, int] = {}
-        """Number of failed operations of each create, by the create's key."""
+        """Number of failed operations of each create, by ``request_key``."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Do nothing, because a group cannot be watched. Pub/Sub may report changes."""
@@ -77,12 +79,12 @@ class MigBackend(GroupInspection):
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return the members whose names have our shape, and the sought instances that have left the group.
 
-        If the previous observation began less than a part of the pace ago, wait first.
+        If the previous observation began less than ``LEAST_PACE_PART`` of the pace ago, wait first.
         """
         self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
         self._next_observation_at = time.monotonic() + LEAST_PACE_PART * self.pace
         api, location = self._project.api, self._settings.place
-        # All operations share one deadline, so that they do not delay the observation.
+        # All reads of operations share one deadline, so that they do not delay the observation.
         deadline = time.monotonic() + api.times.call
         members = self._observer.members
         self._admissions.read_operations(lambda name: api.operation(location, name, deadline), members)
@@ -130,15 +132,15 @@ class MigBackend(GroupInspection):
         return outcomes + self._delete_members(there, may_start)
 
     def _delete_members(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
-        """Send the deletes. Some name the address of a member and some its name; Compute does not accept both in one
-        request."""
+        """Send the deletes. Members with a known zone are deleted by address, and others by name, in separate requests,
+        because Compute does not accept both in one."""
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
             for addressed in (True, False)
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
         self._observer.expect_change([delete.name for _, delete in named])
-        # The list may have used up the cycle's time. Begin some calls anyway, because each cycle may be so short.
+        # The list may have used up the cycle's time. Some calls begin anyway, because every cycle may be as short.
         ready = iter(range(WORKERS))
         return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
@@ -153,8 +155,8 @@ class MigBackend(GroupInspection):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """Send one createInstances. When Compute responds, it has accepted the request. Observations read late
-        results."""
+        """Send one createInstances. A response means that Compute has accepted the request. If its result is late,
+        observations read it."""
         api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:
@@ -171,8 +173,7 @@ class MigBackend(GroupInspection):
         return {}
 
     def _request_id(self, key: uuid.UUID) -> str:
-        """Return the request id of a create. It is the same for the same names until Compute answers it with an
-        error."""
+        """Return the request id of a create. The same create has the same id until Compute reports an error for it."""
         return str(uuid.uuid5(key, str(self._failed_creates.get(key, 0))))
 
     def _note_failure(self, key: uuid.UUID) -> None:
@@ -186,8 +187,8 @@ class MigBackend(GroupInspection):
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """Return failures for the names that are not members. A name that is a member is ours, and is a success.
 
-        Compute reports that one of the names exists, but not which. The missing names count as unanswered, so the next
-        cycle requests them without the others.
+        Compute only reports that one of the names exists. So the result for the missing names counts as unknown, and
+        the next cycle requests them alone.
         """
         try:
             members = self._members()
@@ -197,23 +198,26 @@ class MigBackend(GroupInspection):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
-        """Send one deleteInstances. Its operation is not awaited, because the next observations show its effect."""
+        """Send one deleteInstances. The call's operation is not awaited, because the next observations show the effect
+        of the call."""
         if error := operation_error(self._project.api.delete(self._settings, urls)):
             raise raised(error)
         return {}
 
 
 def _strayed_failure(member: Member) -> Failure:
-    """Return the failure for an abandoned instance. It is not deleted, because the right for this would apply to all
-    instances of the project."""
+    """Return the failure for an abandoned instance. The instance is not deleted, because the right to delete it would
+    apply to all instances of the project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
 
 def _has_instance(member: Member, delete: Delete) -> bool:
-    """Return True if the member has the instance that ``delete`` names, and the group is not removing it already.
+    """Return True if the member has the instance that ``delete`` names, and the group is not already removing the
+    member.
 
-    Also return True for a member without an instance: it counts in the group's size and may still get an instance.
+    Also return True for a member without an instance, because the member counts in the group's size and may still get
+    an instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)
@@ -225,5 +229,6 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return a key of the content of a request. Compute takes two requests with the same id for one."""
+    """Return a key of the group and the names. Requests with the same key get the same request id, so Compute takes
+    them for one request."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

@@ -41,20 +41,20 @@ class Member:
 
     @property
     def hindrance(self) -> Failure | None:
-        """Return the failure of the last delete. Return None before the instance is made, because ``attempt`` is
-        then about the create."""
+        """Return the failure of the last delete. Return None if no instance was made yet, because ``attempt`` is then
+        about the create."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property
     def url(self) -> str:
-        """Return the address of the instance in a call. It is relative, because other hosts are refused. Without a
-        zone, it is only the name."""
+        """Return the address of the instance in a call. The address is relative, because Compute refuses other hosts.
+        If the zone is unknown, return the name."""
         return instance_url(self.zone, self.name) if self.zone else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An entry of instances.list. With its defaults, it stands for a missing instance."""
+    """An entry of instances.list. An object with the defaults of all fields stands for a missing instance."""
 
     id: str = ""
     status: str = ""
@@ -116,7 +116,7 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
 
 
 def _termination(item: Json) -> float | None:
-    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None if it has none."""
+    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None if there is no such time."""
     return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
@@ -149,8 +149,8 @@ def count_resting(group: Json) -> int:
 
 
 def spec(group: Json) -> str:
-    """Return the instance templates in use. A template never changes and can only be replaced, so its name
-    identifies it."""
+    """Return the instance templates in use. An instance template never changes and can only be replaced, so the
+    template's name identifies its content."""
     urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
     urls = urls or [text(group.get("instanceTemplate", ""))]
     return ",".join(url.partition("/projects/")[2] or url for url in urls)

@@ -28,9 +28,9 @@ TEXT_LIMIT = 500
 
 
 SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
-    # Lower case, codes without underscores: bodies have rateLimitExceeded, operations RATE_LIMIT_EXCEEDED.
-    # Texts identify errors whose code is missing or general (CONDITION_NOT_MET).
-    # Order matters: a rate limit also says "quota exceeded", and an exhausted reservation is a condition not met.
+    # Lower case, codes without underscores: bodies have rateLimitExceeded, operations RATE_LIMIT_EXCEEDED. Texts
+    # identify errors whose code is missing or general (CONDITION_NOT_MET). The order matters: the text of a rate limit
+    # also contains "quota exceeded", and the code of an exhausted reservation is CONDITION_NOT_MET.
     (
         ErrorClass.THROTTLED,
         ("ratelimitexceeded", "operationrateexceeded", "concurrentoperationsquotaexceeded"),
@@ -90,8 +90,8 @@ class ComputeError:
 
 
 class AlreadyExists(BackendError):
-    """Raised if a name of the call exists already. Compute does not say which name, or if the rest was done, so the
-    members must be listed again."""
+    """Raised if a name of the call exists already. Compute reports neither which name exists nor whether it accepted
+    the other names, so the members must be listed again."""
 
 
 def classify(error: ComputeError) -> ErrorClass:
@@ -108,7 +108,8 @@ def _plain(code: str) -> str:
 
 
 def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
-    """Return the error as an exception. ``retry_after``: the header of its response."""
+    """Return the error as an exception. ``retry_after``: the Retry-After header of the response; None if there is
+    none."""
     failure = error.failure()
     kind = BackendError
     if error.status == 409 or "alreadyexists" in _plain(error.code):
@@ -120,7 +121,8 @@ def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:
-    """Return the error of an HTTP response. ``body``: its JSON (None if there is none). ``text``: its plain content."""
+    """Return the error of an HTTP response. ``body``: its JSON (None if there is none). ``text``: the content as
+    text."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
@@ -149,14 +151,16 @@ def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
 
 
 def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeError | None:
-    """Return the first error with a class of its own; if there is none, the first error."""
+    """Return the first of an object's errors that ``SIGNS`` classifies; if there is none, the first error; None without
+    errors."""
     items = (holder or {}).get("errors") or []
     errors = [ComputeError(status, str(item.get("code", "")), str(item.get("message", ""))) for item in items]
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)
 
 
 def failed_call_error(error: BaseException) -> BackendError:
-    """Return the BackendError for an exception in ``CALL_ERRORS``. If a call did not end, its effect is unknown."""
+    """Return the BackendError for an exception in ``CALL_ERRORS``. If there was no response, the effect of the call is
+    unknown."""
     kind = ErrorClass.UNAVAILABLE
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
         kind = ErrorClass.TIMEOUT

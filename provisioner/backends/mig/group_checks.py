@@ -1,4 +1,5 @@
-"""Problems of a group, as sentences that tell operators how to fix them: in its settings, and by changes of others."""
+"""Problems of a group, as sentences with the way to fix them: problems in the group's settings, and changes of the
+group by others."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NO_SETTING = (
     " program does: gcloud logging read 'protoPayload.methodName:(instances.delete OR deleteInstances OR resize)'"
     " --freshness=1d"
 )
-"""Result of the look at a group after deletes by others that its settings do not explain."""
+"""Cause of deletes by others if neither the group's settings nor an autoscaler explain them."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -62,7 +63,8 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """Yield a finding if an autoscaler is active, because it would choose itself which machines to delete."""
+    """Yield a finding if an autoscaler is active, because the autoscaler, and not the loop, would choose which machines
+    to delete."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
@@ -70,8 +72,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield the problems of the instance template: it has no labels (calls cannot add any), or its machines live too
-    short."""
+    """Yield the problems of the instance template: the template has no labels (calls cannot add any), or its machines
+    live for too short a time."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:
@@ -110,7 +112,7 @@ def format_foreign_message(names: Sequence[str]) -> str:
 
 
 def missing_group_finding(pool: MigPool) -> Finding:
-    """Return the finding for a missing group: it was deleted, or its configured name is wrong."""
+    """Return the finding for a missing group: the group was deleted, or the configured name is wrong."""
     flags = ("--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
     line = _gcloud_command(pool, "create", *flags)
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
@@ -119,7 +121,8 @@ def missing_group_finding(pool: MigPool) -> Finding:
 
 
 def missing_place_message(pool: MigPool, failure: Failure) -> str:
-    """Return a message with advice if the project, zone or region is missing; empty for any other failure."""
+    """Return a message with advice if ``failure`` says that the project, zone or region is missing; empty for any other
+    failure."""
     where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
     if NO_PROJECT.search(failure.text):
         return (
@@ -165,8 +168,8 @@ def _update_policy_message(pool: MigPool, update: Json) -> str:
 
 
 def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
-    """Return the message about redistribution. Only regional groups of shape EVEN redistribute (by default:
-    PROACTIVE)."""
+    """Return the message about redistribution; empty if the group does not redistribute. Only regional groups of shape
+    EVEN redistribute (by default: PROACTIVE)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -217,20 +220,21 @@ def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
 
 
 class Problems:
-    """Changes by others to one group, which are kept between observations, and the problems that were last logged."""
+    """The changes of one group by others, kept from observation to observation, and the problems that were last
+    logged."""
 
     def __init__(self, pool: MigPool, check_autoscaler: Callable[[Json, float], list[Finding]]) -> None:
         self._pool, self._check_autoscaler = pool, check_autoscaler
         self._autoscaler: tuple[float, list[Finding]] = (float("-inf"), [])
         """The monotonic time at which the autoscaler was last read, and its findings."""
         self._deleted_by_others: dict[str, float] = {}
-        """Running members that others have deleted, each with the monotonic time until which that is reported."""
+        """Running members that others have deleted, each with the monotonic time until which the delete is reported."""
         self._deleted_because = ""
-        """The cause of the newest of these deletes, as far as the group shows it."""
+        """The cause of the newest of these deletes, if the group shows it; else ``NO_SETTING``."""
         self._strayed_names: set[str] = set()
         """Former members that still run."""
         self.texts: tuple[str, ...] = ()
-        """The sentences of the last observation."""
+        """The problems of the last observation, as sentences."""
 
     def note_strays(self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries) -> None:
         """Note members that others have taken out of the group since the observation ``before``."""
@@ -247,9 +251,9 @@ class Problems:
     def note_deletes(
         self, before: Mapping[str, Observed], after: Mapping[str, Observed], group: Json, deadline: float
     ) -> None:
-        """Note members that others deleted between two observations, and what may delete them.
+        """Note members that others deleted between two observations, and what may have deleted them.
 
-        ``after``: without the members that we asked the group to delete. ``group``: its settings at that time.
+        ``after``: without the members that we asked the group to delete. ``group``: the group's settings at that time.
         """
         ran = {name for name, seen in before.items() if seen.machine.phase is Phase.RUNNING}
         if deleted := [name for name in ran & after.keys() if after[name].machine.cause is LossCause.DELETED]:
@@ -260,8 +264,8 @@ class Problems:
             self._deleted_because = "; ".join(found) or settings
 
     def _find_autoscaler(self, group: Json, deadline: float) -> list[Finding]:
-        """Return the findings about the autoscaler, at most ``AUTOSCALER_SECONDS`` old. A slow response must not fail
-        the observation."""
+        """Return the findings about the autoscaler, at most ``AUTOSCALER_SECONDS`` old. The read has a short deadline,
+        so that a slow response does not fail the observation."""
         if (now := time.monotonic()) > self._autoscaler[0] + AUTOSCALER_SECONDS:
             self._autoscaler = now, self._check_autoscaler(group, min(deadline, now + SLOW_SECONDS))
         return self._autoscaler[1]

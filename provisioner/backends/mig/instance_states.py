@@ -1,7 +1,7 @@
 """Machines, each read from a member entry of a group together with an instance entry. The functions are pure.
 
-The lists are read one after the other, and each may be late. A machine runs only if both entries say so. It ends if one
-of them says so.
+The two lists are read one after the other, and each may be late. A machine counts as running only if both entries show
+this, and as ending if one entry shows this.
 
 ``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): its
 state and addresses.
@@ -26,11 +26,11 @@ WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING"
 """Actions by which the group makes an instance run."""
 
 LEAVING_ACTIONS = frozenset({"DELETING", "STOPPING", "SUSPENDING", "RESTARTING"})
-"""Actions by which the group ends the present work of the instance. After RESTARTING, the instance counts as another
-machine, because its memory is lost."""
+"""Actions by which the group ends what runs on the instance. After RESTARTING, the instance counts as another machine,
+because its memory is lost."""
 
 STAYING_ACTIONS = frozenset({"NONE", "ABANDONING"})
-"""Actions during which the instance continues its work. An abandoned instance continues outside the group."""
+"""Actions during which the instance continues to run. An abandoned instance continues outside the group."""
 
 WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
 ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
@@ -48,22 +48,22 @@ class Observed:
 
     @property
     def may_be_spot(self) -> bool:
-        """Return False only if the entry says that the instance is not a Spot instance."""
+        """Return False if the instance entry shows that the instance is not a Spot instance; else True."""
         return not self.entry or read_instance(self.entry).spot
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
     """Return the machine of the two entries. If it has not changed, return the object ``before``.
 
-    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's, because it
-    is then an older or unrelated instance.
+    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's, because such
+    an instance is older or unrelated.
     """
     if instance.id != member.id:
         instance = Instance()
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
     failure = _failure(member, instance, phase, cause, before)
-    started = instance.started if instance.status == "RUNNING" else ""  # another instance may be started again
+    started = instance.started if instance.status == "RUNNING" else ""  # another instance may be started under the name
     made = Machine(
         name=member.name,
         phase=phase,
@@ -84,8 +84,7 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
 
 
 def _phase(member: Member, instance: Instance) -> Phase:
-    """Return the phase. States that are least likely to be outdated are tested first, so that an end is never
-    revoked."""
+    """Return the phase of a machine. Signs of its end are tested first, so that a late list never revokes an end."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
         return Phase.GONE  # The next instance of this name is another machine.
@@ -110,7 +109,8 @@ def _statuses(member: Member, instance: Instance) -> set[str]:
 
 
 def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCause:
-    """Return the cause of the end. A known cause stays, because the last entry of a preempted instance says less."""
+    """Return the cause of the end. If ``before`` has a cause, return that cause, because the last entry of a preempted
+    instance does not show the cause."""
     if before and before.cause:
         return before.cause
     if member.action == "DELETING" or not _statuses(member, instance):
@@ -123,8 +123,8 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
 def _failure(
     member: Member, instance: Instance, phase: Phase, cause: LossCause | None, before: Machine | None
 ) -> Failure | None:
-    """Return why the machine does not run, if known. If a general reason follows a specific one, the specific reason
-    stays."""
+    """Return why the machine does not run, if known. If ``before`` has a specific reason, a later general reason does
+    not replace it."""
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:

@@ -55,7 +55,7 @@ class Mig(Kind[MigPool]):
         }
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the address in place of Google's."""
+        """Return the address as the endpoint, in place of Google's."""
         return {"endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:

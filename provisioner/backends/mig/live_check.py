@@ -31,8 +31,8 @@ CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunD
 TYPE_FIELDS = "properties/machineType"
 
 CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
-"""Custom types, such as ``custom-4-8192`` or ``n2-custom-4-8192-ext``. Their names contain their size. E2 types with
-shared cores do not match."""
+"""Name of a custom machine type, which contains the size, such as ``custom-4-8192`` or ``n2-custom-4-8192-ext``. E2
+types with shared cores do not match."""
 
 
 class GroupInspection:
@@ -108,7 +108,8 @@ class GroupInspection:
     def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
-        """Return the findings about a resource to which the group refers, if it refers to one."""
+        """Return what ``findings`` yields for the resource at ``url``, to which the group refers; empty if ``url`` is
+        None."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]

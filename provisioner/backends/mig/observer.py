@@ -1,7 +1,7 @@
 """Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
 
 All pools of the project share these two kinds of lists. The members of the group, with the group's action on each, are
-listed only if the shared lists do not prove that the group is unchanged.
+listed only if the group may have changed since the last observation, by what the shared lists show.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from provisioner.model import ErrorClass, Failure, Machine, MachineEnd, Phase, S
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
 MEMBERS_SECONDS = 300.0
-"""Seconds after which the members of an unchanged group are listed anyway. Otherwise, if one member left while
-another joined, the group would look unchanged."""
+"""Seconds after which the members of an unchanged group are listed anyway. This is needed because a group seems
+unchanged if one member leaves while another joins."""
 
 
 class GroupObserver:
-    """The observer of one group. It keeps the previous observation, and makes one observation at a time."""
+    """The observer of one group. The observer keeps the previous observation, and makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project, check: Callable[[Json, float], list[Finding]]) -> None:
         """``check``: returns the findings about the group's autoscaler."""
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
-        """If present, a machine runs only when its name resolves."""
+        """If there is a resolver, a machine counts as running only once its name resolves."""
         self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
@@ -62,7 +62,7 @@ class GroupObserver:
         self.members: Mapping[str, Member] = {}
         """The members in the last list, whatever their names."""
         self._leaving: Set[str] = frozenset()
-        """Members that were leaving in the last list. They stay here until no list shows their instances."""
+        """Members that were leaving in the last list. A member stays in this set until no list shows its instance."""
         self.outside: Mapping[str, Member] = {}
         """Sought instances of ours that have left the group, as members with the action ABANDONING."""
 
@@ -78,9 +78,10 @@ class GroupObserver:
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
-        """Return a complete snapshot that began at ``now``, or when a shared list began. Raise BackendError otherwise.
+        """Return a complete snapshot. Raise BackendError if a list fails. The snapshot began at ``now``, or when the
+        shared lists began.
 
-        ``refused``: machines that will never be in a list.
+        ``refused``: machines that the group refused to make, which no list shows.
         """
         ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
@@ -113,7 +114,8 @@ class GroupObserver:
         )
 
     def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
-        """Update the remembered observation from the lists."""
+        """Update the remembered observation from the shared lists. ``standing``: names of all instances that these
+        lists show."""
         if group is not None and self._is_unchanged(group, entries):
             self._problems.report(group, self._project.foreign(self.members), deadline)  # its settings may have changed
             return
@@ -154,8 +156,8 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> Result:
-        """Return the groups of the location. If its project, zone or region is missing, the error says that an
-        operator must fix it."""
+        """Return the groups of the location. Raise BackendError if the list fails. If the project, zone or region is
+        missing, the error advises the operator."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -164,7 +166,7 @@ class GroupObserver:
             raise
 
     def _instances(self, now: float, deadline: float) -> Mapping[str, Result]:
-        """Return the instances by zone. All zones are read at the same time. If one zone fails, the whole call
+        """Return the instances by zone. All zones are read at the same time. Raise BackendError if the list of any zone
         fails."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
@@ -202,7 +204,7 @@ class GroupObserver:
         return members
 
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the group's number of members if the list lacks some of them; else 0.
+        """If the list lacks some of the group's members, return how many the group counts; else 0.
 
         A complete list has all members that run. It may be empty only if the group counts no members, or if no member
         was listed before.
@@ -231,7 +233,7 @@ class GroupObserver:
         return self._machines
 
     def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
-        """Return the machine. While its name does not resolve, it is pending."""
+        """Return the machine, as pending while its name does not resolve."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
@@ -240,14 +242,15 @@ class GroupObserver:
 
 
 def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """Return the members that are leaving, and former members whose instances a list still shows, because lists may
-    be late."""
+    """Return the members that are leaving, and former members whose instances a list still shows, because the list may
+    be late. ``standing``: names of the instances that the lists show."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 
 
 def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Return the sought instances (by uid) that are no longer members, in the form of members that leave the group."""
+    """Return the instances that have a sought uid and are no longer members, in the form of members that are
+    leaving."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()

@@ -20,10 +20,9 @@ from provisioner.model import LossCause, Machine, Phase
 log = logging.getLogger(__name__)
 
 Seen = Mapping[str, Observed]
-"""Machines by name, as they were observed."""
+"""The machines of an observation, by name."""
 Read = Callable[[str, float], Iterable[Json]]
-"""A function that returns the newest preemptions in a zone. Its second argument is the monotonic time at which it
-gives up."""
+"""A function that returns the newest preemptions in a zone. Its second argument is its deadline, as monotonic time."""
 
 READ_SECONDS = 5.0
 """Seconds to wait for a zone's operations. An observation must not wait long for a cause."""
@@ -46,14 +45,14 @@ class Preemptions:
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
         self._gone_at: dict[str, float] = {}
-        """Names, each with the monotonic time at which its preemption was found."""
+        """Monotonic time at which each preemption was found, by name."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
-        """Return ``after`` with added causes. They explain machines that ended since ``before``, where only the
-        operations of a zone show the cause.
+        """Return ``after`` with the causes that only a zone's operations show, for the machines that have ended since
+        ``before``.
 
-        If the zone of a machine is unknown, the operations of all ``zones`` are read. We deleted the machines in
-        ``expected``, so these need no cause.
+        If the zone of a machine is unknown, the operations of all ``zones`` are read. ``expected``: machines that we
+        deleted, so that they need no cause.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
@@ -88,8 +87,8 @@ class Preemptions:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield the machines that ended between two observations, perhaps because of Google, and without a cause in
-    either."""
+    """Yield the machines that ended between two observations, that Google may have preempted, and whose cause neither
+    observation shows."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))
@@ -98,7 +97,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
 
 
 def _mark_preempted(seen: Observed) -> Observed:
-    """Return the machine with a preemption as the cause of its end. If the machine runs again under its name, it has
-    no failure."""
+    """Return the machine with a preemption as the cause of its end. If an instance of this name runs again, the machine
+    has no failure."""
     failure = PREEMPTION if seen.machine.phase is Phase.GONE else seen.machine.failure
     return replace(seen, machine=replace(seen.machine, cause=LossCause.PREEMPTED, failure=failure))

@@ -46,8 +46,8 @@ class MigPool(Pool):
     """Least seconds between the starts of two observations that prove that a machine is gone; default 30, because lists
     may miss a new instance."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
-    """Seconds between two observations; default 10. Pools of one project share the lists of their zones, a call per 500
-    instances; at most 30, so that no machine is unseen for longer."""
+    """Seconds between two observations; default 10. Pools of one project share the lists of their zones; a list costs a
+    call per 500 instances. At most 30, so that a change is seen within that time."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
 
@@ -63,7 +63,7 @@ class MigPool(Pool):
 
     @property
     def path(self) -> str:
-        """Return the path of the group, which is unique in the whole cloud."""
+        """Return the path of the group, which identifies it in the whole cloud."""
         return f"projects/{self.project}/{self.place}/instanceGroupManagers/{self.group}"
 
     @property
@@ -73,7 +73,7 @@ class MigPool(Pool):
 
     @property
     def where(self) -> str:
-        """Return the group in words, as in ``PoolLimits``."""
+        """Return the group in words, for ``PoolLimits``."""
         return f"group {self.group} in {self.location} of project {self.project}"
 
     @property

@@ -1,7 +1,7 @@
 """Connections, call budget and lists that the pools of one Google Cloud project share.
 
 ``instances.list`` of a zone returns the instances of all its groups. Pools that observe at about the same time share
-one list. So the number of calls depends on the number of instances, not of groups.
+one list. So the number of calls depends on the number of instances, and not on the number of groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
-    """A project with one set of credentials, and our names in it. It makes no calls by itself."""
+    """A project with one set of credentials, and our names in it. No call is made unless a method asks for it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """Connect to the project. ``pool``: any pool of the project that uses these credentials."""
@@ -50,20 +50,22 @@ class Project:
         return bool(self._shape.fullmatch(name))
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are not ours and do not belong to the provider whose machines we take over."""
+        """Return the names that are not ours and do not begin with an adopted prefix (of another provider whose
+        machines this one takes over)."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> Lists:
-        """Return the groups of a zone or region (``zones/…``)."""
+        """Return the shared list of the groups of a location (``zones/NAME`` or ``regions/NAME``)."""
         return self._shared(location, self.api.groups)
 
     def instances(self, zone: str) -> Lists:
-        """Return the instances of a zone whose names begin with our prefix."""
+        """Return the shared list of a zone's instances whose names begin with our prefix."""
         return self._shared(zone, self.api.instances)
 
     @translated_errors()
     def members(self, group: MigPool, deadline: float) -> dict[str, Member]:
-        """Return the members of a group by name. Raise BackendError otherwise. ``deadline`` is monotonic time."""
+        """Return all members of a group by name. Raise BackendError if they cannot be read completely. ``deadline`` is
+        monotonic time."""
         items = self.api.members(group, deadline)
         return {member.name: member for member in (read_member(item, group.zone or "") for item in items)}
 
@@ -88,8 +90,8 @@ class Projects:
         calls_per_minute: int = Compute().calls_per_minute,
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
-        """Store the settings and make no call yet. Members of groups may have names that begin with one of
-        ``adopt_prefixes``."""
+        """Store the settings and make no call yet. Members whose names begin with one of ``adopt_prefixes`` do not
+        count as foreign."""
         self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
         self._calls_per_minute = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}

@@ -1,9 +1,6 @@
-"""Creates that Compute has received but not decided yet. Observations read their operations, so that a create does not
-delay its pool.
-
-An operation only says if the group accepted the names. Names that the group refuses late are shown as machines that are
-gone, with Compute's message, until they are deleted.
-"""
+"""Creates that Compute has received but not decided yet. Observations read the operations of these creates, so that no
+create delays its pool. An operation only shows if the group accepted the names. Names that the group refuses late are
+shown as machines that are gone, with Compute's message, until they are deleted."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ from provisioner.backends.mig.errors import AlreadyExists, operation_error, rais
 from provisioner.model import Machine, Phase
 
 GIVE_UP_SECONDS = 1800.0
-"""Seconds after which an undecided operation is no longer read. By then, its slots have passed their own deadlines."""
+"""Seconds after which an undecided operation is no longer read. By then, the slots of the create have passed their boot
+deadlines."""
 
 MOST = 10
-"""Number of operations that one observation reads. More might use up the calls that all observations of a project
+"""Number of operations that one observation reads. More reads might use up the calls that all observations of a project
 share."""
 
 
@@ -40,7 +38,7 @@ class UndecidedCreates:
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
         self._refused: dict[str, tuple[float, Machine]] = {}
-        """Refused names as machines, each with the monotonic time from which it is shown."""
+        """By refused name, the machine that shows the refusal, and the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
         """Read this operation in the next observations."""
@@ -48,7 +46,8 @@ class UndecidedCreates:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read some of the undecided operations, in turn. ``read`` returns an operation, or None if it is unreadable.
+        """Read up to ``MOST`` of the undecided operations, first those that were not read for longest. ``read`` returns
+        an operation; None if it is unreadable.
 
         If all names of an operation are among ``members``, it was accepted and need not be read.
         """
@@ -84,7 +83,7 @@ class UndecidedCreates:
 
     def _note_decision(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
-            self._undecided.pop(name, None)  # even if it cannot be parsed, as it would fail each observation
+            self._undecided.pop(name, None)  # even if the operation cannot be parsed and fails this observation
             error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)

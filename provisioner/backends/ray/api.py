@@ -19,10 +19,11 @@ from provisioner.model import ErrorClass
 CALL_SECONDS = 30.0
 """Time-out of a call. The first submission after a start of the head takes seconds."""
 JOBS = "/api/jobs/"
-"""Path of the jobs. Without the last slash, Ray redirects."""
+"""Path of the jobs. Without the slash at the end, Ray redirects."""
 NOT_ENDED = "non-terminal state"
 EXISTS = "already exists"
-"""Words of Ray's errors, which all have status 500: a delete of a job that runs, and a name that is taken."""
+"""Texts of Ray's errors about the delete of a job that runs (``NOT_ENDED``) and about a name that is taken. All of
+Ray's errors have status 500, so only the text distinguishes them."""
 
 
 class RayApi:
@@ -41,7 +42,8 @@ class RayApi:
         self._refusals = LoginRefusals(self.clock, lambda: login)
 
     def session(self) -> str:
-        """Return the session of the head. A head that starts again has another one, and has forgotten all jobs."""
+        """Return the session of the head. A head that was started again has another session, and has forgotten all
+        jobs."""
         version = parse(self._call("GET", "/api/version"))
         return f"session {version['session_name']}" if version.get("session_name") else ""
 
@@ -61,7 +63,8 @@ class RayApi:
         self._call("POST", JOBS, body)
 
     def stop(self, name: str) -> None:
-        """Stop a job: SIGTERM, and SIGKILL after seconds. A job that has ended or does not exist is a success."""
+        """Stop a job: Ray sends SIGTERM, and SIGKILL seconds later. If the job has ended or does not exist, this is a
+        success."""
         self._on_job("POST", name, "/stop")
 
     def forget(self, name: str) -> None:
@@ -83,7 +86,7 @@ class RayApi:
         reply, answered = exchange(self._way, Request(method, path, self._seconds, {}, content, headers), self.clock)
         if reply.status < 300:
             return answered
-        # The text is a traceback, whose last line with words has the reason.
+        # The text is a traceback. Its last line that is not empty has the reason.
         lines = [line for line in answered.decode(errors="replace").splitlines() if len(line.strip()) > 1]
         said = lines[-1] if lines else f"HTTP {reply.status}"
         error = BackendError(

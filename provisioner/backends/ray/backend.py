@@ -1,4 +1,5 @@
-"""The ray backend. A pool is the jobs of one cluster that have our mark; the name of a job is that of its machine."""
+"""The ray backend. A pool is the jobs of one cluster that have our mark, an entry in the job's metadata. A job has the
+name of its machine."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ PHASES = {
 MARK = "hf-provisioner"
 """Key of our mark in the metadata of a job."""
 SETTLE_SECONDS = 10.0
-"""Time from the end of a job to the delete of its record. Ray 2.60 checks each job once a second until it sees the end;
-if the record is gone by then, Ray writes a failed one without our mark, which stays for ever."""
+"""Time from the end of a job to the delete of its record. Ray 2.60 checks each job once a second. If the record is
+deleted before Ray has seen the end, Ray writes a new record of a failed job without our mark, which stays for ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
@@ -62,7 +63,8 @@ class RayBackend:
         self._addresses = HostAddresses()
         self._uncertain = UncertainCreates(pool.lag_seconds)
         self._stopped: set[str] = set()
-        """Uids of jobs that we have asked Ray to stop. One that waits stays PENDING until it would have started."""
+        """Uids of jobs that we have asked Ray to stop. Ray shows a stopped job that waits as PENDING until it would
+        have started."""
         self._machines: Mapping[str, Machine] = {}
         dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
@@ -71,13 +73,13 @@ class RayBackend:
         """Do nothing, because jobs cannot be watched."""
 
     def close(self) -> None:
-        """Do nothing: connections end with the process."""
+        """Do nothing, because connections end with the process."""
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our jobs."""
         divided = divide(self._read_list(), sought, self)
-        session = self._api.session()  # after the list, which else might be that of a later session
+        session = self._api.session()  # read after the list, so that the list is not of a later session
         collisions = {name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs))}
         if divided.machines != self._machines:
             self._machines = divided.machines
@@ -96,7 +98,8 @@ class RayBackend:
         )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Submit jobs that a list lacks. Of two submissions of a name at a time, Ray fails both."""
+        """List the jobs, and submit those that are missing. A name must not be submitted twice at the same time,
+        because Ray then fails both."""
         began = time.monotonic()
         listed, outcomes = list_before(creates, self._read_list, may_start)
         if listed is None:
@@ -105,7 +108,7 @@ class RayBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Stop jobs that a list shows, and delete the records of those that have ended."""
+        """List the jobs. Stop those to delete that still run, and delete the records of those that have ended."""
         listed, outcomes = list_before(deletes, self._read_list, may_start)
         if listed is None:
             return outcomes
@@ -117,11 +120,13 @@ class RayBackend:
         return self._api.clock.ahead()
 
     def is_shown(self, job: Document, sought: Mapping[str, str]) -> bool:
-        """Return whether the job is a machine of this pool, also if its mark is gone and it has the sought uid."""
+        """Return True if the job is a machine of this pool by name and mark, or has the uid in ``sought`` although the
+        mark is gone."""
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return the end of another's job. The record of a job of ours is a machine until it is deleted."""
+        """Return the end of a job without our mark; None if it runs or is ours. A job of ours counts as a machine until
+        its record is deleted."""
         return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:
@@ -144,7 +149,7 @@ class RayBackend:
 
     @translated_errors()
     def _read_list(self) -> JobsByName:
-        """Return the submitted jobs by name. Raise BackendError otherwise."""
+        """Return the submitted jobs by name. Raise BackendError if the list fails."""
         found: dict[str, list[Document]] = {}
         for job in self._api.jobs():
             if job.get("submission_id"):
@@ -192,7 +197,7 @@ class RayBackend:
         return {}
 
     def _is_own(self, job: Document) -> bool:
-        """Return whether the job has the shape of our names, and the mark of this pool and of its request."""
+        """Return True if the job's name has our shape, and its mark names this pool and the request in the name."""
         found = self._shape.fullmatch(job["submission_id"])
         return found is not None and _mark(job).startswith(f"{self._owner}/{found['request']}/")
 
@@ -205,7 +210,7 @@ def _mark(job: Document) -> str:
 
 
 def _uid(job: Document) -> str:
-    """Return the identity of a job. A job of the same name that is submitted later has another start."""
+    """Return the identity of a job. A later job of the same name has another time of start."""
     return f"{job['submission_id']}.{job['start_time']}"
 
 
@@ -214,9 +219,9 @@ def _cause(job: Document) -> LossCause:
 
 
 def _failure(job: Document) -> Failure | None:
-    """Return the words on the end of a job. Ray's message quotes the job's output after a comma.
+    """Return why a job has ended. Ray's message quotes the job's output after a comma.
 
-    Ray ends jobs that have waited for resources for RAY_JOB_START_TIMEOUT_SECONDS.
+    Ray also ends jobs that have waited for resources for RAY_JOB_START_TIMEOUT_SECONDS.
     """
     if job["status"] == "SUCCEEDED":
         return None

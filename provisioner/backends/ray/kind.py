@@ -47,7 +47,7 @@ class Ray(Kind[RayPool]):
         return [f"pools.{pool.name}.{text}" for text in found]
 
     def size(self, pool: RayPool, template: str) -> MachineSize | None:
-        """Return the size that the settings reserve; None without memory."""
+        """Return the size that the settings reserve; None if they reserve no memory."""
         if pool.memory is None:
             return None
         return MachineSize(f"pools.{pool.name}", pool.num_cpus, pool.memory / 2**20)

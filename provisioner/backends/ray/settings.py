@@ -46,11 +46,12 @@ class RayPool(Pool):
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables of the entrypoint's environment; default none."""
     token_file: OptionalSecretFile = None
-    """File with the token that the dashboard, or a proxy before it, wants, read before each call; default none."""
+    """File with the token for the dashboard or for a proxy in front of it. The file is read before each call. Default
+    none."""
     ca_file: OptionalFile = None
     """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's."""
     exclusive: Switch = True
-    """True: no two machines share a host and its name; default true. Ray promises it only if ``resources`` or
+    """True: no two machines share a host and its name; default true. Ray guarantees this only if ``resources`` or
     ``num_cpus`` fill a node."""
     lag_seconds: DurationOrZero = 5.0
     """Least seconds between the starts of two observations that prove that a machine is gone; default 5."""
@@ -66,5 +67,5 @@ class RayPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that is equal for two equal pools."""
+        """Return a key that two pools share only if they are the same pool."""
         return ("ray", self.endpoint, self.entrypoint, str(sorted(self.resources.items())))

@@ -1,7 +1,8 @@
-"""Calls to slurmrestd, in the version of its API that both sides know.
+"""Calls to slurmrestd, in the newest version of its API that both sides know.
 
-An answer counts only if it has status 200, no errors, and the expected key. slurmrestd sends empty lists with errors,
-and the same answer for a bad token as for a dead slurmctld, so the token's own end is read first.
+A response counts only if it has status 200, no errors, and the expected key, because slurmrestd also sends empty lists
+with errors. The expiry in the token is checked before each call, because the response to a bad token is the same as
+that for a dead slurmctld.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ from provisioner.model import ErrorClass
 from provisioner.utc import format_utc
 
 CALL_SECONDS = 15.0
-"""Time-out of a call. slurmrestd answers for a silent slurmctld after 10 s."""
+"""Time-out of a call. If slurmctld is silent, slurmrestd responds after 10 s."""
 NEWEST, OLDEST = 45, 37
-"""The last numbers of the API's versions that this module knows. v0.0.36 lists no owners of jobs."""
+"""The newest and oldest version of the API that this module knows, by their last numbers. Version 36 (v0.0.36) lists no
+owners of jobs."""
 MANY_CANCELLED = 40
-"""First version in which one call can cancel many jobs."""
+"""First version of the API in which one call can cancel many jobs, by its last number."""
 CANCELS_A_CALL = 200
-"""Jobs that one call cancels."""
+"""Most jobs that one call cancels."""
 TOKEN_SHARE = 0.2
-"""Share of its life below which a token that is not renewed is a problem for the operator."""
+"""Fraction of a token's life. If less of it is left, the token should have been renewed, and the operator is warned."""
 
 NOTHING_NEW = "No job changes"
-"""Beginning of the warning with an empty list that does not mean that there are no jobs."""
+"""Beginning of slurmrestd's warning that a list is empty because no job has changed, and not because there are no
+jobs."""
 
 AUTHENTICATION, UNKNOWN_JOB, ALREADY_DONE = 1007, 2017, 2021
-"""Numbers of errors: Slurm refuses the login, does not know the job, or has ended the job already."""
+"""Numbers of errors: Slurm refuses the login; Slurm does not know the job; the job has ended already."""
 
 _CLASSES: Mapping[int, ErrorClass] = {
     **dict.fromkeys((2000, 2006, 2014, 2015, 2029, 2048, 2053, 2127, 9001, 9002), ErrorClass.INVALID),
@@ -55,7 +58,8 @@ _WORDS = (
     (ErrorClass.DENIED, ("authentication", "access/permission", "invalid account", "invalid qos")),
     (ErrorClass.QUOTA, ("limit", "exceed")),
 )
-"""Words of errors whose number is not in the table. The numbers of limits differ between versions."""
+"""Error classes by texts of the error, for numbers that are not in the table. The numbers of limits differ between
+versions."""
 
 
 class SlurmError(BackendError):
@@ -74,7 +78,7 @@ class Token:
         self._file, self._setting = pool.token_file, f"pools.{pool.name}.token_file"
 
     def read(self) -> str:
-        """Return the token. Raise BackendError if there is none or if it has ended."""
+        """Return the token. Raise BackendError if there is no token or if it has expired."""
         try:
             token = self._file.read_text(encoding="ascii").strip().removeprefix("SLURM_JWT=")
         except (OSError, ValueError) as error:
@@ -90,7 +94,7 @@ class Token:
         return token
 
     def problem(self) -> str:
-        """Return a warning if the token is near its end; empty if it is not, or if ``read`` raises."""
+        """Return a warning if the token will soon expire; empty if it will not, or if ``read`` raises."""
         try:
             times = self._times(self.read())
         except BackendError:
@@ -101,18 +105,18 @@ class Token:
         return f"{self.named()}: the token ends at {format_utc(ends)}, and nothing has renewed it: check what renews it"
 
     def end(self) -> float | None:
-        """Return the end of the token in epoch seconds, also if it has passed. None: unknown."""
+        """Return the expiry of the token in epoch seconds, even if it has expired; None if unknown."""
         with suppress(OSError, ValueError):
             return self._times(self._file.read_text(encoding="ascii")).get("exp")
         return None
 
     def named(self) -> str:
-        """Return the setting and the file."""
+        """Return the setting and its file, for messages."""
         return f"{self._setting} {self._file}"
 
     def _times(self, token: str) -> dict[str, float]:
-        """Return the times in the token, in epoch seconds; empty if it is not a token that we can read. Slurm alone
-        verifies it."""
+        """Return the times in the token, in epoch seconds; empty if the token is not in a known form. Only Slurm
+        verifies the token."""
         try:
             part = token.split(".")[1]
             claims = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -122,11 +126,11 @@ class Token:
 
 
 class SlurmApi:
-    """A slurmrestd. Thread-safe."""
+    """The calls to one slurmrestd. Thread-safe."""
 
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
-        """Prepare the calls for the pools of a cluster, of which ``pool`` is any. Raise OSError for an unusable file of
-        authorities."""
+        """Prepare the calls for all pools of a cluster. ``pool``: any pool of the cluster. Raise OSError for an
+        unusable file of authorities."""
         self._way: Way = connect(pool.endpoint.rstrip("/"), pool.ca_file)
         self._user, self._seconds = pool.user, seconds
         self.token = Token(pool)
@@ -137,8 +141,8 @@ class SlurmApi:
         self._version = self._fixed_version
 
     def version(self) -> int:
-        """Return the last number of the API's version. The first call finds it, also the first after another
-        slurmrestd has taken over. Raise BackendError if there is none."""
+        """Return the last number of the API's version. The version is found at the first call, and again after
+        slurmrestd was replaced. Raise BackendError if both sides know no common version."""
         with self._lock:
             if self._version is None:
                 self._version = next(filter(self._answers, range(NEWEST, OLDEST - 1, -1)), None)
@@ -148,7 +152,7 @@ class SlurmApi:
             return self._version
 
     def jobs(self) -> list[Document]:
-        """Return all jobs that the user sees. Raise BackendError otherwise, also for a list that may lack jobs."""
+        """Return all jobs that the user sees. Raise BackendError if the call fails or the list may lack jobs."""
         answer = self._ask("GET", "jobs")
         warnings = [str(one.get("description", "")) for one in answer.get("warnings") or ()]
         if any(warning.startswith(NOTHING_NEW) for warning in warnings):
@@ -158,12 +162,12 @@ class SlurmApi:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def submit(self, body: Document) -> int:
-        """Submit a job. Return its id; warnings beside it are the job's, which may wait for ever. Raise BackendError
-        otherwise."""
+        """Submit a job. Return the job's id. Raise BackendError if the job was not accepted. A job with warnings is
+        accepted, although it may wait for ever."""
         return int(self._ask("POST", "job/submit", body, accepts="job_id")["job_id"])
 
     def cancel(self, job: int) -> None:
-        """Cancel one job. A job that has ended or is unknown is a success."""
+        """Cancel one job. If the job has ended or is unknown, this is a success."""
         try:
             self._ask("DELETE", f"job/{job}")
         except SlurmError as error:
@@ -171,8 +175,9 @@ class SlurmApi:
                 raise
 
     def cancel_many(self, jobs: Sequence[int]) -> dict[int, BackendError]:
-        """Cancel jobs with one call. Return the errors by job. The version must be at least ``MANY_CANCELLED``."""
-        if not jobs:  # Without ids, the call would cancel whatever fits.
+        """Cancel jobs with one call. Return the errors by job. The version of the API must be at least
+        ``MANY_CANCELLED``."""
+        if not jobs:  # Without ids, the call would cancel all jobs that match its other fields.
             raise ValueError("no jobs to cancel")
         answer = self._ask("DELETE", "jobs/", {"jobs": [str(job) for job in jobs]}, accepts="status")
         errors: dict[int, BackendError] = {}
@@ -183,12 +188,13 @@ class SlurmApi:
         return errors
 
     def node_address(self, node: str) -> str:
-        """Return the address or name at which a node is reached; empty if Slurm does not know."""
+        """Return the address or name at which a node is reached; empty if Slurm does not know the node's address."""
         nodes = self._ask("GET", f"node/{node}")["nodes"]
         return str(nodes[0].get("address") or "") if nodes else ""
 
     def _answers(self, version: int) -> bool:
-        """Return whether slurmrestd has this version. Raise BackendError if it does not answer or refuses us."""
+        """Return True if slurmrestd has this version of the API. Raise BackendError if slurmrestd does not respond or
+        refuses us."""
         try:
             self._call("GET", f"/slurm/v0.0.{version}/ping")
         except BackendError as error:
@@ -200,12 +206,13 @@ class SlurmApi:
         return True
 
     def _ask(self, method: str, path: str, body: Document | None = None, *, accepts: str = "") -> Document:
-        """Return an answer. ``accepts``: key whose presence means success, so that errors are only warnings."""
+        """Send a call. Return the response. ``accepts``: key whose presence means success, so that errors in the
+        response are only warnings."""
         try:
             return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
         except SlurmError as error:
             if error.failure.error is ErrorClass.NOT_FOUND and not error.number:
-                self._version = self._fixed_version  # Another slurmrestd, which may have other versions, answers.
+                self._version = self._fixed_version  # Another slurmrestd responds, which may have other versions.
             raise
 
     def _call(self, method: str, path: str, body: Document | None = None, accepts: str = "") -> Document:
@@ -226,7 +233,7 @@ class SlurmApi:
 
 
 def _class_of(status: int, number: int, text: str) -> ErrorClass:
-    """Return the class of an error. From 26.05 each error of slurmctld has status 422, before it had 500."""
+    """Return the class of an error. Each error of slurmctld has status 422 from Slurm 26.05 on, and 500 before."""
     if number in _CLASSES:
         return _CLASSES[number]
     by_words = (found for found, parts in _WORDS if any(part in text.lower() for part in parts))
@@ -234,7 +241,7 @@ def _class_of(status: int, number: int, text: str) -> ErrorClass:
 
 
 def _first_number(answer: Document) -> int:
-    """Return Slurm's number of the first error. Its key differs, even within a version."""
+    """Return Slurm's number of the first error. The key of the number differs, even within a version."""
     for error in answer.get("errors") or ():
         for key in ("error_number", "error_code", "errno"):
             if isinstance(number := error.get(key), int):
@@ -247,6 +254,6 @@ def _texts(answer: Document) -> list[str]:
 
 
 def _text(error: Mapping[str, Any]) -> str:
-    """Return the words of an error, which are in one or both of two keys."""
+    """Return the text of an error, which may be in either or both of two keys."""
     parts = dict.fromkeys(str(error[key]) for key in ("error", "description", "string", "message") if error.get(key))
     return ": ".join(parts) or json.dumps(dict(error))

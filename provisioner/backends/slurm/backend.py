@@ -1,7 +1,7 @@
 """The slurm backend. A pool is the jobs of one user in one partition, all made from one script.
 
-Slurm does not keep names unique. So a batch of creates begins with a list, and of several jobs of a name all but one
-are reported as doubles.
+Slurm does not keep names unique. So a batch of creates begins with a list, and if several jobs have the same name, all
+but one are reported as doubles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SlurmBackend:
     """The backend of a pool of jobs."""
 
     def __init__(self, pool: SlurmPool, cluster: Cluster, *, provisioner: str, prefix: str) -> None:
-        """Read the script. Raise BackendError if there is none."""
+        """Read the script. Raise BackendError if the script is unreadable."""
         self.pool, self.pace = pool.name, pool.observe_seconds
         self._settings, self._cluster = pool, cluster
         self._owner = Identity(provisioner, pool.name)
@@ -61,11 +61,11 @@ class SlurmBackend:
         """Do nothing, because Slurm cannot be watched."""
 
     def close(self) -> None:
-        """Do nothing: connections end with the process."""
+        """Do nothing, because connections end with the process."""
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return a snapshot of our jobs. It may be based on the list of another pool of the cluster."""
+        """Return a snapshot of our jobs. The list may have been made for another pool of the cluster."""
         problems = [*filter(None, (self._read_script(), self._cluster.api.token.problem()))]
         listed = self._cluster.list.newer(self.pool, now, pace=self.pace, deadline=0.0)
         named = {name for name in listed.items if name in sought or self._shape.fullmatch(name)}
@@ -100,7 +100,7 @@ class SlurmBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._cluster.api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Cancel jobs by their ids, which a list has just shown."""
+        """Read the list of jobs, and cancel jobs by the ids in it."""
         listed, outcomes = list_before(deletes, self._cluster.read_list, may_start)
         if listed is None:
             return outcomes
@@ -113,20 +113,21 @@ class SlurmBackend:
 
     @translated_errors()
     def check(self, seconds: float) -> list[Finding]:
-        """Return the problems of the token and of the version of the API. Raise BackendError without an answer."""
+        """Return the problems of the token and of the version of the API. Raise BackendError if slurmrestd does not
+        respond."""
         self._cluster.api.version()
         problem = self._cluster.api.token.problem()
         return [Finding(self.pool, Severity.WARNING, problem)] if problem else []
 
     def measures(self) -> list[Measure]:
-        """Return the end of the token, so that an alert can precede it."""
+        """Return the expiry of the token, so that an alert can warn before."""
         end = self._cluster.api.token.end()
         meaning = "End of the token in the pool's token_file."
         return [] if end is None else [Measure("token_end_timestamp_seconds", meaning, end)]
 
     def _create(self, create: Create, listed: JobsByName, listed_at: float) -> Mapping[str, Failure]:
-        """Submit one job, unless its name is listed or an earlier submission may still take effect. A job that has
-        ended under the name counts, too."""
+        """Submit one job, unless its name is listed or an earlier submission may still take effect. A job of this name
+        that has ended counts as listed, too."""
         if create.name in listed:
             if not any(map(self._is_own, read_jobs(listed[create.name]))):
                 raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")
@@ -144,7 +145,7 @@ class SlurmBackend:
         return {}
 
     def _jobs_to_cancel(self, delete: Delete, listed: JobsByName) -> Iterator[int]:
-        """Yield the ids of the jobs that the delete means and that have not ended."""
+        """Yield the ids of the delete's jobs that have not ended."""
         for job in read_jobs(listed.get(delete.name, ())):
             meant = job.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(job)
             if meant and job.end is None:
@@ -163,7 +164,7 @@ class SlurmBackend:
         return {names[job]: error.failure for job, error in errors.items() if job in names}
 
     def _read_script(self) -> str:
-        """Read the script again if its file has changed. Return why that is not possible; empty if it is."""
+        """Read the script again if its file has changed. Return the reason if it cannot be read; else an empty text."""
         file = self._settings.script_file
         if (changed := signature([file])) == self._script_signature:
             return ""
@@ -180,7 +181,7 @@ class SlurmBackend:
         return ""
 
     def _is_own(self, job: Job) -> bool:
-        """Return whether the job is a machine of this pool."""
+        """Return True if the job is a machine of this pool."""
         owner = job.identity
         of_pool = job.user == self._settings.user and owner is not None and owner[:2] == self._owner[:2]
         return of_pool and owner is not None and f"-{owner.request}-" in job.name
@@ -189,11 +190,12 @@ class SlurmBackend:
         return job.identity is not None and job.identity.provisioner == self._owner.provisioner
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return whether the job is a machine of this pool, also if its comment was changed."""
+        """Return True if the job is a machine of this pool, or has the uid in ``sought`` although its comment was
+        changed."""
         return self._is_own(job) or (job.user == self._settings.user and job.uid == sought.get(job.name))
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job that Slurm only remembers."""
+        """Return how a job has ended that Slurm only remembers; None for any other job."""
         return job.end
 
     def machine(self, job: Job) -> Machine:

@@ -1,4 +1,5 @@
-"""A cluster as all pools with its address and user share it: calls, the list of jobs, and addresses of nodes."""
+"""The parts of a cluster that all pools with the same address and user share: calls, the list of jobs, and addresses of
+nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ JobsByName = Mapping[str, Sequence[Document]]
 
 
 class Cluster:
-    """A Slurm cluster. It makes no call by itself."""
+    """A Slurm cluster. No call is made unless a method asks for it."""
 
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
         """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError for an unusable file of
@@ -34,7 +35,8 @@ class Cluster:
 
     @translated_errors()
     def read_list(self) -> JobsByName:
-        """Return the records of all jobs that the user sees, by name. Raise BackendError otherwise."""
+        """Return the records of all jobs that the user sees, by name. Raise BackendError if the call fails or the list
+        may lack jobs."""
         found: dict[str, list[Document]] = {}
         for record in self.api.jobs():
             found.setdefault(record["name"], []).append(record)

@@ -26,7 +26,7 @@ ENDED: Mapping[str, LossCause] = {
 """States of jobs that have ended, with the cause of the end."""
 BASE = frozenset({"PENDING", "RUNNING", "SUSPENDED", *ENDED})
 BOOTING = frozenset({"CONFIGURING", "POWER_UP_NODE"})
-"""Words beside RUNNING while the node boots."""
+"""Words of a job's state beside RUNNING while its node boots."""
 REQUEUED = frozenset({"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 
 _LIMITS = re.compile(r"QOS\w*(Limit|PerUser|PerAccount|PerJob)|Assoc\w+|Max\w+")
@@ -37,7 +37,7 @@ _REASONS = (
     (ErrorClass.STOCKOUT, re.compile(r"Partition(Down|Inactive)")),
     (ErrorClass.INVALID, re.compile(r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied")),
 )
-"""Classes of the reasons that are more than a wait for other jobs."""
+"""Error classes of the reasons for which a job waits for more than other jobs."""
 
 
 def number(value: object) -> int:
@@ -56,10 +56,10 @@ class Job:
     user: str
     identity: Identity | None
     words: frozenset[str]
-    """Base state and further words of the state."""
+    """Words of the state: the base state and its flags."""
     reason: str
     explanation: str
-    """Slurm's words on the reason."""
+    """Slurm's description of ``reason``."""
     submitted: int
     started: int
     ends: int
@@ -70,17 +70,19 @@ class Job:
 
     @property
     def uid(self) -> str:
-        """Return the identity of the job. Ids begin again when slurmctld loses its state."""
+        """Return the identity of the job. An id alone is not unique, because ids begin again when slurmctld loses its
+        state."""
         return f"{self.id}.{self.submitted}"
 
     @property
     def is_requeued(self) -> bool:
-        """Return whether Slurm has begun the job again, so that it is another machine."""
+        """Return True if Slurm has started the job again, so that the job is another machine."""
         return self.restarts > 0 or bool(self.words & REQUEUED)
 
     @property
     def phase(self) -> Phase:
-        """Return the phase of the job's machine. GONE without leftovers means that Slurm only remembers the job."""
+        """Return the phase of the job's machine. GONE means that Slurm only remembers the job, so that there are no
+        leftovers to delete."""
         if "COMPLETING" in self.words:
             return Phase.STOPPING
         if self.words & ENDED.keys() or self.is_requeued:
@@ -90,12 +92,12 @@ class Job:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the job waits in the queue."""
+        """Return True if the job waits in the queue."""
         return "PENDING" in self.words and not self.words & BOOTING
 
     @property
     def end(self) -> MachineEnd | None:
-        """Return the end of a job that Slurm only remembers; None if the job has not ended entirely."""
+        """Return how a job has ended that Slurm only remembers; None for any other job."""
         ended = next((word for word in ENDED if word in self.words), None)
         if ended is None or "COMPLETING" in self.words:
             return None
@@ -105,7 +107,7 @@ class Job:
 
     @property
     def failure(self) -> Failure | None:
-        """Return why the job waits, unless it only waits for its turn; None if it runs."""
+        """Return why the job waits, if the reason is more than other jobs before it; else None."""
         found = next((error for error, shape in _REASONS if shape.fullmatch(self.reason)), None)
         return Failure(found, self._said) if found and "PENDING" in self.words else None
 
@@ -121,8 +123,8 @@ def read_jobs(records: Sequence[Document]) -> list[Job]:
 
 
 def read_job(record: Document) -> Job:
-    """Return the job of a record. Raise LookupError, TypeError or ValueError for a record that is not as documented,
-    also for a state that is unknown."""
+    """Return the job of a record. Raise LookupError, TypeError or ValueError for a record that is not as documented or
+    has an unknown state."""
     state = record["job_state"]
     state_words = frozenset([state] if isinstance(state, str) else map(text, state))
     if not state_words & (BASE | {"COMPLETING"}):
@@ -145,7 +147,8 @@ def read_job(record: Document) -> Job:
 
 
 def _exit(value: Any) -> str:
-    """Return an exit status in words; empty for success. Up to v0.0.38, it is the status of wait(2)."""
+    """Return an exit status in words; empty for success. Up to v0.0.38, the status is a number as wait(2) returns
+    it."""
     if isinstance(value, Mapping):
         signal = number((value.get("signal") or {}).get("id") or (value.get("signal") or {}).get("signal_id"))
         code = number(value.get("return_code"))

@@ -65,7 +65,8 @@ class SlurmPool(Pool):
     memory_mb: OptionalNumber = None
     """Memory of each job in units of 2^20 bytes; default the partition's."""
     time_limit_minutes: OptionalNumber = None
-    """Minutes after which Slurm ends a job; default the partition's. The loop names the machine for return before."""
+    """Minutes after which Slurm ends a job; default the partition's. The loop names the machine to HF for return before
+    this time."""
     exclusive: Switch = True
     """True: each job has its node for itself, and so its own host name; default true. False: several machines share a
     node's name, so the script must give each a host name of its own."""
@@ -80,7 +81,7 @@ class SlurmPool(Pool):
     slurmctld lists a job as soon as it has accepted it."""
     observe_seconds: DurationOrZero = 5.0
     """Seconds between two observations; default 5. A list of 1,000 jobs costs slurmctld half a second; all pools of a
-    cluster share it."""
+    cluster share the list."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "api_version")
 
@@ -96,5 +97,5 @@ class SlurmPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that is equal for two equal pools."""
+        """Return a key that two pools share only if they are the same pool."""
         return ("slurm", self.endpoint, self.user, self.partition, self.account or "", str(self.script_file))

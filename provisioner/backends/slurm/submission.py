@@ -14,7 +14,8 @@ GUARD = (
 )
 NAME_VARIABLE = "HF_MACHINE_NAME"
 STRUCTS, LISTS, SHARED = 39, 40, 42
-"""First versions with numbers as objects, with words in lists, and without the field ``exclusive``."""
+"""First versions of the API, by their last numbers: with numbers as objects, with words in lists, and without the field
+``exclusive``."""
 
 
 class Identity(NamedTuple):
@@ -32,7 +33,7 @@ class Identity(NamedTuple):
 
 
 def read_identity(comment: str) -> Identity | None:
-    """Return the owner that a comment contains; None if it is not one of ours."""
+    """Return the owner that a comment contains; None if the comment is not ours."""
     mark, _, rest = comment.partition(":")
     parts = rest.split("/", 3)
     return Identity(*parts) if mark == MARK and len(parts) == 4 else None
