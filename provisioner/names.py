@@ -1,6 +1,6 @@
 """Machine names and ids: their form, and the parts that they contain.
 
-The scripts import this at each call, so it imports only modules that load fast.
+The scripts import this module at each call, so it imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ REQUEST_ID_LENGTH = 10
 files are lost."""
 
 SLOT_DIGITS = 6
-"""Number of digits in a slot number. Symphony searches for names as substrings. With a fixed width, a name is never
-part of another."""
+"""Number of digits in a slot number. The width is fixed, so that no name is part of another name, because Symphony
+searches for names as substrings."""
 
 SLOT_NUMBERS: int = 10**SLOT_DIGITS
 """Number of slot numbers that a request has. A larger number would have more digits, and its name could not be
@@ -74,7 +74,7 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
 
 
 def get_prefix(name: str) -> str:
-    """Return the prefix of a machine's name. Request and slot have a fixed width."""
+    """Return the prefix of a machine's name: all before request and slot, which have a fixed width."""
     return name[: -REQUEST_ID_LENGTH - SLOT_DIGITS - 2]
 
 

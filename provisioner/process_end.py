@@ -1,7 +1,7 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
 The end does not wait for threads. Code that creates another process or a temporary directory runs inside
-``interruptible``. If a thread waits for the created process, it runs inside ``ends_process``. So neither process nor
+``interruptible``. A thread that waits for the created process runs inside ``ends_process``. So neither process nor
 directory outlives this process.
 """
 
@@ -34,7 +34,7 @@ class Latch:
 
     def __init__(self) -> None:
         self._closed = False
-        # A signal handler may interrupt the main thread while it waits for a threading.Event and has the event's lock.
+        # A signal handler may interrupt the main thread while the thread waits for a threading.Event and has its lock.
         # A handler that then sets the event would wait for ever. The put of this queue is reentrant.
         self._news: SimpleQueue[None] = SimpleQueue()
 
@@ -48,7 +48,7 @@ class Latch:
         return self._closed
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the latch is set, but at most ``seconds``. Return True if it is set."""
+        """Wait until the latch is set, but at most ``seconds``. Return whether the latch is set."""
         if not self._closed:
             with suppress(Empty):
                 self._news.get(timeout=seconds)
@@ -61,7 +61,8 @@ def follow() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore Ctrl-C while the process ends, so that its exit code stays. Python resets the signal when it ends."""
+    """Ignore Ctrl-C while the process ends, so that the process keeps its exit code. Python resets the signal when it
+    ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -78,7 +79,7 @@ def end(code: int = INTERRUPTED) -> None:
 def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at the end of the block.
 
-    If a second Ctrl-C interrupts ``undo``, it is called again.
+    If a second Ctrl-C interrupts ``undo``, ``undo`` is called again.
     """
     _cleanups.append(undo)
     try:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Problem(NamedTuple):
     """A mistake: the file, the path of the setting in it (may be empty), and the text.
 
-    It is a NamedTuple because the scripts import this module at every call, and a dataclass takes longer to import.
+    The class is a NamedTuple because the scripts import this module at every call, and a dataclass takes longer to
+    import.
     """
 
     file: str

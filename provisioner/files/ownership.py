@@ -24,9 +24,9 @@ def group_name(gid: int) -> str:
 
 
 def denied_message(path: str) -> str:
-    """Return the facts that an operator needs to fix a refused access: owner and mode of the file, and our own user.
+    """Return a message from which an operator can fix a refused access: owner and mode of the file, and our own user.
 
-    If the file cannot be reached, return the facts of the nearest directory above it that can be reached.
+    If the file cannot be reached, the message names the nearest directory above the file that can be reached.
     """
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):

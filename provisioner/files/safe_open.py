@@ -17,13 +17,11 @@ LOG_MODE = 0o640
 
 
 ASIDE_SUFFIX = ".new"
-"""Suffix of a file that is written aside: it stands beside the file that it will replace."""
+"""Suffix of a temporary file, which is written in the directory of the file that it will replace."""
 
 CHANGES = 3
-"""Number of times that a file is opened and its names are counted.
-
-Another writer of ours may add or remove a name at the same time.
-"""
+"""Number of tries to open a file and to count its names. Another of our writers may add or remove a name in between, so
+that a try fails."""
 
 READS_LINKED = ContextVar("reads_linked", default=False)
 """True while ``read_own`` accepts a file with several names, because a copy of a directory may share files with the
@@ -54,7 +52,8 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 @contextmanager
 def closed_at_end(descriptor: int) -> Iterator[int]:
-    """Close a descriptor at the end of the block. Raises OSError, as a server may report a failed write there."""
+    """Close a descriptor at the end of the block. Raises OSError, because a file server may report a failed write only
+    then."""
     try:
         yield descriptor
     finally:
@@ -62,9 +61,9 @@ def closed_at_end(descriptor: int) -> Iterator[int]:
 
 
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """Open a file that only we make, as ``open_regular`` does.
+    """Open a file that only this program makes.
 
-    A link is refused, because it leads to a file of another program.
+    Raises OSError like ``open_regular``, and NoFileError for a link, because a link leads to a file of another program.
     """
     for _ in range(CHANGES):  # open it each time: an NFS client gets the link count when it opens a file
         with ExitStack() as opened:
@@ -87,8 +86,8 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def _has_foreign_name(path: str, descriptor: int) -> bool:
     """Return True if the open file has a name that our writers did not give it.
 
-    A file that is created only if it does not exist has two names for a moment. If its writer is killed then, it keeps
-    both.
+    While a file is created only if it does not exist, it has a second, temporary name. If the writer is killed at this
+    moment, the file keeps both names.
     """
     directory, name = os.path.split(path)
     facts = os.fstat(descriptor)  # before the names: a name that is removed meanwhile only leads to another try
@@ -100,7 +99,8 @@ def _has_foreign_name(path: str, descriptor: int) -> bool:
 
 
 def is_aside(entry: str, name: str) -> bool:
-    """Return True if ``entry`` names a file that is written aside to replace ``name`` in the same directory."""
+    """Return True if ``entry`` is the name of a temporary file that will replace the file ``name`` in the same
+    directory."""
     return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
@@ -116,7 +116,7 @@ def refusal_message(path: str) -> str:
 def read_regular(path: str, *, most: int | None = None) -> bytes:
     """Return the content of a regular file, read from one inode.
 
-    Raises OSError as ``open_regular``, and for a file of more than ``most`` bytes.
+    Raises OSError if the file cannot be read, is not regular, or has more than ``most`` bytes.
     """
     with closed_at_end(open_regular(path, os.O_RDONLY)) as descriptor:
         if most is not None and os.fstat(descriptor).st_size > most:
@@ -125,14 +125,14 @@ def read_regular(path: str, *, most: int | None = None) -> bytes:
 
 
 def read_own(path: str) -> bytes:
-    """Return the content of a file that only we make. Raises OSError as ``open_own``."""
+    """Return the content of a file that only this program makes. Raises OSError, and NoFileError for a link."""
     opened = _open_unfollowed if READS_LINKED.get() else open_own
     with closed_at_end(opened(path, os.O_RDONLY)) as descriptor:
         return read_descriptor(descriptor)
 
 
 def read_descriptor(descriptor: int) -> bytes:
-    """Return all content that was not read yet. Raises OSError."""
+    """Return all content of an open file that was not read yet. Raises OSError."""
     blocks = []
     while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
         blocks.append(block)

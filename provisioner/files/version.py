@@ -9,7 +9,8 @@ from provisioner import __version__
 
 
 def full_version() -> str:
-    """Return the version with its commit; in a clone the commit that is checked out, read without a process of git."""
+    """Return the version with its commit. In a clone of the repository, this is the commit that is checked out, found
+    without running git."""
     return __version__ if "+" in __version__ else __version__ + cloned_commit(Path(__file__).parents[2] / ".git")
 
 

@@ -26,14 +26,14 @@ DEEPEST = 60
 """Maximum depth of a document in levels. A pod's manifest has twenty, and Python's stack allows some hundred."""
 
 MOST_VALUES = 20_000
-"""Maximum number of values in a document, if each alias counts with all its values: twenty for each of a thousand
-pools."""
+"""Maximum number of values in a document, where each alias counts with all its values. Each of a thousand pools may
+have twenty values."""
 
 INTEGER_BITS = 64
-"""Maximum size of a whole number in bits. JSON readers, for example Kubernetes, accept no larger ones."""
+"""Maximum size of a whole number in bits. JSON readers, for example Kubernetes, accept no larger numbers."""
 
 KINDS = {"int": "whole number", "float": "number", "bool": "truth value", "timestamp": "date", "str": "text"}
-"""Plain names for YAML's kinds of values. A kind that is missing here already has a plain name."""
+"""Plain names for YAML's types of values. A type that is missing here already has a plain name."""
 
 TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to the value that contains it"
 
@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
 
 
 def format_syntax_error(error: yaml.YAMLError) -> str:
-    """Return the complaint of the YAML parser on one line, with its place."""
+    """Return the error of the YAML parser on one line, with line and column."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
     reason = " ".join(reason.split())
@@ -86,7 +86,7 @@ def join(*parts: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader. If a value cannot be constructed, it reports the place of the value, as for any other
+    """PyYAML's safe loader. If a value cannot be constructed, the error names line and column, as for any other
     mistake."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -107,8 +107,7 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
 
 
 def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the number of values for which a node stands, counting aliases with their values, and its number of
-    levels.
+    """Return the number of values and the number of levels in a node. An alias counts with all its values.
 
     Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: the results for nodes
     that were measured before, by ``id``.
@@ -133,7 +132,7 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated_keys(node: yaml.Node, where: str, visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Yield the repeated keys. Each node is visited once."""
+    """Yield the path and the reason of each repeated key. Each node is visited once, even if aliases refer to it."""
     if id(node) in visited:
         return
     visited.add(id(node))

@@ -1,4 +1,4 @@
-"""HostFactory's own files, environment and calls, and the answers to the calls. The scripts import this at each
+"""HostFactory's own files, environment and calls, and the answers to the calls. The scripts import this module at each
 call."""
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ MAX_NUMBER = 10_000
 
 
 SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which the loop counts as down. It is long enough for four heartbeats of
-``interval_seconds``."""
+"""Seconds without a heartbeat after which the loop counts as down: four times the largest ``interval_seconds``."""
 
 
 class Answer(NamedTuple):

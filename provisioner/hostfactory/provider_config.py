@@ -39,7 +39,7 @@ UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
 here."""
 
 KUBERNETES = "kubernetes:"
-"""Beginning of the place of a state in a Kubernetes API. The name of a namespace follows."""
+"""First part of a value of ``STATE`` that puts the state into a Kubernetes API. The name of the namespace follows."""
 PLACE = rf"files|{KUBERNETES}([a-z0-9]([-a-z0-9]{{0,61}}[a-z0-9])?)"
 
 LARGEST = 16 * 1024 * 1024
@@ -54,7 +54,7 @@ log."""
 
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
-"""Directory of the scripts. Their package is installed beside this one."""
+"""Directory of the scripts. Their package is installed beside this package."""
 
 
 class TemplatesError(Exception):
@@ -78,7 +78,8 @@ class Digests(NamedTuple):
 
 
 def digest_of(document: object) -> str:
-    """Return eight hexadecimal digits that do not depend on white space or on the order of keys.
+    """Return the digest of a JSON document: eight hexadecimal digits that do not depend on white space or on the order
+    of keys.
 
     The digest detects mistakes, not malice.
     """
@@ -106,9 +107,10 @@ class ProviderConfig(NamedTuple):
     state_namespace: str = ""
     """Namespace of the Kubernetes API that keeps the state; empty if files keep it."""
     state_kubeconfig: str = ""
-    """Kubeconfig for this API; empty for the account of the pod."""
+    """Path of the kubeconfig for the API that keeps the state; empty to use the pod's service account."""
     state_shards: tuple[tuple[str, ...], ...] = ()
-    """The names of the pools that each shard has besides those that a hash gives to it; empty without shards."""
+    """For each shard, the names of the pools that are assigned to it. A hash assigns the other pools. Empty: there are
+    no shards."""
     unused: tuple[str, ...] = ()
     """Known keys in the file that have no effect here."""
     unknown: Mapping[str, object] = {}
@@ -171,7 +173,7 @@ class Directories:
 
     @property
     def logs(self) -> str:
-        """Return the directory of the log; empty if the environment does not name one. Then no log is written."""
+        """Return the directory of the log; empty if the environment does not name one, so that no log is written."""
         directory_path = self.environment.get("HF_PROVIDER_LOGDIR") or self._common_directory("HF_LOGDIR", "log")
         return directory_path or self.environment.get("PRO_LSF_LOGDIR", "")
 
@@ -237,7 +239,7 @@ def load_config(path: str) -> ConfigFile:
 
 
 def _usable(key: str, value: object) -> tuple[str, Any]:
-    """Return a description of valid values, and the converted value; None in its place if the value is invalid."""
+    """Return a description of valid values, and the converted value, which is None if the value is invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if key == "STATE_SHARDS":
@@ -315,8 +317,7 @@ FIELDS = {
     "LOG_MAX_FILE_SIZE": "log_max_megabytes",
     "LOG_MAX_ROTATE": "log_max_rotate",
 }
-"""Fields of ProviderConfig by the keys of Google's connector. The values of keys that begin with ``LOG_MAX_`` are
-numbers."""
+"""Fields of ProviderConfig by their keys in the file. The values of keys that begin with ``LOG_MAX_`` are numbers."""
 
 
 def as_number(value: object) -> float | None:

@@ -1,6 +1,6 @@
 """Shards: the loops that share the pools of one provider instance. ``STATE_SHARDS`` of the provider config names them.
 
-Scripts and loops read the same key, so both know which loop makes the machines of a pool. The scripts import this
+Scripts and loops read the same key, so that all know which loop makes the machines of a pool. The scripts import this
 module only if the key is set.
 """
 
@@ -20,11 +20,12 @@ SPANNING = "z"
 """First character of the id of a request that several shards serve."""
 
 Shards = Sequence[Sequence[str]]
-"""The names of the pools that the setting gives to each shard. A pool without a name in it is given by its hash."""
+"""For each shard, the names of the pools that the setting assigns to it. A hash assigns the other pools."""
 
 
 def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
-    """Return the shards of a setting: their number, or a list of pool names for each. None if it is neither."""
+    """Return the shards of a setting, which is the number of shards or a list of pool names for each shard. Return None
+    if the setting is invalid."""
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
     if not isinstance(value, list) or not 1 <= len(value) <= len(SYMBOLS):
@@ -38,8 +39,8 @@ def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
 def find_shard(pool: str, shards: Shards) -> int:
     """Return the number of the shard to which a pool belongs.
 
-    Without a setting for the pool, it is the shard with the highest hash (rendezvous hashing): another number of shards
-    moves few pools.
+    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing), so that
+    another number of shards moves few pools.
     """
     for number, names in enumerate(shards):
         if pool in names:
@@ -53,13 +54,14 @@ def serving_shards(pools: Iterable[str], shards: Shards) -> list[int]:
 
 
 def shard_instance(name: str, shard: int) -> str:
-    """Return the name under which a shard keeps its state, and which identifies its machines."""
+    """Return the name of a shard: the name of its provisioner with the shard's number. The shard's state and machines
+    are identified by this name."""
     return f"{name}-s{shard}"
 
 
 def read_shard(shards: Shards, environment: Mapping[str, str]) -> int | None:
-    """Return the shard that the environment names; None if it names none. Raises ValueError if there is no such
-    shard."""
+    """Return the number of the shard that PROVISIONER_SHARD names; None if the variable is not set. Raises ValueError
+    if there is no such shard."""
     written = environment.get(SHARD_VARIABLE, "")
     if not written:
         return None

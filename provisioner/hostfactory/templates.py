@@ -40,7 +40,7 @@ OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS}
 
 
 def get_higher(one: int, other: int) -> int:
-    """Return the maxNumber of the two that allows more machines."""
+    """Return the larger of two values of maxNumber, where ``UNLIMITED`` is the largest."""
     return UNLIMITED if UNLIMITED in (one, other) else max(one, other)
 
 
@@ -119,7 +119,8 @@ def load(
 
 
 def digest_of_templates(entries: list[object]) -> str:
-    """Return the digest of a list of templates. It ignores the fields that HF may have copied from an old answer."""
+    """Return the digest of a list of templates. Fields that HF may have copied from an old answer do not change the
+    digest."""
     return digest_of([_without(COPIED_FIELDS, entry) if isinstance(entry, dict) else entry for entry in entries])
 
 
@@ -128,7 +129,8 @@ def _without(names: Collection[str], entry: Mapping[str, object]) -> dict[str, o
 
 
 def _only_name(directory: str) -> str:
-    """Return the name of the only instance in the directory. Raises TemplatesError if there are none or several."""
+    """Return the name of the only instance in the directory. Raises TemplatesError if there is no instance or more than
+    one."""
     end = "prov_templates.json"
     try:
         names = sorted(entry[: -len(end)] for entry in os.listdir(directory) if entry.endswith(end))
@@ -141,7 +143,7 @@ def _only_name(directory: str) -> str:
 
 
 class Invalid(Exception):
-    """Raised for an invalid template. The arguments are the place in the template, and the reason."""
+    """Raised for an invalid template. The arguments are the path of the field in the template, and the reason."""
 
 
 def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
@@ -204,13 +206,14 @@ def _text_field(fields: Mapping[str, object], key: str) -> str:
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
-    """Return all attributes in HF's form. Memory may have LSF's name ``mem``. The number of cores is 1 by default."""
+    """Return all attributes in HF's form. The memory may be given under LSF's name ``mem``. The number of cores is 1 by
+    default."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", format_expected("an object", value))
     attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
-    # Symphony counts ncores x ncpus slots, and leaves out a host that lacks one of both.
+    # Symphony counts ncores x ncpus slots, and leaves out a host that lacks one of the two.
     attributes.setdefault("ncores", ("Numeric", "1"))
     for name in ("type", "ncpus", "nram"):
         if name not in attributes:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 RETENTION_SECONDS = 600.0
-"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. It is longer
+"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. This is longer
 than the lag of any list."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})

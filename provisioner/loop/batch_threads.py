@@ -38,7 +38,7 @@ class Results:
 
     @classmethod
     def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
-        """Return the results of a batch: the given outcomes, and as unsent the actions without an outcome."""
+        """Return the results of a batch: the given outcomes and, as unsent, the actions that have no outcome."""
         tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
         every: list[Action] = [*batch.deletes, *batch.creates]
         unsent = [action for action in every if (type(action), action.name) not in tried]

@@ -1,4 +1,5 @@
-"""The values of a cycle: the mandate to run it, its changes, and its report."""
+"""The values of a cycle: ``Mandate`` (the permission to run cycles as the loop of one epoch), ``Changes`` (for the
+journal) and ``CycleReport`` (for metrics, log and pages)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ HF_AWAY_SECONDS = 300.0
 """Seconds without a call after which HF counts as having been away. HF calls at least every 30 s."""
 
 INVENTORY_SECONDS = 300.0
-"""Seconds in which HF lists all its hosts. A single list may name only some of them. HF lists every 30 s."""
+"""Seconds in which HF's lists together name all its hosts. HF lists every 30 s, and a single list may name only some
+hosts."""
 
 LISTED_SECONDS = DAY
 """Seconds for which the loop remembers that a list named a host."""

@@ -38,7 +38,8 @@ from provisioner.state.protocols import State
 log = logging.getLogger(__name__)
 
 COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
-"""Verdicts that a failing pool causes again and again. Closes with these verdicts are counted."""
+"""Verdicts that a failing pool causes again and again. Repeated closes with these verdicts are counted instead of
+written."""
 
 Keyed = tuple[Hashable, Line]
 """A line with its key. A line with the key of an earlier line counts as its repetition."""
@@ -57,8 +58,8 @@ class History:
         self._waits: dict[str, _Wait] = {}
         """Waits of the deferred requests, by id."""
         self._deleted: dict[str, float] = {}
-        """Epoch seconds of the last successful delete of each machine. If the delete is soon sent again, its line is
-        counted."""
+        """Epoch seconds of the last successful delete of each machine. A delete that is soon sent again is counted as a
+        repetition."""
 
     def record(self, changes: Changes, *, ending: bool = False) -> None:
         """Write the changes of a cycle, if any. If the journal cannot be written, log the error and continue."""

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 
 SETTLE_SECONDS = 5.0
-"""Seconds that running calls get when the loop is asked to end. If a call takes longer, the next loop observes its
-effect."""
+"""Seconds for which the loop waits for running calls when it is asked to end. If a call takes longer, the next loop
+observes its effect."""
 
 COLLECTOR = (100_000, 50, 100)
-"""Thresholds of Python's garbage collector. The loop's values have no cycles, and most of them stay. With the usual
-threshold of 700, the collector takes longer than the plan of ten thousand slots, and its cost grows faster than the
-number of slots."""
+"""Thresholds of Python's garbage collector. The loop's values have no circular references, and most of them stay. With
+the usual threshold of 700, the collector takes longer than the plan of ten thousand slots, and its cost grows faster
+than the number of slots."""
 
 
 def relax_collector() -> None:
@@ -273,7 +273,8 @@ class Loop:
         return signature != self._signature()
 
     def _signature(self) -> object:
-        """Return one signature for all files that other processes write and that the loop follows at once."""
+        """Return one signature for intent and holds, which other processes write and the loop follows at once; None if
+        it cannot be read."""
         try:
             return self._state.intent.signature(), self._state.holds_signature()
         except StateError:

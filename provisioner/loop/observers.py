@@ -51,7 +51,8 @@ class Observer:
         self._thread.start()
 
     def latest(self, sought: Mapping[str, str]) -> Observation:
-        """Return the newest observation. ``sought``: names for which the next observation asks."""
+        """Return the newest observation. ``sought``: names that the next observation queries, with the expected uid of
+        each."""
         if sought != self._sought:
             self._sought = sought
             self._hint.set()

@@ -57,7 +57,7 @@ class Publisher:
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
-            except StateError:  # The holds may be new. Without them a loss is journaled twice, not never.
+            except StateError:  # Without holds, which may be new, their losses are journaled twice rather than never.
                 lost = answers.find_losses(memory, activity, now)
             self._status = PublishedStatus(answers.render_answers(memory, {}, limits.prefix), lost, {})
 
@@ -96,7 +96,7 @@ class Publisher:
         self.unpublished = False
 
     def pop_news(self) -> list[Reported]:
-        """Return the news since the last call."""
+        """Return what was newly published since the last call."""
         reported, self._reported = self._reported, []
         return reported
 

@@ -93,7 +93,7 @@ class Reconciler:
             if self.memory is not None:
                 self._publisher.begin(self.memory, self.limits, self._hf_activity.latest, now)
                 if self._publisher.unpublished:
-                    # A plan may need the answers of the previous plan to be published. A cancel does.
+                    # A plan may need the published answers of the previous plan. For example, a cancel does.
                     self._publish(self.memory, now)
                 plan = self._plan(observations, now)
                 self._record(plan.memory if plan else self.memory, now)
@@ -273,8 +273,8 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _activity_key(activity: HfActivity, memory: Memory) -> object:
     """Return a key of HF's activity.
 
-    While there is a terminal answer that HF has not read, each call of HF changes the key. Otherwise only calls with
-    news do.
+    While there is a terminal answer that HF has not read, each call of HF changes the key. If there is none, only calls
+    with news change the key.
     """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

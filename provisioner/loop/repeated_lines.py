@@ -14,9 +14,9 @@ COUNTED_SECONDS = 600.0
 """Seconds that one counted line covers."""
 
 IN_FULL = 3
-"""Number of lines of a series that are written in full before the rest of the ten minutes is counted. A rare event
-is so recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the
-journal has 60 MB."""
+"""Number of lines of a series that are written in full before the rest of the ten minutes is counted. So a rare event
+is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the journal has
+60 MB."""
 
 NAMED = 20
 """Most machines that a counted line names if the event may occur to the same machine again and again."""

@@ -32,7 +32,7 @@ class Wakeups:
         self._hints.put(source)
 
     def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
-        """Wait at most ``seconds`` for a wake-up, or until ``changed()`` returns true, which is called every
+        """Wait at most ``seconds`` for a wake-up, or until ``changed()`` returns True. ``changed`` is called every
         ``poll`` seconds."""
         deadline = time.monotonic() + seconds
         while not self._woken(min(poll, max(0.0, deadline - time.monotonic()))):

@@ -13,7 +13,8 @@ from provisioner.utc import format_utc as format_utc
 
 
 class Phase(StrEnum):
-    """The state of a machine as its pool shows it. It is observed, and any order is possible."""
+    """The state of a machine as its pool shows it. Phases may follow each other in any order, because they are
+    observed."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
@@ -84,7 +85,7 @@ class PendingReason(StrEnum):
     SET_ASIDE = "set_aside"
     """Actions for the machine are stopped until an operator has checked it."""
     GIVEN_UP = "given_up"
-    """The machine failed, and no other machine takes its place."""
+    """The machine failed and is not replaced."""
     UNKNOWN = "unknown"
     """The loop has not published a reason."""
 
@@ -99,8 +100,8 @@ class ErrorClass(StrEnum):
     """True if an accepted create proves that the error is over. For any other class, only a running machine proves
     it."""
     backs_off: bool
-    """True if the next create would fail too. The pool then backs off at once; otherwise it backs off if most of a
-    round fails."""
+    """True if the next create would fail too. The pool then backs off at once. If False, the pool backs off only if
+    most of a round fails."""
     stops_batch: bool
     """True if further creates of the pool and template are not sent in this cycle, because they would fail in the
     same way."""
@@ -201,7 +202,7 @@ class BrakeReason(StrEnum):
 
 
 CONFLICTS = frozenset({BrakeReason.TOO_MANY_ORPHANS, BrakeReason.IDENTITY_CONFLICT})
-"""Reasons with which another provisioner's machines may be at stake."""
+"""Reasons of the brake that may mean that the orphans are another provisioner's machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,5 +218,5 @@ class Failure:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Return class and text in the form of logs and documents."""
+        """Return error class and text as the keys ``error`` and ``text`` of log lines and JSON documents."""
         return {"error": str(self.error), "text": self.text}

@@ -25,10 +25,10 @@ class PoolLimits:
     least_life_seconds: float = 0.0
     """Least seconds until the end of a machine when it begins to run, if its end is known."""
     down_seconds: float = 900.0
-    """Seconds for which a machine that ran may be down before it counts as lost. If many are down at once, it does
-    not count. 0: no limit."""
+    """Seconds for which a machine that ran may be down before it counts as lost. If many machines are down at once,
+    they do not count as lost. 0: no limit."""
     early_loss_seconds: float = 300.0
-    """Seconds after it began to run in which a machine that ends by itself counts as a failed boot. 0: never."""
+    """Seconds after the begin of its run in which a machine that ends by itself counts as a failed boot. 0: never."""
     spill_after_seconds: float = 180.0
     queue_spill_seconds: float | None = None
     """``spill_after_seconds`` for a machine in a queue of its place. None: the machine stays in the queue."""
@@ -84,7 +84,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """For how many seconds a pool gets no creates after a failure."""
+    """The seconds for which a pool gets no creates after a failure."""
 
     first_seconds: float = 5.0
     last_seconds: float = 1800.0
@@ -121,8 +121,8 @@ class Limits:
     """Number of days for which usage is kept."""
 
     def price(self, template: str, pool: str) -> float | None:
-        """Return the hourly price of a machine: that of its template, or else that of its pool; None if neither is
-        configured."""
+        """Return the hourly price of a machine: the price of its template, or else the price of its pool; None if
+        neither is configured."""
         own = self.templates.get(template)
         if own is not None and own.price_per_hour is not None:
             return own.price_per_hour

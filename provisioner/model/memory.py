@@ -38,7 +38,7 @@ class Observed(NamedTuple):
     launched: int = 0
     notice: Notice | None = None
     is_queued: bool = False
-    """True if its place held the machine in a queue when it was last seen."""
+    """True if a queue of the place held the machine when it was last seen."""
     is_strayed: bool = False
     """True if the machine had lost its identity when it was last seen. Only its name and uid identify it then."""
     expires_at: float | None = None
@@ -94,8 +94,8 @@ BOOTING = "ContainersNotReady"
 class Slot(NamedTuple):
     """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
 
-    A slot is a tuple of tuples because ten thousand slots may change in one cycle. To copy a tuple costs a third of the
-    copy of a dataclass.
+    A slot is a tuple of tuples because ten thousand slots may change in one cycle, and copying a tuple takes a third of
+    the time of copying a dataclass.
     """
 
     name: str
@@ -132,8 +132,8 @@ class Slot(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the machine was lost. It also counts as lost if HF returned it in time after its end was
-        announced."""
+        """Return whether the machine was lost. A machine that HF returned in time after its end was announced also
+        counts as lost."""
         return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.observed.cause is not None)
 
     @property
@@ -154,26 +154,28 @@ class Slot(NamedTuple):
 
     @property
     def trouble(self) -> Failure | None:
-        """Return why the machine does not run; None while it only boots, as each pod does until it is ready."""
+        """Return the failure that keeps the machine from running. Return None while the machine only boots, because
+        each pod has a failure until its containers are ready."""
         boots = self.verdict is Verdict.OPEN and self.ran_at is None
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
     @property
     def may_cost(self) -> bool:
-        """Return whether a machine may exist that costs. A refused create costs nothing before it is proven gone."""
+        """Return whether a machine that costs money may exist for the slot. After a refused create, a machine may exist
+        until it is proven gone, but it costs nothing."""
         is_known = self.observed.was_seen or self.observed.is_accepted or self.verdict is not Verdict.FAILED
         return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 
     def with_observed(self, **facts: Any) -> Slot:
-        """Return the slot with other facts of its machine."""
+        """Return the slot with changed fields of ``observed``."""
         return self._replace(observed=self.observed._replace(**facts))
 
     def with_life(self, **moments: Any) -> Slot:
-        """Return the slot with other moments of its machine's life."""
+        """Return the slot with changed fields of ``life``."""
         return self._replace(life=self.life._replace(**moments))
 
     def with_deletion(self, **facts: Any) -> Slot:
-        """Return the slot with another state of its deletion."""
+        """Return the slot with changed fields of ``deletion``."""
         return self._replace(deletion=self.deletion._replace(**facts))
 
 
@@ -198,10 +200,10 @@ class RequestRecord:
     reported_at: float | None = None
     """Moment at which the loop noticed that HF knows the terminal answer."""
     is_cancelling: bool = False
-    """True in the first step of a cancel, in which the answer only announces it. The machines are deleted if HF
-    still does not poll."""
+    """True in the first step of a cancel, in which the answer only announces the cancel. The second step deletes the
+    machines if HF still does not poll."""
     is_trimmed: bool = False
-    """True if the record may leave the files. It leaves intent first, and then memory."""
+    """True if the record may leave the files. The record leaves intent first, and then memory."""
     failed_without_slot: int = 0
     """Number of machines that were given up untried and have no slot of their own. Other slots contain the reason."""
 
@@ -232,8 +234,8 @@ class ReturnRecord:
     reported_at: float | None = None
     is_trimmed: bool = False
     message: str = ""
-    """The hold that keeps the machines of the return from being deleted. If it did so until the deadline, it stays
-    here. Empty otherwise."""
+    """Text about the hold that keeps the machines of the return from being deleted; empty if there is none. If the hold
+    was in force at the deadline, the text stays."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
     """Reasons why machines were not deleted, by name. A name with a slot gets its reason at the deadline, a name
     without a slot at any time."""
@@ -254,11 +256,11 @@ class Window:
     level: int = 0
     """Number of back-offs in a row; 0 while the pool takes creates."""
     blocked_at: float = 0.0
-    """Begin of the latest back-off. Only a machine that was submitted after it can end the back-off."""
+    """Begin of the latest back-off. Only a machine that was submitted after this moment can end the back-off."""
     retry_at: float = 0.0
     """Moment before which no create is sent."""
     is_probing: bool = False
-    """True while only one machine at a time is requested, until one succeeds."""
+    """True while only one machine at a time is requested, to find out whether the pool works again."""
     failure: Failure | None = None
     """The reason of the back-off."""
     is_boot_failure: bool = False
@@ -301,7 +303,7 @@ class Moment:
     time: float = 0.0
     """Loop time."""
     wall: float = 0.0
-    """Epoch seconds. After a restart, the gap that they show is clamped (law: time is an argument)."""
+    """Wall clock in epoch seconds. After a restart, the gap by this clock is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
     """Uptime of the host. Within one boot, it measures the gap of a restart even if the wall clock was set."""
 
@@ -313,17 +315,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Machines of ours without a request."""
+    """Machines with our identity that no request explains."""
 
     since: Mapping[str, float] = field(default_factory=dict)
     """Names of orphans, each with the moment at which it was first seen."""
     deletes: tuple[float, ...] = ()
     """Moments of the deletes of orphans, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, each with its moment. They are kept for an hour, even after they are
-    gone."""
+    """Orphans that appeared while the loop ran, each with the moment of its appearance. They are kept for an hour, even
+    after they are gone."""
     accepted: tuple[str, ...] = ()
-    """Orphans that were known when an operator released the brake. They cannot latch it again."""
+    """Orphans that were known when an operator released the brake. They cannot latch the brake again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +333,11 @@ class Hosts:
     """Hosts on which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that were reported to HF and that HF's lists have not named for an hour. HF sends its list in parts,
-    so a shorter time proves nothing. Each has the moment since which the lists have not named it."""
+    """Machines that were reported to HF and that HF's lists have not named for an hour, each with the moment since
+    which the lists have not named it. A shorter time proves nothing, because HF sends its list in parts."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's lists with a name of our shape but without slot and pool. Each has the begin of the first
-    complete set of snapshots that lacked it."""
+    """Hosts in HF's lists with a name of our shape but without slot and pool, each with the begin of the first complete
+    set of snapshots that lacked it."""
     lost: tuple[str, ...] = ()
     """Unknown hosts that are missing in two complete sets of snapshots. They are reported to HF as lost."""
 
@@ -357,11 +359,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """For how long machines existed that are now gone."""
+    """The time for which machines existed that are now gone."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds by UTC day, and then by template, pool and account. Days that are no longer kept apart are summed
-    by pool under an empty day."""
+    """Milliseconds by UTC day, and then by template, pool and account. Older days are summed by pool under an empty
+    day."""
     since_wall: float | None = None
     """Epoch seconds since which usage is counted. None: this memory has not counted a machine yet."""
 

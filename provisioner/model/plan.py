@@ -41,8 +41,8 @@ class Delete:
     is_forced: bool = False
     """True to delete without a grace period, because the grace period is over and the machine still exists."""
     is_adopted: bool = False
-    """True for a machine of another provider that HF returned and whose name the configuration adopts. It does not
-    have this provisioner's identity."""
+    """True for a machine of another provider that HF returned and whose name the configuration adopts. Such a machine
+    does not have this provisioner's identity."""
 
 
 Action = Create | Delete
@@ -55,7 +55,7 @@ class Outcome:
     action: Action
     failure: Failure | None = None
     retry_after: float | None = None
-    """Seconds for which a throttling cloud asked to receive no calls; None if it did not say."""
+    """Seconds for which a throttling cloud asked to receive no calls; None if the cloud did not say."""
 
 
 class Transition(NamedTuple):
@@ -101,7 +101,7 @@ class Deferral(NamedTuple):
     """The pool for which the machines wait, or from which they would be requested first."""
     machines: int
     reasons: Mapping[str, PendingReason]
-    """By pool, why each pool that was considered takes no machine."""
+    """The reason why each pool that was considered takes no machine, by pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Plan:
     """The actions of one cycle, and the memory that must be durable before the first action."""
 
     memory: Memory
-    """The memory to record. If there is no change, it is the same object as before."""
+    """The memory to record. If the plan changes nothing, it is the same object as before."""
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     transitions: tuple[Transition, ...] = ()

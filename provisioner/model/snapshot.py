@@ -24,8 +24,8 @@ class Fingerprint(NamedTuple):
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def with_appeared(self, other: Fingerprint) -> Fingerprint:
-        """Return this fingerprint, completed with values that only ``other`` has. If there are none, return the same
-        object."""
+        """Return this fingerprint, completed with values that only ``other`` has. If ``other`` adds no value, return
+        the same object."""
         merged = Fingerprint(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
         return self if merged == self else merged
 
@@ -91,7 +91,7 @@ class Machine:
 
 
 FAULT = "PLACE: "
-"""Begin of a problem of a place that an operator has to fix."""
+"""First word of the text of a problem that an operator has to fix at the place."""
 
 
 class MachineEnd(NamedTuple):
@@ -103,7 +103,8 @@ class MachineEnd(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Return whether the machine is proven gone. With neither cause nor words it may only have strayed."""
+        """Return whether the machine is proven gone. If the place gave neither cause nor words, the machine may only
+        have strayed."""
         return self.cause is not LossCause.UNKNOWN or self.failure is not None
 
 
@@ -117,26 +118,26 @@ class Snapshot:
     """Begin of the observation. The snapshot shows every change before this moment, except changes within the
     backend's lag."""
     machines: Mapping[str, Machine]
-    """This provisioner's machines by name. If they have not changed, it is the same object as in the previous
+    """This provisioner's machines by name. If they have not changed, the mapping is the same object as in the previous
     snapshot."""
     foreign: frozenset[str] = frozenset()
-    """Names in ``asked`` that exist at the place but are not ours."""
+    """Names in ``asked`` that exist at the place but do not have our identity."""
     spec: str = ""
     """Fingerprint of the pod spec or instance template. A new value resets the pool's windows."""
     asked: frozenset[str] = frozenset()
-    """Names for which this observation asked the place. For any other name, the snapshot only shows whether we have
-    such a machine."""
+    """Names for which this observation asked the place. For any other name, the snapshot only shows whether a machine
+    with our identity has this name."""
     ends: Mapping[str, MachineEnd] = field(default_factory=dict)
-    """Machines, by name, that ended and have nothing left to delete. They include machines that existed only between
-    two observations. A name in ``machines`` counts as there."""
+    """Machines, by name, that ended and have nothing left to delete, including machines that existed only between two
+    observations. If a name is also in ``machines``, its machine exists."""
     doubles: Mapping[str, tuple[Machine, ...]] = field(default_factory=dict)
     """Other live objects of a name in ``machines``, from a place that does not keep names unique. Each has a uid."""
     problems: tuple[str, ...] = ()
-    """Notes for operators about the pool's place: changes by others, and settings that will fail, which begin with
-    ``FAULT``."""
+    """Texts for operators about the pool's place: changes that others made, and settings that will fail. A text about a
+    setting that will fail begins with ``FAULT``."""
     name_collisions: frozenset[str] = frozenset()
-    """Names in ``asked`` that exist at the place but are not machines of the pool. They may be ours, so they do not
-    count as gone."""
+    """Names in ``asked`` that exist at the place but are not machines of the pool. They may be machines of another pool
+    of ours, so they do not count as gone."""
     endpoint_identity: str = ""
     """Unique identity of the endpoint (for example the namespace's uid); empty if unknown."""
     wall: float | None = None
@@ -153,7 +154,7 @@ class Snapshot:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Return a summary of the snapshot for documents."""
+        """Return a summary of the snapshot as fields of a JSON document."""
         return {"machines": len(self.machines), "problems": list(self.problems)}
 
 
@@ -168,7 +169,7 @@ class ObservationFailed:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Return the failure in the form of documents."""
+        """Return the failure as fields of log lines and JSON documents."""
         return {**self.failure.log_fields}
 
 
@@ -192,8 +193,8 @@ after an hour, so this delay does no harm."""
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """The activity of HF that the loop has noticed. It is not stored: after a restart, every id counts as just
-    polled. Moments are in loop time."""
+    """The activity of HF that the loop has noticed. The activity is not stored, so that after a restart every id counts
+    as just polled. Moments are in loop time."""
 
     polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""
@@ -206,7 +207,7 @@ class HfActivity:
     inventory: frozenset[str] = frozenset()
     """Short names of the hosts in HF's latest lists. A single list may name only some hosts."""
     listed_at: Mapping[str, float] = field(default_factory=dict)
-    """Moment at which a list last named each host. It is kept for a day."""
+    """Moment at which a list last named each host. A moment is kept for a day."""
     last_list_at: float = 0.0
     """Moment at which the latest list was noticed."""
     started_at: float = 0.0

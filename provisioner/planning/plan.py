@@ -39,7 +39,7 @@ class PlanInputs:
     busy: Set[str] = frozenset()
     """Pools whose last actions are still under way. They get no new actions."""
     wall: float | None = None
-    """Wall clock now. None: see ``Draft``."""
+    """Wall clock at the plan's ``now``, in epoch seconds. If None, ``Draft`` derives it from memory."""
     holds: Holds = NO_HOLDS
     """Current holds."""
 
@@ -50,7 +50,8 @@ def make_plan(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> 
 
 
 def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Draft:
-    """Return a draft after the observations, HF's activity, returns and cancels. It does not request machines yet.
+    """Return a draft with the effects of observations, HF's activity, returns and cancels. The draft does not request
+    machines yet.
 
     The caller settles the terminal answers that the draft revises, and then calls ``decide``, which revises no further
     answer.
@@ -72,7 +73,8 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
 
 
 def decide(draft: Draft, world: PlanInputs) -> Plan:
-    """Return the plan: machines to request, expired deadlines, orphans, leftovers, usage, and records to remove."""
+    """Complete a draft and return its plan: request machines, enforce deadlines, retire machines, delete orphans and
+    leftovers, count usage, and choose the records to remove."""
     busy = world.busy | draft.stopped_pools
     capacity = Capacity(draft, busy)
     order = order_requests(draft.records())

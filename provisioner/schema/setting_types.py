@@ -25,7 +25,8 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class FileUse(Enum):
-    """The use that commands make of the file that a setting names. No command prints a file without a mark."""
+    """The use that commands may make of a file that a setting names. A file is not printed unless its setting is marked
+    as ``CARRIED``."""
 
     CARRIED = "carried"
     """The ConfigMap of the loop's pod contains the file."""
@@ -34,7 +35,7 @@ class FileUse(Enum):
 
 
 def file_use(field: FieldInfo) -> FileUse | None:
-    """Return the mark of a setting that names a file; None if it has none."""
+    """Return the ``FileUse`` that marks a setting that names a file; None if the setting has no mark."""
     return next((note for note in all_notes(field) if isinstance(note, FileUse)), None)
 
 
@@ -130,8 +131,8 @@ class Pool(Section):
     until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
     and more than one, are not ready at once, all are kept, because the cause probably lies elsewhere."""
     spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Seconds that a machine may wait here until the template's next pool makes the machine; default 180, but for a
-    machine in a queue of the place (Kueue, for example) none: it keeps its position until its request ends."""
+    """Seconds that a machine may wait here until the template's next pool makes the machine; default 180. Without this
+    setting, a machine in a queue of the place (for example of Kueue) keeps its position until its request ends."""
     lag_seconds: DurationOrZero = 0.0
     """Least seconds between the starts of two observations that prove that a machine is gone; default 0. Set a higher
     value if the place's lists lag."""

@@ -26,7 +26,8 @@ LONGEST_QUOTE = 60
 section or key."""
 
 NAMES_SHOWN = 25
-"""Most names that a message lists about an unknown machine, request or pool, because there may be thousands."""
+"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands of
+names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ def validate(
     """Return ``body`` as a ``model`` (None if it is invalid) and its problems. ``where``: path of the section in
     ``file``.
 
-    ``around``: the ``Surroundings`` to which paths are relative. ``given``: fields that the program fills in. As
-    settings in the file, they are unknown.
+    ``around``: the ``Surroundings`` to which paths are relative. ``given``: fields that the program fills in. If the
+    file contains such a field, it is reported as unknown.
     """
     settable = [name for name in model.model_fields if name not in given]
     problems = [

@@ -202,8 +202,9 @@ class Settings(Section):
     """Name prefixes of another provider's machines that a return may delete; default none. For a migration. Google's
     connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``.
 
-    The connector's operator creates no pod again, but each of its pods has a finalizer. Let the operator run until the
-    last pod is gone; otherwise the pods stay terminating and their returns fail."""
+    The connector's operator does not make deleted pods again, but each of its pods has a finalizer. Let the operator
+    run until the last pod is gone; a pod that is left then stays terminating, and its return fails.
+    """
     usage_days: UsageDays = 92
     """Days of machine-hours kept for `provisioner usage`; default 92, a quarter; at least 32, because a month's budget
     is computed from them. Each day takes a line of memory.json per template, pool and account."""
@@ -248,7 +249,7 @@ class Settings(Section):
         return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
 
     def of_shard(self, shards: Shards, number: int) -> Settings:
-        """Return the settings of one of the loops that share the pools: its own pools, and its part of each budget."""
+        """Return the settings of the shard ``number``: only its own pools, and an equal part of each budget."""
         pools = {name: pool for name, pool in self.pools.items() if find_shard(name, shards) == number}
         served = {
             id_: replace(limits, pools=own)

@@ -74,7 +74,8 @@ class _Reader:
         self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
-        """Return the settings, or None. They are valid only if ``problems`` is empty after the call."""
+        """Return the settings; None if they are unusable. The settings are valid only if ``problems`` is empty after
+        the call."""
         pools = self.written_pools()
         pools_by_template = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
@@ -106,7 +107,7 @@ class _Reader:
         return self.shard(settings.model_copy(update={"template_limits": limits}))
 
     def shard(self, settings: Settings) -> Settings:
-        """Return the settings of the shard that the environment names; all settings if it names none."""
+        """Return the settings of the shard that PROVISIONER_SHARD names; all settings if the variable is not set."""
         shards, path = self.provider.config.state_shards, self.provider.config_path
         for name in {name for names in shards for name in names} - settings.pools.keys():
             text = f"unknown pool {name!r}" + suggestion(name, settings.pools, many=True)
@@ -124,7 +125,7 @@ class _Reader:
         return settings if number is None else settings.of_shard(shards, number)
 
     def check_adopted(self, settings: Settings) -> None:
-        """Report each prefix to adopt that overlaps with our own: one is the beginning of the other."""
+        """Report each prefix to adopt that overlaps with our own prefix, because one is the beginning of the other."""
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
@@ -211,8 +212,8 @@ class _Reader:
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the pools that make the machines of a template. If it describes an implicit pool, add this pool to
-        ``pools``."""
+        """Return the pools that make the machines of a template. If the template describes an implicit pool, add this
+        pool to ``pools``."""
         names = template.pools or self.implicit_pool(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
@@ -226,9 +227,10 @@ class _Reader:
         return tuple(names)
 
     def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the name of the pool that the fields of Google's connector describe.
+        """Return the name of the pool that the fields of Google's connector describe; an empty tuple if they describe
+        no valid pool.
 
-        If one of ``pools`` has the same place, return its name. Otherwise add the new pool to ``pools``.
+        If one of ``pools`` has the same place, return its name. If not, add the new pool to ``pools``.
         """
         kinds = registry.built_in_kinds()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
 """Settings that contain other settings."""
 NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
-"""Fields that the program fills in itself. As settings in the file, they are unknown."""
+"""Fields that the program fills in itself. If the file contains such a field, it is reported as unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings
 
@@ -114,7 +114,8 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
 
 
 def _prefix(kind: Kind[Any]) -> str:
-    """Return the begin of the names of a kind's definitions. Another distribution may name its classes as we do."""
+    """Return the begin of the names of a kind's definitions. It is not empty for another distribution, because its
+    classes may have the same names as ours."""
     return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."
 
 

@@ -1,5 +1,5 @@
-"""The configuration in effect. It is read again when its files change. If the new one has a mistake, all of it is
-refused."""
+"""The configuration in effect. The loop reads it again when its files change. If the new configuration has a mistake,
+all of it is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Configuration:
         self._path = path
         self._environment = environment
         self.refused = ""
-        """Reason why the content of the files is not in effect; empty if it is."""
+        """Reason why the content of the files is not in effect; empty if the content is in effect."""
         self.judge: Callable[[Settings], None] = lambda settings: None
         """Raises an error if the loop would not start with the files that the settings name."""
         directory = self._directory_signature()
@@ -43,12 +43,14 @@ class Configuration:
         """Limits in effect."""
         beside = environment.get("STATE_DIRECTORY") or path.parent  # systemd's, because its service only reads /etc
         self.note = os.path.abspath(os.path.join(beside, f".{self.settings.instance}{SUFFIX}"))
-        """The note of the state directories (``directory_note``)."""
+        """Path of the note that names the state directories used with this configuration
+        (``state/directory_note.py``)."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
-        """Return the limits in effect. If the files have changed and their content is valid, they are the new ones.
+        """Return the limits in effect: new limits if the files have changed and are valid, else ``limits``.
 
-        Refused files are read again each time, because their right, another file or the end of a machine may help.
+        Refused files are read again at each call, because changed permissions, another changed file, or the end of a
+        machine may make them valid.
         """
         directory = self._directory_signature()
         if not self.refused and self._get_signature(directory) == self._signature:

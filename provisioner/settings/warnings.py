@@ -109,7 +109,8 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
-    """Warn of each attribute that is spelled almost like one of HF's. HF would read it as one of the site's own."""
+    """Warn of each attribute that is spelled almost like an attribute of HF, because HF would read it as an attribute
+    of the site."""
     known = NUMERIC_ATTRIBUTES | {"type"}
     for name in template.attributes.keys() - known - SITE_ATTRIBUTES:
         if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75):

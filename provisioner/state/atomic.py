@@ -38,15 +38,16 @@ OPEN_AGAIN = 5
 as true."""
 
 FIRST_PAUSE = 0.02
-"""Seconds before a file is opened again. They double each time, so that all tries together take 0.6 s."""
+"""Seconds before a file is opened again for the first time. Each later pause is twice as long, so that all pauses
+together take 0.6 s."""
 
 LEFTOVER_AGE = 600.0
-"""Age in seconds after which the writer of a file written aside must be dead, because replacing a file takes
-milliseconds."""
+"""Age in seconds from which a temporary file is removed, because replacing a file takes milliseconds, so that the
+file's writer must be dead."""
 
 
 class Located:
-    """Base of the files and directories that are known by their path."""
+    """Base class of files and directories that are known by their path."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -94,8 +95,7 @@ def read_if_present(path: str, advice: str) -> bytes | None:
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:
-    """Return the JSON document in ``content``. Raises StateUnreadable, which names the place where the content does
-    not parse."""
+    """Return the JSON document in ``content``. Raises StateUnreadable with line and column of the error."""
     size, is_empty = len(content), not content.strip(b" \t\r\n\0")
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
@@ -121,13 +121,13 @@ def _refuse_constant(constant: str) -> None:
 def replace(
     path: str, content: bytes, *, durable: bool = True, check: Callable[[], None] = lambda: None, mode: int = FILE_MODE
 ) -> None:
-    """Replace the file's content: write aside, fsync, rename, fsync the directory.
+    """Replace the file's content: write a temporary file beside it, fsync, rename, fsync the directory.
 
     The new file gets the group of the old file, and ``mode`` whatever the umask is. ``durable``: False omits both
     fsyncs, for files that are soon written again. ``check``: called just before the rename; it may raise.
 
-    Raises StateUnwritable, or Disturbed if ``stop_replacing`` was called meanwhile. If it raises before the rename, the
-    old content stays and the file written aside is removed.
+    Raises StateUnwritable, or Disturbed if ``stop_replacing`` was called meanwhile. If an error is raised before the
+    rename, the old content stays and the temporary file is removed.
     """
     with _written_aside(path, content, durable=durable, mode=mode) as aside_path:
         check()
@@ -153,7 +153,7 @@ def create_whole(path: str, content: bytes) -> bool:
 
 @contextmanager
 def _written_aside(path: str, content: bytes, *, durable: bool, mode: int) -> Iterator[str]:
-    """Yield the path of a file that contains the new content. The caller gives it the final name.
+    """Yield the path of a temporary file that contains the new content. The caller gives the file its final name.
 
     On exit, the directory is synced if the write is ``durable``. Raises StateUnwritable.
     """
@@ -179,13 +179,14 @@ def _rename(aside_path: str, path: str) -> None:
 
 
 def stop_replacing(path: str) -> None:
-    """Remove all files written aside, so that none of them replaces ``path`` after this call. Raises OSError."""
+    """Remove all temporary files that were written to replace ``path``, so that no writer replaces it after this call.
+    Raises OSError."""
     for aside_path in _asides(path):
         discard(aside_path)
 
 
 def _asides(path: str) -> Iterator[str]:
-    """Yield the paths of the files that writers have written aside to replace this file. Raises OSError."""
+    """Yield the paths of the temporary files that were written to replace this file. Raises OSError."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
         if is_aside(entry, name):
@@ -193,7 +194,7 @@ def _asides(path: str) -> Iterator[str]:
 
 
 def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:
-    """Write the new content to a file beside the old one."""
+    """Write the new content to a temporary file beside the old file."""
     descriptor = os.open(aside_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -206,7 +207,7 @@ def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, m
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the group of the old file, because otherwise the other user could not write it next time.
+    """Give the new file the group of the old file, so that the other user can still write the file.
 
     Refuse to replace a link, because an operator may have made it on purpose. Raises OSError.
     """
@@ -227,8 +228,8 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 
 def open_shared(path: str, flags: int) -> int:
-    """Open a file, and create it if it is missing. A file of ours becomes writable for the group whatever the umask
-    was."""
+    """Open a file, and create the file if it is missing. If this user owns the file, it becomes writable for the group
+    whatever the umask was."""
     descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():

@@ -6,11 +6,12 @@ posted documents together with its own.
 * A posted write is a file with the documents to add, so the fsyncs of one write serve all waiting scripts.
 * The owner locks the file while it waits. So a writer knows that the owner of an unlocked file is dead, and does not
   write its documents.
-* A writer removes the file after it has written the documents durably. If the file is missing, this is only a hint; the
-  proof is in the data.
-* An owner that gives up removes its file, then every file written aside (``withdraw``).
+* A writer removes the file after it has written the documents durably. A missing file is only a hint that the documents
+  were written; the proof is in the data.
+* An owner that gives up removes its file, then the temporary file of every writer (``withdraw``).
 * Just before its rename, a writer checks that all owners in its batch still wait. If an owner gives up, one of three
-  things holds: the writer notices it, the writer's file aside is removed, or the owner finds its documents in the data.
+  things holds: the writer notices this, the writer's temporary file is removed, or the owner finds its documents in the
+  data.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class BatchedWrite:
 
 
 def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
-    """Return the posted writes for the data at ``path`` whose owners still wait. Remove those of dead processes.
+    """Return the posted writes for the data at ``path`` whose owners still wait. Remove the posted writes of dead
+    processes.
 
     ``facts``: the properties of the data. A posted write that is unreadable or meant for other data stays, because its
     owner also waits for the lock and writes the documents itself.

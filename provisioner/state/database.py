@@ -33,8 +33,8 @@ Tables = dict[str, dict[str, Any]]
 
 
 class StateStorage(Storage):
-    """TinyDB's two methods on one file. Reading never creates the file. The documents have texts as ids, which we
-    choose."""
+    """A TinyDB storage that keeps all tables in one file. Reading never creates the file. The ids of documents are
+    texts that the caller chooses."""
 
     def __init__(self, path: str, kind: str, advice: str) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class StateStorage(Storage):
         tables.
 
         This saves time if the last table is large (twelve megabytes of answers). Of the unread part only the end is
-        checked, because a file that was cut off has no proper end. Raises as ``read``.
+        checked, because a file that was cut off has no proper end. Raises the errors of ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -58,7 +58,7 @@ class StateStorage(Storage):
         return self.read()
 
     def _checked(self, tables: Any) -> Tables:
-        """Return the parsed tables if they are one of our databases. Raises StateUnreadable or StateTooNew."""
+        """Return the parsed tables if they form one of our databases. Raises StateUnreadable or StateTooNew if not."""
         if problem := shape_problem(tables, self._kind):
             raise unreadable(self._path, problem, self._advice)
         if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
@@ -100,13 +100,13 @@ def encode_json(content: Mapping[str, Any]) -> bytes:
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
     """Return each document with its id, as bytes in the form of our files.
 
-    These bytes occur in a file only as this document.
+    A file that contains these bytes contains this document.
     """
     return [encode_json({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
 def are_tables(tables: Any) -> bool:
-    """Return True if ``tables`` has the form of tables: by table name, documents by id."""
+    """Return True if ``tables`` has the form of tables: for each table name, a mapping of ids to documents."""
     if not isinstance(tables, dict):
         return False
     for table in tables.values():
@@ -116,7 +116,7 @@ def are_tables(tables: Any) -> bool:
 
 
 def shape_problem(tables: Any, kind: str) -> str:
-    """Return why these tables are not a database of this kind; an empty text if they are."""
+    """Return why these tables are not a database of this kind; empty if they are such a database."""
     if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})

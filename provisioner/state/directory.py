@@ -34,7 +34,8 @@ INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announc
 STATE_FILES = frozenset(
     {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE}
 )
-"""The JSON files of a state directory. The directory may also contain the configuration."""
+"""The JSON files of the state in a state directory. The directory may also contain the JSON files of the
+configuration."""
 
 
 BLOCK = 4096
@@ -147,45 +148,46 @@ class StateDir(StateFiles):
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
     def holds_signature(self) -> object:
-        """Return the signature of holds.json. Raises as ``StateFile.signature``."""
+        """Return the signature of holds.json. Raises StateError."""
         return self.holds.signature()
 
     def read_holds(self) -> Holds:
-        """Read the holds. Raises as ``HoldStore.read``."""
+        """Read the holds. Raises StateError."""
         return self.holds.read()
 
     def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Change the holds. Raises as ``HoldStore.change``."""
+        """Change the holds; return the holds before and after. Raises StateError."""
         return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Append to the journal. Raises as ``Journal.append``."""
+        """Append to the journal. Raises StateUnwritable."""
         self.journal.append(entries)
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Find lines of the journal. Raises as ``Journal.find``."""
+        """Return the lines of the journal that contain one of the texts. Raises no error: the result names a file that
+        cannot be read."""
         return self.journal.find(*texts, newest=newest, most=most)
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Write pools.json. Raises as ``PoolStatusFile.write``."""
+        """Write pools.json. Raises StateUnwritable."""
         self.pool_status.write(pool_status)
 
     def read_pool_status(self) -> dict[str, Any]:
-        """Read pools.json. Raises as ``PoolStatusFile.read``."""
+        """Read pools.json. Raises StateError."""
         return self.pool_status.read()
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop uses these contents now. Raises as ``ConfigMarks.note_in_force``."""
+        """Record that the loop uses these contents now. Raises StateError."""
         self.config.note_in_force(digests)
 
     def config_differences(self) -> list[Difference]:
-        """Return the files of which scripts and loop have read different contents. Raises as ``ConfigMarks.read``."""
+        """Return the files of which scripts and loop have read different contents. Raises StateError."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
 
     def beat(self) -> None:
-        """Touch the heartbeat. Raises as ``Heartbeat.touch``."""
+        """Touch the heartbeat. Raises StateUnwritable."""
         self.heartbeat.touch()
 
     def life_signs(self) -> LifeSigns:
@@ -199,19 +201,20 @@ class StateDir(StateFiles):
         return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped(), held)
 
     def polls(self) -> dict[str, int]:
-        """Return when HF last polled each request, in ns by the file system's clock."""
+        """Return when HF last polled each request, in ns by the file system's clock. Raises StateError."""
         return self.seen.marks()
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list. Raises as ``Inventory.read``."""
+        """Return the hosts in HF's latest list, and the time in ns when they were written; None before HF's first list.
+        Raises StateError."""
         return self.inventory.read()
 
     def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site. Raises as ``RefusedCalls.read``."""
+        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
         return self.refused.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Remove the poll markers and answers of these ids. Raises as ``ReportedAnswers.forget``."""
+        """Remove the poll markers and answers of these ids. Raises StateError."""
         self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
@@ -231,7 +234,7 @@ class StateDir(StateFiles):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """Record a request durably. Raises as ``IntentStore.add``, like ``record_return``."""
+        """Record a request durably. Raises StateError, like ``record_return``."""
         document = {"template": template, "count": count, "created_wall": created_wall}
         return self._record(provisioner, "requests", "", document | ({"rc_account": rc_account} if rc_account else {}))
 
@@ -252,7 +255,7 @@ class StateDir(StateFiles):
         Each answer is read after the id's file in ``seen`` was touched. The loop publishes that it is about to cancel
         and then reads ``seen``. So either the loop notices the poll, or the script notices the cancel.
 
-        Raises as ``ReportedAnswers.settle_reported``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+        Raises StateError.
         """
         asked, touched, unmarked = list(ids), 0, []
         for id_ in asked:
@@ -272,8 +275,8 @@ class StateDir(StateFiles):
         return Polled(answers, self.heartbeat.silent_seconds_until(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
-        """Return for each id the settled answer, else the published answer. If intent alone has the id, return None
-        for it."""
+        """Return for each id the settled answer, or else the published answer. The answer is None for an id that only
+        intent has."""
         answers: dict[str, Answer | None] = {}
         unsettled = []
         for id_ in ids:
@@ -290,10 +293,7 @@ class StateDir(StateFiles):
         return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return the losses among ``machines``, except machines that HF has returned.
-
-        Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``.
-        """
+        """Return the losses among ``machines``, except machines that HF has returned. Raises StateError."""
         try:
             published = self.status.read_lost()
         except StateMissing:
@@ -306,7 +306,7 @@ class StateDir(StateFiles):
         return {name: loss for name, loss in lost.items() if name not in returned}
 
     def available(self) -> Mapping[str, int]:
-        """Return how many further machines each template may have. Raises as ``StatusStore.read_available``."""
+        """Return how many further machines each template may have. Raises StateError."""
         return self.status.read_available()
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
@@ -316,7 +316,7 @@ class StateDir(StateFiles):
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record the maxNumbers that the caller shows to HF. Return the maxNumbers to show, and the path of the record.
 
-        Raises as ``ShownMaxNumbers.read`` and ``ShownMaxNumbers.write``.
+        Raises StateError.
         """
         before = self.announced.read()
         from provisioner.hostfactory.templates import get_higher
@@ -327,5 +327,5 @@ class StateDir(StateFiles):
         return shown, self.announced.path
 
     def note_read(self, digests: Digests) -> None:
-        """Record that the scripts have read these contents. Raises as ``ConfigMarks.note``."""
+        """Record that the scripts have read these contents. Raises StateError."""
         self.config.note("scripts", digests)

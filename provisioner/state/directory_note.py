@@ -1,6 +1,6 @@
 """The note of a configuration: the state directories on which its loops began, the newest last.
 
-It is a hint for operators, and nothing depends on it. If it cannot be written or read, no directory is known.
+The note is only a hint for operators. If the note cannot be written or read, no directory is known.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from provisioner.state.atomic import replace
 from provisioner.state.errors import StateError
 
 SUFFIX = ".state-directories"
-"""End of a note's name. No other file is read, because any member of the group may write the file that names it."""
+"""End of a note's file name. Files with other names are not read, because any member of the group may write the file
+that contains the path of a note."""
 
 KEPT = 5
-"""Most other directories that a note keeps."""
+"""Most directories that a note keeps besides the newest."""
 
 
 def read_note(path: str, directory: str) -> list[str]:
-    """Return the other directories in a note, and at its place this directory as an empty text. The newest is last."""
+    """Return the directories in a note, the newest last. An empty text stands for ``directory`` itself."""
     with suppress(OSError, ValueError):
         own, noted = os.path.realpath(directory), read_own(path) if path.endswith(SUFFIX) else b""
         return ["" if one == own else one for one in noted.decode().splitlines()]

@@ -30,7 +30,7 @@ class StateDenied(StateError):
 
 
 class StateLinked(StateError):
-    """A link stands in the place of one of our files. The link was neither followed nor moved."""
+    """A link has the name of one of our files. The link was neither followed nor moved."""
 
 
 class StateTooNew(StateError):
@@ -63,7 +63,7 @@ class LockTimeout(StateError):
 
 
 def is_denied(error: OSError) -> bool:
-    """Return True if another user might be able to do what caused the error."""
+    """Return True if the call failed for lack of rights, so that another user might succeed."""
     return error.errno in (errno.EACCES, errno.EPERM)
 
 
@@ -73,7 +73,8 @@ def denied(path: str) -> StateDenied:
 
 
 def unreadable(path: str, error: OSError, done: str = "read") -> StateError:
-    """Return the error for a refused read, or for another refused question that ``done`` names."""
+    """Return the error for a read that the operating system refused. ``done``: the participle for the message, for
+    example "listed"."""
     if is_denied(error):
         return denied(path)
     return StateUnreadable(f"{path}: cannot be {done}: {error.strerror}. {advice_message(error)}.")
@@ -109,7 +110,8 @@ def is_stale(directory: str) -> bool:
 
 
 def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwritable:
-    """Return the error for a refused write, or for another refused action that ``done`` names."""
+    """Return the error for a write that the operating system refused. ``done``: the participle for the message, for
+    example "locked"."""
     if isinstance(error, NoFileError):
         return StateUnwritable(not_ours_message(path, str(error.strerror)))
     if error.errno == errno.EACCES:
@@ -122,7 +124,7 @@ def unwritable(path: str, error: OSError, done: str = "written") -> StateUnwrita
 def writing(path: str, done: str = "written") -> Iterator[None]:
     """Raise StateUnwritable if the operating system refuses a call inside the block.
 
-    ``done``: the action that the message names as refused.
+    ``done``: the participle for the message, for example "locked".
     """
     try:
         yield
@@ -131,7 +133,7 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours_message(path: str, message: str) -> str:
-    """Return the message for a link, or for another object that is not a file, in the place of one of our files.
+    """Return the message for a link, or another object that is no regular file, with the name of one of our files.
 
     ``message``: the text of the error from ``open_own``.
     """
@@ -170,7 +172,7 @@ class Condition(StrEnum):
       rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING whatever its lock file
       records.
     * UNREADABLE: the file does not parse. Scripts and trim refuse to write. A loop at its start does not plan.
-    * OLDER: the file has an older generation than the record. When caches agree, scripts and trim refuse to write. A
+    * OLDER: the file has an older generation than the record. If NFS caches agree, scripts and trim refuse to write. A
       loop at its start rebuilds memory and latches the brake.
     * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.

@@ -55,7 +55,8 @@ class IntentFile(StateFile):
         self._memory_path = os.path.join(directory, "memory.json")
 
     def load(self) -> Tables:
-        """Return all tables. A missing table is returned as an empty one. Raises as ``read``."""
+        """Return all tables. A missing table is returned as an empty table. Raises StateMissing, StateUnreadable or
+        StateTooNew."""
         tables = super().load()
         for name in self.tables:
             tables.setdefault(name, {})
@@ -73,11 +74,11 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, this generation is higher than that of intent. Caches get a moment to show the
-        newest file. Raises as ``read``.
+        If an old copy was put back, this generation is higher than the generation of intent. Caches get a moment to
+        show the newest file. Raises the errors of ``read``.
         """
         for _ in tries():
-            newest = self.known_generation()  # before the data: see condition
+            newest = self.known_generation()  # before the data, see ``StateFile.condition``
             intent = self.read()
             if intent.generation >= newest:
                 break
@@ -86,37 +87,37 @@ class IntentFile(StateFile):
     def check(self, provisioner: str) -> None:
         """Check the file as a script does that asks for machines, but without a lock and without a write.
 
-        Raises as ``add``.
+        Raises the errors of ``IntentStore.add``.
         """
-        newest = self.known_generation()  # before the data: see condition
+        newest = self.known_generation()  # before the data, see ``StateFile.condition``
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return the documents of these ids, for the ids that intent contains. They are requests or returns. The model
-        is not needed.
+        """Return the documents of these ids (requests or returns), for the ids that intent contains. The model is not
+        imported.
 
-        Raises as ``read``. Raises StateStale if an id is missing and the file is an old copy, because a newer file may
-        contain the id.
+        Raises the errors of ``read``, and StateStale if an id is missing and the file is an old copy, because a newer
+        file may contain the id.
         """
         wanted = list(identifiers)
         recorded = self._pick(self.load(), wanted)
         if len(recorded) == len(wanted):
             return recorded
-        newest = self.known_generation()  # before the data: see condition
+        newest = self.known_generation()  # before the data, see ``StateFile.condition``
         return self._pick(self._settled(newest, None), wanted)
 
     def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
         return {key: tables[name][key] for name in self.tables for key in wanted if key in tables[name]}
 
     def returned_names(self) -> frozenset[str]:
-        """Return every machine name in a return request. Raises as ``read``; needs no model."""
+        """Return every machine name in a return request. Raises the errors of ``read``. The model is not imported."""
         try:
             return frozenset(name for document in self.load()["returns"].values() for name in document["names"])
         except (KeyError, TypeError) as error:
             raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
-        """Return the tables on disk. They are not older than the newest generation.
+        """Return the tables on disk, which are not older than the newest generation.
 
         While caches catch up, the lock is released, so that other writers may take it.
         """
@@ -129,8 +130,11 @@ class IntentFile(StateFile):
         return observation[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
-        """Return the tables as ``_current`` does, but read without the lock. Caches get a moment to show the newest
-        file."""
+        """Return tables that are not older than ``newest``, read without the lock. Caches get a moment to show the
+        newest file.
+
+        Raises StateMissing or StateStale if they do not.
+        """
         for _ in tries():
             found, tables = self._observe(newest, create_for)
             if found in RELIABLE:
@@ -199,9 +203,9 @@ class IntentStore(IntentFile):
     def restore(self, wanted: Intent) -> str | None:
         """Put back lost requests and returns; return the path of the copy of the previous file, if there was one.
 
-        The newest generation is the higher one of the lock file's and ``wanted.generation``. A file of that generation
-        keeps its records; an older or unreadable file is replaced. Raises StateMissing, StateTooNew, StateUnwritable or
-        LockTimeout.
+        The newest generation is the lock file's or ``wanted.generation``, whichever is higher. A file with the newest
+        generation keeps its records; an older or unreadable file is replaced. Raises StateMissing, StateTooNew,
+        StateUnwritable or LockTimeout.
         """
         from provisioner.state.record_format import intent_documents
 
@@ -228,7 +232,8 @@ class IntentStore(IntentFile):
         return tables | {name: readable_rows(name, tables[name]) for name in self.tables}
 
     def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
-        """Make an empty intent.json. Raises StateExists if it exists, StateMissing if memory shows that it was lost."""
+        """Make an empty intent.json. Raises StateExists if the file exists, StateMissing if memory shows that the file
+        was lost."""
         self._check_directory()
         with DataLock(self.lock_path, wait) as lock:
             if self.exists():
@@ -262,8 +267,8 @@ class IntentStore(IntentFile):
                 raise
 
     def _wait_for_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
-        """Wait. Return True with the lock, False if another writer has written the posted documents. Raises
-        LockTimeout."""
+        """Wait for the lock. Return True if this process has the lock, False if another writer has written the posted
+        documents. Raises LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
         with write.posted(terms):
             if lock.acquire(stop=write.is_gone):
@@ -275,7 +280,7 @@ class IntentStore(IntentFile):
         raise lock.timeout()
 
     def _has_written(self, write: BatchedWrite) -> bool:
-        """Return True if the documents are in the file, whichever process wrote them. They are then durable.
+        """Return True if the documents are in the file, whichever process wrote them. The documents are then durable.
 
         The search compares bytes, because parsing would take five megabytes in each of fifty scripts that are served at
         once.
@@ -339,7 +344,7 @@ class IntentStore(IntentFile):
     def remove(self, identifiers: Iterable[str]) -> float:
         """Remove requests and return requests. Skip ids that intent does not contain.
 
-        Return the seconds spent waiting for the lock. Raises as ``add``.
+        Return the seconds spent waiting for the lock. Raises the errors of ``add``.
         """
         removed_ids = list(identifiers)
         self._check_ready(None)

@@ -21,7 +21,8 @@ from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Number of older files that are kept. They hold 60 MB in all: a busy week, because the loop counts repeated lines."""
+"""Number of older files that are kept. All files together hold 60 MB, which is a busy week, because the loop counts
+repeated lines."""
 
 UNWRITTEN_BYTES = 1_000_000
 """Bytes of the newest lines that are kept in memory while the disk refuses writes. They cover some hours of a grid
@@ -166,8 +167,8 @@ def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
 
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
-    """Yield each line before ``whole`` that contains a needle, once and in order. Lines without a needle are not
-    parsed."""
+    """Yield each line that contains a needle, once and in order. Lines without a needle are not parsed. ``whole``: the
+    end of the last complete line."""
     ends: dict[int, int] = {}
     for needle in needles:
         place = content.find(needle, 0, whole)
@@ -188,7 +189,7 @@ def _whole_cycles(lines: list[Line]) -> list[Line]:
 def _parse_lines(texts: Sequence[bytes]) -> list[Line]:
     """Return the lines that parse.
 
-    To parse them as one document takes half the time. If a line is torn, each line is parsed on its own.
+    Parsing all lines as one document takes half the time. If a line is torn, each line is parsed on its own.
     """
     with suppress(ValueError, RecursionError):
         return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _add_time(one)) is not None]

@@ -1,7 +1,7 @@
 """Locks: flock on a file beside the data. The file is never renamed, and the holder signs it with a line of fixed
 width.
 
-The line is JSON and is written at once, so a killed process does not leave half a line. If the line does not parse,
+The line is JSON and is written in one call, so a killed process does not leave half a line. If the line does not parse,
 holder and generation are unknown.
 """
 
@@ -24,7 +24,8 @@ LOCK_WAIT = 20.0
 """Seconds that a script waits for a lock: much less than the 300 s that HF allows for a whole call."""
 
 RECORD_WIDTH = 256
-"""Width in bytes of the line in a lock file. It is fixed, so that a short line leaves no tail of a longer one."""
+"""Width in bytes of the line in a lock file. The width is fixed, so that a short line leaves no tail of a longer
+line."""
 
 HELD_SECONDS = 5.0
 """Seconds after which a held lock is reported: a write takes milliseconds, and scripts give up after ``LOCK_WAIT``."""
@@ -143,7 +144,7 @@ class LockFile:
 
 
 def parse_line(content: bytes) -> dict[str, Any]:
-    """Parse a lock file's content; empty if it does not parse."""
+    """Return the record in a lock file's content; empty if the content does not parse."""
     try:
         facts = json.loads(content.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -152,7 +153,7 @@ def parse_line(content: bytes) -> dict[str, Any]:
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """Return a lock file's record, read from disk without a lock; empty if it is missing or does not parse."""
+    """Return a lock file's record, read from disk without a lock; empty if the file is missing or does not parse."""
     return parse_line(read_if_present(path, "") or b"")
 
 
@@ -196,7 +197,7 @@ class DataLock:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lock if no process holds it or waits for it. Return False otherwise."""
+        """Take the lock if no process holds it or waits for it. Return False if this is not the case."""
         try:
             is_taken = self._turn.try_acquire() and self._file.try_acquire()
         finally:
@@ -267,7 +268,8 @@ def identity() -> dict[str, Any]:
 
 
 def is_locked(path: str) -> bool:
-    """Return True if a process holds the lock now, as far as locks reach; False if it is missing. Make no file."""
+    """Return True if a process holds the lock of the file ``path``, as far as this host can see; False if the file is
+    missing. No file is created."""
     with suppress(OSError), closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -277,10 +279,10 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return who has held the lock of a file, or its turn, for long, and the next step; empty if no process has, or it
-    is unknown.
+    """Return a message about the process that has held a lock, or its turn, for ``HELD_SECONDS``, with the operator's
+    next step. Return an empty text if there is no such process or this is unknown.
 
-    ``clock`` returns the time by the file system's clock.
+    ``path``: the lock file. ``clock`` returns the time by the file system's clock.
     """
     for file in (path, f"{path}.turn"):
         with suppress(OSError):
@@ -301,7 +303,7 @@ def get_boot_id() -> str:
 def is_gone(holder: Mapping[str, Any]) -> bool:
     """Return True if the holder is proven gone: a process of this host and this boot that does not exist now.
 
-    A process with this process's own id was an earlier one, for example in the container before.
+    A holder with this process's own id was an earlier process, for example in the previous container.
     """
     pid, boot = holder.get("pid"), holder.get("boot")
     is_here = bool(boot) and boot == get_boot_id() and holder.get("host") == os.uname().nodename[:64]
@@ -345,8 +347,7 @@ def _format_life(host: str, pid: int, path: str) -> str:
 
 
 def stopped_message(holder: Mapping[str, Any]) -> str:
-    """Return the operator's next step if the lock's holder is a stopped process of this host; an empty text
-    otherwise."""
+    """Return the operator's next step if the lock's holder is a stopped process of this host; empty if not."""
     pid = holder.get("pid")
     if holder.get("host") != os.uname().nodename[:64] or type(pid) is not int:
         return ""

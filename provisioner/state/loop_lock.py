@@ -19,8 +19,8 @@ STANDBY_POLL = 0.5
 class LoopLock(locks.LockFile):
     """The lock that the active loop holds while other loops stand by. The lock file contains the holder's *epoch*.
 
-    Before each write and batch, the loop opens the file by its name and reads the epoch again. If it is not its own
-    epoch, a newer loop has taken over and this loop stops.
+    Before each write and batch, the loop opens the file by its name and reads the epoch again. If the epoch is not the
+    loop's own, a newer loop has taken over and this loop stops.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,7 +46,8 @@ class LoopLock(locks.LockFile):
     def holder(self) -> dict[str, Any]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        Also ``ended`` after it signed off, and ``waits_until`` while it waits for the loop before it.
+        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for the loop
+        before it.
         """
         return locks.read_record(self.path)
 
@@ -67,8 +68,7 @@ class LoopLock(locks.LockFile):
         return is_open and (bool(holder.get("waits_until")) or not locks.is_gone(holder))
 
     def stopped(self) -> str:
-        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
-        otherwise."""
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
         return locks.stopped_message(self.holder())
 
     def epoch(self) -> int:
@@ -84,7 +84,8 @@ class LoopLock(locks.LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with an epoch above the one on disk and not below ``at_least``; durable on return. Needs the lock.
+        """Sign with a new epoch, and return it. It is higher than the epoch on disk and not below ``at_least``, and
+        durable on return. Needs the lock.
 
         ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
         """

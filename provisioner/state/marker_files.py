@@ -79,8 +79,8 @@ UNSEEN = "cannot be seen: "
 
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
-"""The fate of the loop that signed last, concluded from its lock; empty if unknown. It signed off (ended), is proven
-gone, no longer holds the lock, holds it, or holds it and waits for the loop before it."""
+"""The fate of the loop that signed last, concluded from its lock; empty if unknown. The loop signed off (ended), is
+proven gone, no longer holds the lock (released), holds it, or holds it and waits for the loop before it."""
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
@@ -102,19 +102,19 @@ class LifeSigns(NamedTuple):
     stopped: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
     intent_lock: str = ""
-    """The process that has held the lock of intent, or its turn, for long, and the next step; empty if no process
-    has."""
+    """Message about the process that has held the lock of intent, or its turn, for long, with the next step; empty if
+    there is none."""
     later_directory: str = ""
     """The state directory on which a later loop of the same configuration began; empty if unknown."""
 
     @property
     def now(self) -> float | None:
-        """The present time by the file system's clock; None if unknown."""
+        """Return the present time by the file system's clock; None if unknown."""
         return None if self.silent_seconds is None else (self.last_beat_at or 0.0) + self.silent_seconds
 
     @property
     def idle_seconds(self) -> float | None:
-        """Seconds since the holder last signed or beat; None if unknown."""
+        """Return the seconds since the holder last signed or touched its heartbeat; None if unknown."""
         if self.silent_seconds is None or self.last_beat_at is None:
             return None
         later = self.signed_at - self.last_beat_at if self.signed_at and self.fate in ("holds", "waits") else 0.0
@@ -122,7 +122,7 @@ class LifeSigns(NamedTuple):
 
     @property
     def is_running(self) -> bool | None:
-        """True while a loop runs or begins; None if that is unknown."""
+        """Return True while a loop runs or begins; None if this is unknown."""
         if self.last_beat_at is None or self.holder.get("ended") or self.fate == "gone":
             return False
         return None if self.idle_seconds is None else self.idle_seconds <= SILENT_SECONDS
@@ -180,7 +180,7 @@ class Heartbeat(Located):
         return None
 
     def age_against(self, path: str) -> float | None:
-        """Return the seconds from the last heartbeat to the modification of the other file; None if a time is
+        """Return the seconds from the last heartbeat to the modification of the file ``path``; None if a time is
         unknown."""
         with suppress(OSError):
             return self.silent_seconds_until(os.lstat(path).st_mtime_ns)
@@ -211,7 +211,7 @@ class Difference(NamedTuple):
 
 
 class ConfigMarks(Located):
-    """The marks in one state directory. There is a file for each content that a side has read."""
+    """The marks in one state directory: a file for each content of HF's two files that scripts or loop have read."""
 
     def note(self, side: Side, digests: Digests) -> None:
         """Record that a side has read this content, by touching its mark. Raises StateError."""

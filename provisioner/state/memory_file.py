@@ -31,7 +31,8 @@ The first table has one document with all other fields, and with the fields of `
 
 
 def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
-    """Return the values with their documents. A value that is the same object as before keeps its document."""
+    """Return each value with its document, by key. A value that is the same object as before keeps its document;
+    ``rule`` encodes the others."""
     return {
         key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
         for key, value in now.items()
@@ -41,7 +42,7 @@ def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], r
 class MemoryCodec:
     """Encoder and decoder between memory and tables.
 
-    It keeps the last encoding, so that it encodes only changed records again.
+    A codec keeps its last encoding, so that it encodes only changed records again.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,8 @@ class MemoryCodec:
 
 
 class MemoryStore(StateFile):
-    """``memory.json``: the records that the loop must not lose. Only the loop writes it. Scripts never read it."""
+    """``memory.json``: the records that the loop must not lose. Only the loop writes the file, and scripts never read
+    it."""
 
     kind = "memory"
     tables = MEMORY_TABLES

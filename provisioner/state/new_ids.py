@@ -1,4 +1,4 @@
-"""Ids of new requests. The scripts import this module at each call that records one."""
+"""Ids of new requests. The scripts import this module at each call that records a request."""
 
 from __future__ import annotations
 

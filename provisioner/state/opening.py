@@ -26,12 +26,12 @@ class KubeStore(NamedTuple):
 
     namespace: str
     kubeconfig: str
-    """Path of the kubeconfig; empty for the account of the pod."""
+    """Path of the kubeconfig; empty to use the pod's service account."""
     shards: Shards = ()
-    """The pools of each loop; empty if one loop has them all."""
+    """The pools of each shard; empty if one loop has all pools."""
 
     def api(self) -> ApiServer:
-        """Return the API server, which is called only later."""
+        """Return a client of the API server. It sends no call yet."""
         from provisioner.state.kube.connection import ApiServer
 
         return ApiServer(self._read_access, self.namespace)
@@ -45,10 +45,11 @@ class KubeStore(NamedTuple):
 
 
 def find_kube_store(directories: Directories, given: str = "") -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state; None if files keep it. ``given``: a place that wins over the key.
+    """Return the Kubernetes API that keeps the state; None if files keep it. ``given``: a value that takes precedence
+    over the key STATE.
 
-    Raises StateError for a wrong value, because the state must not be looked for in another place. Raises
-    TemplatesError and DirectoryError if the provider config cannot be read.
+    Raises StateError for a wrong value, because the state must not be looked for elsewhere. Raises TemplatesError and
+    DirectoryError if the provider config cannot be read.
     """
     file = os.path.join(directories.conf, f"{directories.name}prov_config.json")
     config, problems, _ = directories.config_file(file)
@@ -65,8 +66,8 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
 
 
 def instance_of(store: KubeStore, directories: Directories) -> str:
-    """Return the name under which a loop and an operator's commands find their state. Raises StateError if loops share
-    the pools and the environment names none of them."""
+    """Return the name under which a loop and an operator's commands find their state. Raises StateError if there are
+    shards and PROVISIONER_SHARD names none of them."""
     if not store.shards:
         return directories.name
     from provisioner.hostfactory.shards import SHARD_VARIABLE, read_shard, shard_instance
@@ -81,7 +82,8 @@ def instance_of(store: KubeStore, directories: Directories) -> str:
 
 
 def open_script_state(directories: Directories) -> ScriptState:
-    """Return the state of a provider instance as its scripts use it. Raises as ``find_kube_store``."""
+    """Return the state of a provider instance as its scripts use it. Raises StateError, TemplatesError or
+    DirectoryError."""
     if (store := find_kube_store(directories)) is None:
         from provisioner.state.directory import StateDir
 

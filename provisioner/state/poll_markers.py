@@ -2,8 +2,8 @@
 HF.
 
 * ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of an id. A process writes the whole entry under
-  another name, then links it into the next free place. Entries never change. The last entry counts (law: a terminal
-  answer stays).
+  another name, then links the entry to the name with the next free number. Entries never change. The last entry counts
+  (law: a terminal answer stays).
 * A script settles the answer that it is about to print. From then on every call prints these bytes.
 * Before the loop acts on a revised answer, it settles this answer, which replaces the published one.
 """
@@ -70,10 +70,10 @@ class Inventory(Located):
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the list, even if the present one is unreadable. If both lists have no host in common, add the new
-        hosts instead.
+        """Replace the list, even if the present list is unreadable. If the two lists have no host in common, add the
+        new hosts instead.
 
-        Such a list is another part of a long list, because HF sends the parts faster than the loop reads them. Raises
+        HF sends a long list in parts, faster than the loop reads them, so the new list is then another part. Raises
         StateUnwritable.
         """
         content = _document(names)
@@ -118,7 +118,7 @@ def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
 class ShownMaxNumbers(Located):
     """``announced.json``: the highest maxNumber that was shown to HF for each template.
 
-    If HF is shown a lower maxNumber while it runs, it hangs (docs/hostfactory.md: maxNumber never sinks).
+    HF hangs if it is shown a lower maxNumber while it runs (docs/hostfactory.md: maxNumber never sinks).
     """
 
     def read(self) -> dict[str, int]:
@@ -164,7 +164,8 @@ class ReportedAnswers(SettledAnswers):
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove poll markers and entries of ids that have left the files, and files aside whose writers were killed.
+        """Remove poll markers and entries of ids that have left the files, and temporary files whose writers were
+        killed.
 
         Raises StateUnwritable or StateUnreadable.
         """
@@ -199,7 +200,7 @@ class ReportedAnswers(SettledAnswers):
         return create_whole(path, content)
 
     def _kind(self, name: str) -> str:
-        """Return the first line of an entry; empty if the entry is gone."""
+        """Return the kind of an entry, which is its first line; empty if the entry is gone."""
         content = read_if_present(os.path.join(self.path, name), ADVICE) or b""
         return content.partition(b"\n")[0].decode("ascii", "replace")
 

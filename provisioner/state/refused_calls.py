@@ -19,7 +19,8 @@ from provisioner.state.marker_files import make_shared_directory
 SCRIPTS = ("getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines", "getReturnRequests")
 
 MOST_BYTES = 64 * 1024
-"""Size from which a file begins anew: more than 150 calls, or an hour of calls that wait for a lock."""
+"""Size in bytes above which a file is emptied. It has room for more than 150 calls, or for an hour of calls that wait
+for a lock."""
 LONGEST_REASON = 400
 """Most bytes of a reason that are kept."""
 LINE = rb"(?m)^([0-9]{1,12}) (.*)$"
@@ -34,7 +35,7 @@ class Refusals(NamedTuple):
 
     script: str
     total: int
-    """Number of refused calls in the file. It grows until the file begins anew."""
+    """Number of refused calls in the file. The number grows until the file is emptied."""
     recent: int
     """Number of refused calls since the script last answered a call."""
     since: float

@@ -47,7 +47,7 @@ class StateFile:
     def signature(self) -> tuple[int, int, int] | None:
         """Return a value that changes with the file (inode, mtime in ns, size); None if the file is missing.
 
-        It costs one stat call.
+        The method makes one stat call.
         """
         facts = stat_file(self.path)
         return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
@@ -68,7 +68,7 @@ class StateFile:
         return _noted_generation(self.path)
 
     def set_aside(self) -> str:
-        """Rename a file that cannot be used, so that a new one can be made; return its new path."""
+        """Rename a file that cannot be used, so that a new file can be made; return the new path of the old file."""
         return self._put_aside(os.rename)
 
     def keep_aside(self) -> str:
@@ -88,7 +88,7 @@ class StateFile:
         return aside_path
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:
-        """Replace all tables. Their generation is above all earlier ones. Raises StateUnwritable."""
+        """Replace all tables, with a generation above all earlier generations. Raises StateUnwritable."""
         self._save(tables, lock, max(lock.generation, generation_of(tables)) + 1)
 
     def load(self) -> Tables:

@@ -17,8 +17,8 @@ from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):
-    """``status.json``: answers, losses and free numbers, rendered from memory and intent. Only the loop writes it,
-    and it can always make it again."""
+    """``status.json``: answers, losses and free numbers, rendered from memory and intent. Only the loop writes this
+    file, and it can always make the file again."""
 
     kind = "status"
     advice = "A running loop makes this file again; start one with `provisioner run`."
@@ -28,7 +28,7 @@ class StatusStore(StateFile):
     _generation: int | None = None
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
-        """Return the answers of those ids that have one.
+        """Return the answers of the ids that have an answer.
 
         Raises StateMissing, StateUnreadable or StateTooNew.
         """
@@ -36,19 +36,20 @@ class StatusStore(StateFile):
         return self._answers({key: answers[key] for key in identifiers if key in answers})
 
     def read_all(self) -> dict[str, Answer]:
-        """Return every answer. Raises as ``read_answers``."""
+        """Return every answer. Raises the errors of ``read_answers``."""
         return self._answers(self.load().get("answers", {}))
 
     def _answers(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
         return {key: Answer(*self._values(key, each, answer=str, ended=bool)) for key, each in documents.items()}
 
     def read_lost(self) -> dict[str, Loss]:
-        """Return the losses to report, by the short name of the host. Raises as ``read_answers``."""
+        """Return the losses to report, by the short name of the host. Raises the errors of ``read_answers``."""
         lost = self._peek("lost").items()
         return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in lost}
 
     def read_available(self) -> dict[str, int]:
-        """Return how many further machines each template may have, by template id. Raises as ``read_answers``."""
+        """Return how many further machines each template may have, by template id. Raises the errors of
+        ``read_answers``."""
         return {name: self._values(name, each, machines=int)[0] for name, each in self._peek("available").items()}
 
     def write(

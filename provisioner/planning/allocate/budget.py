@@ -18,11 +18,12 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import Cell, find_present_spans, get_month
 
 TOLERANCE = 1e-6
-"""Tolerance in machines. Prices have rounding errors, and ten machines at 0.1 have to fit into a budget of 1."""
+"""Fraction of a machine that is added before affordable machines are rounded down, because prices have rounding errors.
+For example, ten machines at 0.1 must fit into a budget of 1."""
 
 
 def has_prices(limits: Limits) -> bool:
-    """Return whether a template or pool has a price."""
+    """Return whether any template or pool has a price."""
     prices = [one.price_per_hour for one in limits.templates.values()]
     return {None} < {None, *prices, *(one.price_per_hour for one in limits.pools.values())}
 
@@ -33,7 +34,8 @@ def get_hourly_cost(limits: Limits, machines: Mapping[tuple[str, str], int]) -> 
 
 
 def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
-    """Return the cost of the machine time in ``cells`` at present prices. Machines without a price cost 0."""
+    """Return the cost of the machine time in ``cells`` (milliseconds) at the prices configured now. A cell without a
+    price costs 0."""
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
         for (template, pool, _), milliseconds in cells.items()
@@ -41,7 +43,8 @@ def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
 
 
 def get_month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> float:
-    """Return the cost of machines in this calendar month until ``now``."""
+    """Return the cost of machines in this calendar month (UTC) until ``now``. ``ahead``: seconds from loop time to the
+    wall clock."""
     days, begins, _ = get_month(now + ahead)
     cells = Counter[Cell]()
     for cell, one in find_present_spans(memory, now):
@@ -54,12 +57,16 @@ class BudgetLeft:
     """The number of machines that the budget still pays for while a plan requests more machines."""
 
     def __init__(self, draft: Draft, occupied: Mapping[tuple[str, str], int]) -> None:
-        """Count against the budget the machines in ``occupied``: those that exist or were requested, by pool and
-        template. The caller updates ``occupied`` whenever it requests a machine."""
+        """Store the machines that count against the budget.
+
+        ``occupied``: the number of machines that exist or were requested, by pool and template. The caller updates this
+        mapping whenever it requests a machine.
+        """
         self._draft, self._occupied = draft, occupied
 
     def machines(self, pool: str, template: str) -> int:
-        """Return how many more machines of the template may be requested from the pool."""
+        """Return how many more machines of the template may be requested from the pool; ``MAX_NUMBER`` if the budget
+        sets no limit."""
         limits = self._draft.limits
         each, most = limits.price(template, pool), limits.budget.per_hour
         if not each:
@@ -76,7 +83,8 @@ class BudgetLeft:
 
     @cached_property
     def _refused(self) -> Counter[tuple[str, str]]:
-        """The slots whose create was refused, by pool and template. Caps count them until they are proven gone."""
+        """Return the number of slots whose create was refused, by pool and template. ``occupied`` counts these slots
+        until they are proven gone, but they cost nothing."""
         slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
         return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and not one.may_cost])
 

@@ -37,7 +37,8 @@ class Cap(NamedTuple):
 
 
 class Capacity:
-    """The machines of each pool and the requests for them. A plan keeps both up to date while it requests machines."""
+    """The numbers of machines by pool and template, from which the plan computes how many more a pool takes. The plan
+    updates these numbers while it opens and closes slots."""
 
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
@@ -59,9 +60,9 @@ class Capacity:
         """Machines that count towards HF's maxNumber, by template."""
         self._budget_left = BudgetLeft(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
-        """Pools and templates with a wanted machine for which the place has no room yet. This machine is the probe,
-        because a second machine would only wait too."""
-        # After early losses, a probe proves the pool only when it has outlived its first minutes.
+        """Pools and templates with a machine that waits because its place has no room. No second machine is requested,
+        because it would only wait too."""
+        # After early losses, only a machine that has outlived its first minutes proves that the pool works.
         trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
@@ -145,8 +146,11 @@ class Capacity:
         return True
 
     def is_pausing(self, slot: Slot, template: str) -> bool:
-        """Return whether an unsent create keeps waiting for its pool. The pool takes no creates now, but may take
-        them before ``spill_after_seconds`` have passed."""
+        """Return whether an unsent create waits for its own pool instead of another pool.
+
+        It waits while calls to the pool are under way. It also waits if the pool backs off only because calls were
+        throttled or got no response, until ``spill_after_seconds`` have passed.
+        """
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
         if window_and_backoff.is_pausing(current) and self._draft.now < spill_at:
@@ -156,7 +160,7 @@ class Capacity:
         return slot.pool in self.busy
 
     def room(self, pool: str, template: str) -> Room:
-        """Return how many further machines of the template the pool takes now."""
+        """Return how many further machines of the template the pool takes now, and why not more."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.is_paused:
@@ -188,8 +192,8 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return True if machines wait up to ``spill_after_seconds`` for a closed window to open; False after early
-        losses."""
+        """Return whether a machine that a window holds back waits for this window instead of going to the next pool. It
+        waits up to ``spill_after_seconds``; after early losses it does not wait."""
         current = self._draft.window(*key)
         if current.closed_since is None or current.early_loss is not None:
             return current.early_loss is None
@@ -200,7 +204,7 @@ class Capacity:
         self._held_back.add((pool, template))
 
     def note_windows(self) -> None:
-        """Record the windows of changed specs, and since when each window has held machines back."""
+        """Record since when each window has held machines back, and the new windows of pools whose spec has changed."""
         draft = self._draft
         for key in self._held_back | set(draft.windows):
             current, since = draft.window(*key), None

@@ -2,8 +2,8 @@
 
 * Templates take turns to send one create each to a pool. Each template has its own windows. If the pool has a cap over
   all templates, the template whose request has waited longest gets what the cap still allows.
-* Within a template, the oldest and the smallest request are served first by turns, so that neither age nor size can
-  starve a request.
+* Within a template, the oldest request and the smallest request take turns to be served first, so that neither age nor
+  size can starve a request.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def order_requests(records: Iterable[RequestRecord]) -> list[str]:
 
 
 def _oldest_read_at(records: list[RequestRecord]) -> float:
-    """Return the moment at which the oldest open request was read."""
+    """Return the moment at which the oldest open request was read; ``NEVER`` if no request is open."""
     return min([record.read_at for record in records if record.ended is None], default=NEVER)
 
 
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
-    """Return the open requests of a template by size if its oldest waiting request sent the last create, else by
-    age."""
+    """Return the open requests of one template. They are in the order of their sizes if the last create was for the
+    oldest waiting request, and in the order of their ages if not."""
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age
@@ -50,7 +50,7 @@ def _count_unasked(record: RequestRecord) -> int:
 
 
 def _last_asked_at(record: RequestRecord) -> float:
-    """Return the moment at which the loop last sent a create for the request."""
+    """Return the moment at which the loop last sent a create for the request; ``LONG_AGO`` if it has sent none."""
     if record.ended is not None:  # a request may have thousands of slots; the newest suffices
         newest = record.slots.get(record.next_slot - 1)
         return LONG_AGO if newest is None else newest.asked_at
@@ -58,8 +58,8 @@ def _last_asked_at(record: RequestRecord) -> float:
 
 
 def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:
-    """Return the creates so that templates take turns. A create that does not fit into this cycle waits for the next
-    one."""
+    """Return the creates in an order in which templates take turns, so that each template gets its share of the creates
+    that fit into this cycle."""
     templates = dict.fromkeys([create.template for create in creates])
     if len(templates) < 2:
         return tuple(creates)

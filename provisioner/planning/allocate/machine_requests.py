@@ -37,8 +37,8 @@ from provisioner.planning.core.slots import (
 )
 
 MOST_LINES = 1000
-"""Most slots that are opened at a time to report machines that cannot be made. HF may request a hundred thousand
-machines."""
+"""Most machines without a try that get a slot each to report why they cannot be made. If there are more, one slot
+stands for all, because HF may request a hundred thousand machines."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -101,10 +101,10 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 
 
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """Return the next pool that takes the machine, else None.
+    """Return the next pool that takes the machine; None if the machine stays.
 
     A machine for which its place has no room moves at once. Any other machine moves ``spill_after_seconds`` after its
-    create or its release from a queue. A machine in a queue moves only if the setting is set.
+    create or its release from a queue. A machine in a queue moves after ``queue_spill_seconds``, if this is configured.
     """
     if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
@@ -124,14 +124,14 @@ def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 
 
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
-    """Send a create whose outcome is unknown again. A second create of the same name does no harm."""
+    """Send a create again if its outcome is unknown. A second create of the same name does no harm."""
     key = (slot.pool, record.template)
     if slot.name in draft.snapshots[slot.pool].ends:
         return  # the slot's machine existed and is gone
     if not capacity.is_usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted_at is not None and draft.snapshots[slot.pool].began_at <= slot.submitted_at:
-        draft.wake_at(max(slot.submitted_at, draft.now) + SOON)  # an equal later observation starts no plan
+        draft.wake_at(max(slot.submitted_at, draft.now) + SOON)  # a later observation with equal content starts no plan
     elif capacity.claim_create(slot, record.template):
         _submit(draft, record, slot, again=True)
 
@@ -152,8 +152,8 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Request machines from the template's pools in their order. Defer the rest at the first pool that may take them
-    later."""
+    """Request machines from the template's pools in the template's order. Defer the machines that are left, at the pool
+    for which they wait or else at the first pool."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -174,7 +174,8 @@ def _spread(
 
 
 def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], capacity: Capacity) -> None:
-    """Open slots in a pool and request their machines. The caller records slots and creates before the first call."""
+    """Open slots in a pool, and add a create for each slot to the draft. The caller must record slots and creates
+    before it sends the first create."""
     if not wanted:
         return
     slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
@@ -227,8 +228,8 @@ def _new_slots(
 def _find_reason(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """Return the reason why machines are missing. The first of these that applies: holds on all pools, the last
-    failure of a slot, the failure of a pool, the budget, the time limit."""
+    """Return the reason why machines are missing: the first that applies of a hold on all pools, the last failure of a
+    slot, the failure of a pool, the budget, and the time limit."""
     if hold_failure := find_hold_failure(draft.holds, template.pools):
         return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]

@@ -1,5 +1,5 @@
-"""Clean-up: deletes of the machines of closed slots. They are repeated while the machine exists, and forced only if
-configured."""
+"""Clean-up: delete the machines of closed slots. A delete is sent again while the machine exists. A delete is forced
+only if ``force_after_seconds`` is configured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELETE_LATEST = 300.0
 """Longest time in seconds between two deletes of the same machine."""
 
 UNKNOWN_GRACE = 120.0
-"""Seconds after its first delete in which a machine has to be gone, if its place does not report a grace period."""
+"""Seconds after the first delete within which a machine has to be gone if its place reports no grace period."""
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
@@ -30,7 +30,8 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """Return the slot, marked as stuck if its machine still exists ``stuck_after_seconds`` after it had to be gone."""
+    """Return the slot. It is marked as stuck if its machine still exists ``stuck_after_seconds`` after the moment by
+    which the machine had to be gone."""
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
         due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds
@@ -71,7 +72,8 @@ def _repeat_seconds(slot: Slot, sent: float) -> float:
 
 
 def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """Return the moment from which a machine is deleted by force. A delete with a grace period always comes before."""
+    """Return the moment from which a machine is deleted by force. Return ``NEVER`` if this is not configured, or if no
+    delete was sent yet, because a delete with a grace period always comes first."""
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):
         return NEVER
@@ -81,5 +83,5 @@ def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
 
 
 def _grace_ends_at(machine: Machine) -> float:
-    """Return the end of the machine's grace period; ``NEVER`` for a machine that does not terminate."""
+    """Return the end of the machine's grace period; ``NEVER`` if the machine is not stopping or reports no period."""
     return machine.notice.ends_at if machine.phase is Phase.STOPPING and machine.notice else NEVER

@@ -1,4 +1,4 @@
-"""Doubles: objects of one name in a place that does not keep names unique. One of them stays."""
+"""Doubles: several objects with one name, in a place that does not keep names unique. One object of each name stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 def delete_doubles(draft: Draft, busy: Set[str]) -> None:
     """Choose the machine of each name, and delete the other objects of the name at once.
 
-    If the name has no slot, its objects are orphans, and orphans go slowly.
+    If a name has no slot, its objects are left to the rule for orphans, which deletes them slowly.
     """
     draft.doubles = {uid: at for uid, at in draft.doubles.items() if draft.now < at + DELETE_AGAIN}
     for pool, snapshot in list(draft.snapshots.items()):

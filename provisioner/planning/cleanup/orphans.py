@@ -1,5 +1,5 @@
-"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. The loop deletes both
-slowly."""
+"""Orphans: machines with our identity that no request explains, which the loop deletes slowly. Also machines that HF's
+lists no longer name, which the loop deletes only if configured."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ from provisioner.planning.observe.absence import is_proven_absent
 from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
-"""Most orphans in a pool that do not latch the brake."""
+"""Largest number of orphans in a pool that never latches the brake."""
 
 ORPHAN_SHARE = 0.1
-"""Share of a pool's machines that orphans must exceed to show that our files are wrong."""
+"""Share of a pool's machines that may be orphans without latching the brake. More orphans show that our files are
+wrong."""
 
 LISTS_GATHER = 3600.0
-"""Seconds for which HF's lists must lack a machine's name before memory notes this. HF lists its machines in parts,
-and each note costs a write of memory."""
+"""Seconds for which HF's lists must lack a machine's name before the plan records the absence. HF lists its machines in
+parts, and each absence recorded too early would cost a write of memory."""
 
 MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
-"""Description of many orphans that cannot be left over from lost files."""
+"""Words after the number of orphans that are younger than this loop. Such orphans cannot be left over from lost
+files."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
@@ -73,8 +75,8 @@ def open_unrecorded_slots(draft: Draft) -> None:
 
 
 def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
-    """Note machines of ours without a request, and delete them slowly unless the brake is latched (law: orphans go
-    slowly)."""
+    """Note the machines with our identity that no request explains. Delete them slowly unless the brake is latched
+    (law: orphans go slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
     orphan_pools = _find_orphan_pools(draft, activity)
     _check_brake(draft, orphan_pools)
@@ -116,8 +118,11 @@ def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
 def _check_number(
     draft: Draft, pools: Mapping[str, str], description: str, reason: BrakeReason = BrakeReason.TOO_MANY_ORPHANS
 ) -> None:
-    """Latch the brake if too many machines at once have no request. Machines that an operator has accepted by name
-    do not count."""
+    """Latch the brake if too many of the machines in ``pools`` (the pool of each machine, by name) are in one pool.
+
+    ``description``: words after the number of machines, in the text for operators. Machines that an operator accepted
+    with an earlier release of the brake do not count.
+    """
     counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)
@@ -170,8 +175,8 @@ def _is_shown(snapshot: Snapshot, name: str) -> bool:
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
-    """Note the machines in HF's lists that have a name of our shape but neither a slot nor a place in any snapshot.
-    HF is then asked to return them."""
+    """Note the machines in HF's lists whose names have our shape, but which have no slot and are in no snapshot. HF is
+    then asked to return these machines."""
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
@@ -191,8 +196,8 @@ def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Se
 
 
 def find_unlisted(draft: Draft, activity: HfActivity) -> None:
-    """Note the machines that were reported to HF and that HF's lists no longer name. Delete them as orphans only if
-    configured.
+    """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
+    ``unlisted_after_seconds`` is configured.
 
     Time counts only while HF lists its machines. After a break, the time of each machine starts again.
     """
@@ -212,10 +217,10 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
 
 
 def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> float | None:
-    """Return the moment since which HF's lists have not named a slot's machine; None while so few lists have come that
-    this may be chance.
+    """Return the moment since which HF's lists have not named a slot's machine. Return None in the first
+    ``LISTS_GATHER`` seconds, because the next list may name the machine.
 
-    ``noted``: the moment that memory has.
+    ``noted``: the moment recorded in memory, if any.
     """
     named = activity.listed_at.get(slot.name, LONG_AGO)
     away_until = activity.since if activity.since > activity.started_at else LONG_AGO
@@ -228,8 +233,8 @@ def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> fl
 def _delete_unlisted(
     draft: Draft, activity: HfActivity, unlisted: Mapping[str, float], pools: Mapping[str, str]
 ) -> None:
-    """Close the slots of machines that HF's lists have not named for long enough. The cap per hour of orphans and
-    the brake apply."""
+    """Close the slots of machines that HF's lists have not named for ``unlisted_after_seconds``. The brake and the cap
+    per hour on deletes of orphans apply."""
     # A restart of the loop loses the lists, so an hour of new lists has to confirm that the names are missing.
     confirmed = activity.last_list_at - activity.since >= LISTS_GATHER
     limit = activity.last_list_at - (draft.limits.orphans.unlisted_after_seconds or 0.0)

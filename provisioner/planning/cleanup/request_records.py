@@ -16,7 +16,7 @@ from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 def ingest_requests(draft: Draft, intent: Intent) -> None:
     """Add new requests and returns to memory. Latch the brake if intent is older than a copy already seen, or lacks
-    requests."""
+    requests that memory has."""
     memory, now, limits = draft.before, draft.now, draft.limits
     if intent.generation < memory.generation:
         draft.latch(
@@ -75,8 +75,8 @@ def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
 
 
 def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
-    """Return whether the retention time of a record is over. It begins when HF has read the terminal answer. If the
-    record was cancelled because HF had forgotten it, it begins at the cancel."""
+    """Return whether the retention time of a record is over. The retention time begins when HF has read the terminal
+    answer. If a request was cancelled because HF had forgotten it, the retention time begins at the cancel."""
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
     since = record.ended_at if cancelled else record.reported_at
     if since is None:

@@ -54,7 +54,7 @@ aside, and the cycle goes on."""
 
 
 SOON = 0.001
-"""Seconds until the next cycle if a plan needs another cycle although the world does not change."""
+"""Seconds until the next cycle if a plan needs another cycle although its inputs do not change."""
 
 DELETE_AGAIN = 60.0
 """Seconds after which a delete is sent again if the machine still exists, because the first call may have been lost."""
@@ -78,8 +78,8 @@ class Draft:
     ) -> None:
         """Begin a draft.
 
-        ``wall``: the wall clock at ``now``. If None, the draft assumes the difference to loop time that memory
-        recorded.
+        ``wall``: the wall clock at ``now``, in epoch seconds. If None, the difference between wall clock and loop time
+        that memory recorded still applies.
         """
         self.before = memory
         self.snapshots = snapshots
@@ -100,7 +100,7 @@ class Draft:
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
         self.deferrals: dict[str, Deferral] = {}
-        """Machines of each request that no pool takes now."""
+        """Deferral of each request that has machines which no pool takes now, by id."""
         self.forget: list[str] = []
         self.due_at = NEVER
         self.unknown: dict[str, list[str]] = {}
@@ -163,7 +163,8 @@ class Draft:
         cause: LossCause | None = None,
         gone: bool = False,
     ) -> Slot:
-        """Close a slot with a verdict. If ``TRANSITIONS`` forbids the verdict, set the slot aside instead."""
+        """Close a slot with a verdict, and return the changed slot. If ``TRANSITIONS`` forbids the verdict, set the
+        slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
             changed = slot._replace(is_set_aside=True)
         else:
@@ -175,13 +176,13 @@ class Draft:
                 deletion=slot.deletion._replace(closed_at=self.now, reason=reason, is_gone=gone),
             )
             if not gone:
-                self.wake_at(self.now + SOON)  # the next plan follows the deletion
+                self.wake_at(self.now + SOON)  # the next plan sends the delete
         self.put_slots(slot.request, changed)
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
-        """Convert the end of a machine from its place's clock to loop time; None if the end is unknown or the pool
-        is not observed."""
+        """Return the end of a machine in loop time. ``expires``: the end by the clock of the machine's place. Return
+        None if the end is unknown or the pool is not observed."""
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
@@ -208,16 +209,19 @@ class Draft:
             self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
-        """Count a failed boot against the window: the machine did not run, although its create was accepted or may
-        have been carried out."""
+        """Count a failed boot against the window of the slot's pool and template. In a failed boot the machine did not
+        run, although its create was accepted or may have been carried out."""
         key = slot.pool, self.requests[slot.request].template
         before, asked_at = self.window(*key), slot.asked_at
         changed = window_and_backoff.after_failure(before, failure, asked_at, self.now, self.limits, boot=True)
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Latch the brake: orphans are not deleted until an operator releases it (law: the brake). If it is latched
-        already, the first reason stays, unless the new reason explains it: another provisioner made the orphans."""
+        """Latch the brake, so that orphans are not deleted until an operator releases the brake (law: the brake).
+
+        If the brake is already latched, its first reason stays. But an identity conflict replaces too many orphans,
+        because another provisioner explains the orphans.
+        """
         is_explained = reason is BrakeReason.IDENTITY_CONFLICT and self.brake is not None
         if self.brake is None or (is_explained and self.brake.reason is BrakeReason.TOO_MANY_ORPHANS):
             self.brake = Brake(reason, self.now if self.brake is None else self.brake.since, detail, pool)

@@ -1,8 +1,8 @@
 """Holds: how they affect pools, requests, returns and machines.
 
-While an operator has stopped all, each pool is treated as busy, so it gets no actions. If a deadline passes meanwhile,
-the answer gives the hold as the reason, and the deadline takes effect when the operator releases the hold. The module
-uses no I/O, clock or logger.
+While an operator has stopped all, each pool is treated as busy, so that it gets no actions. If a deadline passes
+meanwhile, the answer gives the hold as the reason, and the deadline takes effect when the operator releases the hold.
+The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ GIVEN_UP = Loss(3600, "cancelled")
 
 
 def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
-    """Return the limits, with each pool paused to which a hold applies."""
+    """Return the limits, with ``is_paused`` set for each pool to which a hold applies."""
     paused = {name: replace(pool, is_paused=True) for name, pool in limits.pools.items() if holds.against(name)}
     return replace(limits, pools={**limits.pools, **paused})
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
-    """Return the pools that take no machine because the settings or a hold of their own pause them."""
+    """Return the pools that take no machine because the settings pause them, or because an operator has paused or
+    drained them. Stop-all does not count."""
     held = holds.of_kind(HoldKind.PAUSE).keys() | holds.of_kind(HoldKind.DRAIN).keys()
     return frozenset([name for name, pool in limits.pools.items() if pool.is_paused or name in held])
 
@@ -43,13 +44,13 @@ def format_hold(hold: Hold) -> str:
 
 
 def format_stop_message(holds: Holds) -> str:
-    """Return the message of returns while an operator has stopped all; an empty text otherwise."""
+    """Return the message of return requests while an operator has stopped all; empty if there is no stop-all."""
     return f"No machine is deleted now ({format_hold(holds.stop)})." if holds.stop else ""
 
 
 def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
-    """Return the failure of machines if a hold applies to each of the pools, else None. It has the error class of
-    missing capacity, like a cap."""
+    """Return the failure of missing machines if a hold applies to each of the pools; else None. The failure has the
+    error class ``QUOTA``, like the failure of a cap."""
     against = [holds.against(pool) for pool in pools]
     if not against or None in against:
         return None
@@ -58,7 +59,8 @@ def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
 
 
 def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
-    """Return a function that returns the loss to report for a slot's machine if a hold wants HF to return it."""
+    """Return a function that finds the loss to report for a slot's machine. The function returns None unless a drain or
+    a cancel applies to the machine."""
     drained, cancelled = holds.of_kind(HoldKind.DRAIN), holds.of_kind(HoldKind.CANCEL)
 
     def find_loss(slot: Slot) -> Loss | None:
@@ -73,7 +75,7 @@ def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
 
 def is_done(hold: Hold, memory: Memory) -> bool:
     """Return whether a cancel has no effect any more: its request has ended, HF no longer has its machine, or its
-    target is unknown."""
+    target is unknown. Other holds stay until they are released."""
     if hold.kind is not HoldKind.CANCEL:
         return False
     record = memory.requests.get(hold.target)
@@ -84,7 +86,8 @@ def is_done(hold: Hold, memory: Memory) -> bool:
 
 
 def count_holds(holds: Holds, memory: Memory | None) -> Counter[tuple[HoldKind, str]]:
-    """Return the number of holds in effect by kind and pool. A cancel counts under an empty pool, until it is done."""
+    """Return the number of holds in effect by kind and pool. Cancels that still have an effect count under an empty
+    pool name. If ``memory`` is None, all cancels count."""
     return Counter(
         (hold.kind, "" if hold.kind is HoldKind.CANCEL else hold.target)
         for hold in holds.current

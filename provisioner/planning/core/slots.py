@@ -63,8 +63,8 @@ def count_missing(record: RequestRecord) -> int:
 def find_missing_tries(record: RequestRecord) -> list[Tries]:
     """Return the earlier tries of each missing machine of a request, with the fewest failed tries first.
 
-    A slot that failed in its n-th try is already replaced if another slot has n failed tries before it. Each such slot
-    replaces one.
+    A slot that failed in its n-th try is already replaced if another slot of the request has n earlier failed tries.
+    Each slot replaces only one failed slot.
     """
     wanted = count_missing(record)
     if wanted <= 0:
@@ -116,20 +116,23 @@ def get_boot_deadline(slot: Slot, limits: PoolLimits) -> float:
 
 
 def get_spill_time(slot: Slot, limits: PoolLimits) -> float:
-    """Return the moment from which another pool may take a slot's machine; ``NEVER`` if it stays in a queue."""
+    """Return the moment from which another pool may take a slot's machine; ``NEVER`` if the machine stays in its
+    queue."""
     seconds = limits.queue_spill_seconds if slot.observed.is_queued else limits.spill_after_seconds
     return NEVER if seconds is None else slot.boots_from + seconds
 
 
 def format_wait(slot: Slot) -> str:
-    """Return the normal wait of a machine in a queue of its place; empty for any other machine."""
+    """Return a text that describes the normal wait of a machine in a queue of its place; empty for any other
+    machine."""
     known = slot.observed
     since = f" since {format_utc(known.queued_since)}" if known.queued_since else ""
     return f"queued in {slot.pool}{since}: {known.queue_reason}" if known.is_queued and slot.failure is None else ""
 
 
 def with_wait(slot: Slot, failure: Failure) -> Failure:
-    """Return the failure of a machine that is given up, with its wait if its place holds it in a queue."""
+    """Return the failure of a machine that is given up. If a queue of its place holds the machine, the text also
+    describes this wait."""
     wait = format_wait(slot)
     return replace(failure, text=f"{failure.text} It was {wait}") if wait else failure
 

@@ -1,10 +1,11 @@
 """Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
 
-A machine counts if an observation has shown it. Its time begins with its create; if it waited for room or in a queue,
-the time begins at the end of this wait. Its time ends with the first observation that lacks it.
+A machine counts if an observation has shown it. The time begins with the machine's create; if the machine waited for
+room or in a queue, the time begins at the end of this wait. The time ends with the first observation that lacks the
+machine.
 
-The plan that finds the machine gone adds its time to the totals. Memory records both in one write, so each machine
-counts once.
+The plan that finds the machine gone adds the time to the totals. Memory records the end and the totals in one write, so
+that each machine counts once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Usage = Mapping[str, Mapping[Cell, int]]
 """Milliseconds by day and cell. They are integers, so that their sum does not depend on the order of additions."""
 
 EARLIER = ""
-"""Key for the sum of all days that memory no longer keeps apart."""
+"""Key in ``Usage`` for the sum of the older days, which memory does not store day by day."""
 
 DAY_MILLISECONDS = round(DAY * 1000)
 
@@ -86,13 +87,13 @@ def day_of(number: int) -> str:
 
 
 def wall_day(wall: float) -> str:
-    """Return the UTC date of a time of the wall clock."""
+    """Return the UTC date of a moment of the wall clock (epoch seconds)."""
     return day_of(round(wall * 1000) // DAY_MILLISECONDS)
 
 
 def count_usage(draft: Draft) -> None:
-    """Add the time of the machines that this plan has found gone, and note from when a machine that has stopped
-    waiting counts."""
+    """Add the time of the machines that this plan has found gone to the totals. If a machine has stopped waiting,
+    record that its time begins now."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
         if before is None or not slot.observed.was_seen:
@@ -140,7 +141,7 @@ def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]
 
 
 def get_usage(memory: Memory, now: float, ahead: float) -> Usage:
-    """Return the usage until ``now``, including machines that exist. Change nothing."""
+    """Return the usage until ``now``, including machines that still exist. ``memory`` is not changed."""
     until_now = defaultdict[str, Counter[Cell]](Counter)
     for cell, usage_span in find_present_spans(memory, now):
         for day, milliseconds in split_by_day(usage_span, ahead):

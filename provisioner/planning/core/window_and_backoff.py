@@ -2,7 +2,7 @@
 
 The window grows with each machine that runs. It is halved if most machines of a round fail.
 
-* A round ends after as many results as the window had machines when the round began, at most ``ROUND``. Machines that
+* The number of results in a round is the size of the window when the round began, at most ``ROUND``. Machines that
   failed in the round count as pending until it ends, so that an unproven pool never gets more requests than the window.
 * If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
   lost so early, only one machine is requested at a time until one outlives its first minutes.
@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
 
 ROUND = 100
-"""Most results of a round. The bound lets a wide window close after this many results if most of them are failures."""
+"""Largest number of results in a round, so that even a wide window closes after this many results if most of them are
+failures."""
 
 GROWTH = 2
-"""Number by which the window grows for each machine that runs: the window of an unproven pool triples in each boot
-time."""
+"""Number of machines by which the window grows for each machine that runs. So the window of an unproven pool triples in
+each boot time."""
 
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
@@ -37,7 +38,7 @@ def is_blocked(window: Window, now: float) -> bool:
 
 
 def get_pending_limit(window: Window) -> int:
-    """Return how many machines may be pending at once. It is one while the window is probing."""
+    """Return how many machines may be pending at once. The limit is 1 while the window is probing."""
     return 1 if window.is_probing else window.window
 
 
@@ -53,7 +54,8 @@ def room(window: Window, pending: int, probes: int) -> int:
 
 
 def after_create(window: Window, submitted: float) -> Window:
-    """Return the window after a create call succeeded."""
+    """Return the window after a create call succeeded. The success ends a back-off that a failed call caused, if the
+    create was sent after the back-off began."""
     if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.is_boot_failure:
         return window
     return _end_back_off(window) if window.failure.error.is_of_call else window
@@ -62,8 +64,8 @@ def after_create(window: Window, submitted: float) -> Window:
 def after_runs(
     window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
 ) -> Window:
-    """Return the window after machines began to run. It grows with each machine. Its back-off ends if one of the
-    machines was requested after the back-off began."""
+    """Return the window after machines began to run. The window grows with each machine. Its back-off ends if the
+    newest machine was requested (``submitted``) after the back-off began."""
     if window.level and submitted >= window.blocked_at:
         window = _end_back_off(window)
     grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
@@ -75,7 +77,8 @@ class Losses:
     """Early losses: machines that ran in one pool for one template and were lost in their first minutes."""
 
     fates: Sequence[bool]
-    """Flags, for each machine that ran in the pool, from the newest to the oldest: True if it was lost early."""
+    """A flag for each machine of the template that ran in the pool, from the newest to the oldest. True: the machine
+    was lost early."""
     failure: Failure
     """Failure of the latest early loss."""
     submitted: float
@@ -85,10 +88,11 @@ class Losses:
 
 
 def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """Return the window after early losses. It shrinks by the growth from the lost machines. It closes if a probe was
-    lost, or if most of the newest machines were lost.
+    """Return the window after early losses. The window shrinks by the growth from the lost machines. It closes if a
+    probe was lost, or if most of the newest machines were lost.
 
-    Until a machine has outlived its first minutes, a running machine proves nothing about the pool.
+    A closed window opens when a machine has outlived its first minutes, because a machine that only runs proves nothing
+    about the pool.
     """
     failure = losses.failure
     shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))
@@ -103,8 +107,8 @@ def after_early_losses(window: Window, losses: Losses, now: float, limits: Limit
 
 
 def after_outlived(window: Window, submitted: float) -> Window:
-    """Return the window after a machine has outlived its first minutes. If early losses had closed the window, it
-    opens, provided that the machine was requested later."""
+    """Return the window after a machine has outlived its first minutes. If early losses closed the window before the
+    machine was requested, the window opens."""
     if window.early_loss is None or submitted < window.blocked_at:
         return window
     return _end_back_off(replace(window, early_loss=None))
@@ -128,8 +132,8 @@ def after_failure(
 
 
 def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
-    """Return the window with a back-off, because the pool takes no creates now. Several failures at the same moment
-    count as one."""
+    """Return the window with a back-off, because the pool takes no creates now. A window that already backs off does
+    not change, so that several failures at the same moment count as one."""
     if is_blocked(window, now):
         return window
     level = window.level + 1
@@ -173,15 +177,16 @@ def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) ->
 
 
 def _end_back_off(window: Window) -> Window:
-    """End the back-off, unless early losses caused it: neither an accepted create nor a running machine ends such a
-    back-off."""
+    """Return the window with its back-off ended. If early losses closed the window, only the wait ends, and the pool
+    gets one machine at a time until a machine outlives its first minutes."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
     return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
-    """End a round that has all its results. If most of the round failed, halve the window and back off.
+    """Return the window. If its round has all results, begin a new round; if most of the old round failed, halve the
+    window and back off.
 
     While the window is probing, only the probe decides about the back-off.
     """

@@ -37,8 +37,8 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
     """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
     the request.
 
-    The answer to a return also counts as known if HF never asks for it. This happens if HF killed the script before the
-    script printed the return's id, because then HF does not know the id.
+    The answer to a return also counts as known if HF never asks for this answer. This happens if HF killed the script
+    before the script printed the return's id, because then HF does not know the id.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
         if record.id in activity.read_ids or any(slot.name in activity.inventory for slot in record.slots.values()):
@@ -75,14 +75,15 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
-    """Return whether HF has forgotten a request: HF does not know its end, and has not asked for the request during
-    ``silence`` seconds of other calls."""
+    """Return whether HF has forgotten a request. ``silence``: seconds in which HF has made other calls but has not
+    asked for the request. A request whose terminal answer HF has read is not forgotten."""
     ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.is_trimmed
     return not ours and silence >= limits.cancel_after_seconds
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:
-    """End a request. Close each slot of which HF has not read a final result."""
+    """End a request as cancelled. Close its open slots, and report its succeeded machines as failed, because HF has not
+    read that they succeeded."""
     for slot in tuple(record.slots.values()):
         if slot.verdict is Verdict.OPEN:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)

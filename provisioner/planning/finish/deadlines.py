@@ -1,7 +1,7 @@
 """Deadlines: a machine that does not run in time fails. A request ends when all its machines run or have failed.
 
-The time of a request is over at its deadline. It is over earlier if most of its machines run and the last few have not
-changed for a while.
+The time of a request is over at the request's deadline. The time is over earlier if most machines of the request run
+and nothing has changed for ``straggler_seconds``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from provisioner.planning.core.slots import (
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
 SHORT_OUTAGE = 30.0
-"""Seconds for which a machine may be down at its request's deadline before the request gives it up. Most machines
-recover in this time."""
+"""Seconds for which a machine may be down at its request's deadline before the machine fails. Most machines recover in
+this time."""
 
 
 def format_time_over(draft: Draft, record: RequestRecord) -> str:
@@ -93,9 +93,9 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
 
 
 def _late_failure(draft: Draft, record: RequestRecord, slot: Slot, over_message: str) -> Failure:
-    """Return why a machine does not run although its request's time is over."""
+    """Return the reason why a machine does not run although its request's time is over."""
     late = Failure(ErrorClass.TIMEOUT, f"The machine did not run {over_message}.")
-    if slot.observed.is_queued:  # a failure of the pool concerns machines that its place did not accept
+    if slot.observed.is_queued:  # the place has accepted the machine, so a failure of the pool explains nothing
         return slot.failure or with_wait(slot, late)
     return slot.failure or find_pool_failure(draft, slot.pool, record.template) or late
 

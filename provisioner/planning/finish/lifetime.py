@@ -18,7 +18,7 @@ RETIRING_SHARE = 0.1
 have booted."""
 
 LAST_CALL = 600.0
-"""Seconds before its known end from which a machine retires, however many others are retiring."""
+"""Seconds before its known end at which a machine retires even if too many other machines are retiring."""
 
 
 class Retirement(NamedTuple):

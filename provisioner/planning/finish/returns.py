@@ -24,9 +24,9 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return for each pool the names to query, with the expected uid of each; the uid is empty if unknown.
+    """Return for each pool the names to query, with the expected uid of each name; the uid is empty if unknown.
 
-    These are the names in open returns that have no slot, and the names of the pool's own slots whose machines are
+    Queried are the names without a slot in open returns, and the names of the pool's own slots whose machines are
     absent or strayed. Slots of other pools are left out, because several pools may share a place.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
@@ -96,7 +96,8 @@ def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
 
 
 def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
-    """Report a succeeded machine as failed from now on. HF has not yet read that the machine succeeded."""
+    """Report a succeeded machine as failed from now on, and return the changed slot. HF has not yet read that the
+    machine succeeded."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = slot.with_deletion(reason=DeleteReason.CANCELLED)
@@ -107,8 +108,8 @@ def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
 def _unknown_machine_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
 ) -> ReturnResult | None:
-    """Return the result for a returned name without a slot; None while the result is unknown. Delete the machine if
-    it is ours or adopted."""
+    """Return the result for a returned name without a slot; None while the result is unknown. Delete the machine if it
+    has our identity or if the configuration adopts its name."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
         if machine is None and name not in snapshot.foreign:

@@ -19,8 +19,8 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    Two snapshots that begin at least ``lag_seconds`` apart prove that the machine is gone, unless many vanish at once.
-    So does an end that the place reports.
+    The machine counts as gone if its place reports its end. It also counts as gone if two snapshots that began at least
+    ``lag_seconds`` apart lack it, unless many machines vanish at once.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     end = snapshot.ends.get(slot.name)
@@ -64,8 +64,8 @@ def _may_appear(slot: Slot) -> bool:
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation can prove that the machine is gone. Before this moment, its
-    create may have been under way, or its slot was open."""
+    """Return the moment after which an observation must begin to prove that the machine is gone. This is the last
+    moment at which the create could take effect, or the moment of the slot's close if that is later."""
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)
 
@@ -91,10 +91,10 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
 
 
 def is_proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
-    """Return whether a machine is missing in all pools in two sets of complete snapshots that began the longest lag
-    apart.
+    """Return whether all pools lack a machine in two complete sets of snapshots that began at least the longest
+    ``lag_seconds`` apart.
 
-    ``absent`` records by name when the first set began.
+    ``absent`` records, by name, when the first of the two sets began.
     """
     if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
         return False

@@ -30,7 +30,10 @@ RETRY_DELETE = 10.0
 def apply_outcomes(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
 ) -> Plan:
-    """Return a plan without actions: the memory after a batch, and what has changed in it."""
+    """Return a plan without actions: the memory after the outcomes of batches, and the changes.
+
+    ``unsent``: actions that were planned but not sent, so that their record in memory is undone.
+    """
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.find_slot(outcome.action.name)
@@ -58,7 +61,8 @@ def apply_outcomes(
 
 
 def _is_double(action: Action) -> TypeGuard[Delete]:
-    """Return whether an action deletes a further object of a machine's name. Its outcome does not concern the slot."""
+    """Return whether an action deletes a double: another object with the machine's name. The outcome of such a delete
+    does not change the slot."""
     return isinstance(action, Delete) and action.reason is DeleteReason.DOUBLED
 
 
@@ -96,8 +100,8 @@ def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
 
 
 def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
-    """Record that a delete failed, and send it again soon. HF gets the failure until a delete of the machine is
-    accepted."""
+    """Record the outcome of a delete. A failed delete is sent again soon, and answers to HF contain its failure until a
+    delete of the machine is accepted."""
     if slot is not None:
         changed = slot.with_deletion(hindrance=failure)
         if failure is not None:

@@ -1,8 +1,8 @@
-"""Ends: machines that end although the loop did not delete them. In their first minutes they count as failed boots of
-their pool.
+"""Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
+failed boot of its pool.
 
-The life of a machine is measured in loop time. It begins with the plan that first saw the machine run, and ends with
-the observation that first showed its end, even if no observation was made in between.
+The life of a machine, in loop time, begins with the plan that first saw the machine run. The life ends with the
+observation that first showed its end, even if no observation was made in between.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
 EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
-"""Causes of an end that do not blame the software on a machine, because something outside the machine deleted it. An
-unknown cause counts against the pool."""
+"""Causes of an end outside the machine. A machine with such a cause does not count as a failed boot. A machine that
+ends for an unknown cause does."""
 
 EXPIRY_TOLERANCE = 60.0
-"""Seconds before its known end from which the end of a machine counts as the work of its place."""
+"""Seconds by which a machine may end before its known end and still count as ended by its place."""
 
 Key = tuple[str, str]
 """Pool and template."""
@@ -49,7 +49,8 @@ class EarlyLosses:
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """Return the slot and failure of a machine that ended. If the machine was lost early, mark both.
+        """Return the slot and the failure of a machine that ended. If the machine was lost early, the returned slot and
+        failure say so.
 
         ``ended``: moment at which the observation that shows the end began.
         """
@@ -62,8 +63,8 @@ class EarlyLosses:
         return slot.with_life(is_early_loss=True), failure
 
     def judge(self) -> None:
-        """Close the windows that lost most machines early, and open the closed windows in which a later machine has
-        outlived its first minutes."""
+        """Close the windows of pools and templates that lost most machines early. Open the closed windows for which a
+        machine that was requested later has outlived its first minutes."""
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
@@ -110,13 +111,12 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
                 key = slot.pool, record.template
                 draft.set_window(*key, window_and_backoff.after_outlived(draft.window(*key), slot.asked_at))
             else:
-                draft.wake_at(max(proven_at, draft.now) + SOON)  # an equal later observation starts no plan
+                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later observation with equal content starts no plan
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Return whether a machine came to its known end. If an observation has shown a cause, the cause decides.
-    Otherwise ``seen``, the begin of the first observation without the machine, has to be near or after the known
-    end."""
+    """Return whether a machine came to its known end. If an observation has shown a cause, the cause decides. If not,
+    ``seen`` (the begin of the first observation without the machine) must be near or after the known end."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires_at)
@@ -124,8 +124,8 @@ def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
 
 
 def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: EarlyLosses) -> None:
-    """Close the slot of a machine that the loop did not delete. If HF has the terminal answer, the machine is lost;
-    otherwise it has failed and is replaced."""
+    """Close the slot of a machine that the loop did not delete. If HF has the terminal answer, the machine is lost. If
+    not, the machine has failed and is replaced."""
     slot, failure = early.mark(record, slot, end.failure, end.cause, end.seen)
     lost = slot.verdict is Verdict.SUCCEEDED
     verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)

@@ -29,8 +29,8 @@ from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
 
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
-"""Phases as module constants. Each plan compares all slots with machines, and reading a phase from its class would
-take a fifth of that time."""
+"""Phases as module constants. Reading a phase from its class would take a fifth of the time in which a plan compares
+all slots with machines."""
 
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
@@ -140,7 +140,7 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
         end_slot(draft, record, _mark_applied(slot), unfit, news.early)
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         end_slot(draft, record, _mark_applied(slot), _get_end(machine, seen), news.early)
-    elif machine.phase is STOPPING:  # HF learns of it now, and may return it before it is gone
+    elif machine.phase is STOPPING:  # HF reads of this end now, and may return the machine before it is gone
         end = _get_end(machine, seen)
         marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
         if marked != slot:
@@ -166,8 +166,8 @@ def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> 
 
 
 def _is_expiry_notice(notice: Notice | None) -> bool:
-    """Return whether a notice announces an end that was known from the start. Observations do not contain such
-    notices."""
+    """Return whether a notice announces an end that was known from the start. The plan makes these notices;
+    observations do not contain them."""
     return notice is not None and notice.cause is LossCause.EXPIRES
 
 
@@ -245,7 +245,7 @@ def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close.
 
-    Earlier deletes went to another machine if the uid has changed, so this machine gets a first delete at once.
+    If the uid has changed, earlier deletes went to another machine, so that this machine gets a first delete at once.
     """
     known, uid, done = slot.observed.fingerprint.uid, machine.fingerprint.uid, slot.deletion
     if known and uid and known != uid:

@@ -1,9 +1,9 @@
-"""Trust: the decision whether the plan may act upon a snapshot. It is made once, before the rest of the plan uses the
+"""Trust: the decision whether the plan may act upon a snapshot. The plan decides once, before its other steps use the
 snapshot.
 
 A snapshot that lacks many machines at once is distrusted until a later list confirms the loss, because HF gives up
-every machine that is reported as lost. A snapshot of a wrong endpoint is distrusted until an operator decides. So is a
-snapshot of a pool that the configuration has moved away from its machines.
+every machine that is reported as lost. A snapshot of a wrong endpoint is distrusted until an operator decides. A
+snapshot of a pool that the configuration has moved away from its machines is distrusted, too.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SHARE = 0.2
 together."""
 
 FIRST_SECONDS = 60.0
-"""Seconds after the loop's start in which an orphan of unknown age counts as old, because it existed before the
-start."""
+"""Seconds after the loop's start in which an orphan of unknown age counts as old, because it may have existed before
+the start."""
 
 APPEARED_SECONDS = HOUR
-"""Seconds for which memory keeps the appearance of an orphan. If another provisioner has our identity, it makes more
-orphans in this time."""
+"""Seconds for which memory keeps when an orphan appeared. Another provisioner with our identity makes more orphans in
+this time."""
 
 YOUNGER_SECONDS = 3.0
-"""Seconds after the loop's start, and after the pool's lag, from which a new machine cannot be of the loop before. Its
-last create may have been under way, and the clock of a place has whole seconds."""
+"""Seconds that are added to the loop's start and the pool's lag. A machine that was made later cannot come from the
+previous loop. The margin covers the previous loop's last create, and places whose clock has whole seconds."""
 
 SNAPSHOTS = 2
 """Number of snapshots that must show new orphans. A single snapshot may show the late effect of one call."""
@@ -111,7 +111,11 @@ def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distru
 
 
 def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrusted | None:
-    """Judge one snapshot by its endpoint and by the number of HF's machines that it lacks."""
+    """Return why a snapshot is distrusted; None if it is trusted.
+
+    ``running``: the number of HF's machines in the pool. ``absent``: the slots of those machines that the snapshot
+    lacks.
+    """
     missing = [slot for slot in absent if _is_unconfirmed(draft, slot)]
     if detail := _find_wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
         since = draft.places.wrong_since.get(pool, draft.now)
@@ -152,8 +156,8 @@ def needs_later_list(draft: Draft, slot: Slot) -> bool:
 
 
 def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
-    """Return whether the absence of a machine has no known cause, and no list that began late enough has confirmed
-    it."""
+    """Return whether the absence of a machine is neither explained by a known cause nor confirmed by a list that began
+    late enough."""
     snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
     since = slot.observed.absent_since
     is_confirmed = since is not None and snapshot.confirmed_at - since >= wait_seconds

@@ -1,1 +1,1 @@
-"""Recovery: make a lost memory again from the inputs that are left."""
+"""Recovery: rebuild a lost memory from the inputs that are left."""

@@ -1,7 +1,7 @@
 """Rebuild a lost memory from intent, from the last answers to HF, and from complete snapshots of all pools.
 
-If a request's time is over by intent's clock, it gets no creates. New slots get numbers that were never used. The brake
-is latched (law: the brake).
+If a request's time is over by the clock that wrote intent, the request gets no creates. New slots get numbers that were
+never used. The brake is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
 from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
 MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
-"""Number of successive memories that have slot numbers of their own. While one request is open, fewer memories than
-this are lost."""
+"""Number of successive memories that have slot numbers of their own. The number is larger than the number of memories
+that can be lost while one request is open."""
 
 
 def make_first_memory(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
@@ -68,8 +68,8 @@ class RecoveryInputs:
 
     intent: Intent
     answers: Mapping[str, Answer]
-    """Settled answers. For every other id, the answer in the last status.json. These answers are binding (law: a
-    terminal answer stays)."""
+    """Answers by id: the settled answer or, if there is none, the answer in the last status.json. These answers are
+    binding (law: a terminal answer stays)."""
     read: Mapping[str, bool]
     """For each id that HF polled, True if HF has read the terminal answer.
 
@@ -100,8 +100,8 @@ class _SlotInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return the pools whose snapshots are not trusted yet, because since ``since`` they have lacked too many of
-    HF's machines."""
+    """Return the pools whose snapshots are not trusted yet, because the snapshots have lacked too many of HF's machines
+    since the moment ``since``."""
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):

@@ -36,8 +36,8 @@ SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Verdicts of slots that are reported as succeeded for ever (law: a terminal answer stays)."""
 
 CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
-"""Verdicts of slots that may have been closed before HF read the terminal answer. These slots have the delete reason
-cancelled."""
+"""Verdicts of slots that are reported as cancelled if their delete reason is ``CANCELLED``. With this reason, HF had
+not read the terminal answer when the slot was closed."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
@@ -111,8 +111,8 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 
 
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return, by name, the machines that HF has to return: machines that are gone, have a notice of their end, have
-    to come back because of a hold, or are too old."""
+    """Return the loss of each machine that HF has to return, by name. The machine is gone, has a notice of its end,
+    must be returned because of a hold, or is too old."""
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for _, slot in memory.slots:
@@ -133,7 +133,7 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     """Return how many further machines each template may have by its caps. Templates without a cap are left out.
 
-    Only caps and machines count, and not the back-off: HF asks once, when it starts, and keeps the number.
+    The back-off does not count, because HF asks once, when it starts, and keeps the number.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()

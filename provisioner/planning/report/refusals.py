@@ -1,5 +1,5 @@
-"""Refusals: machines that their place rejects or has no room for. They count even if their slots are withdrawn or
-succeed later.
+"""Refusals: machines that their place rejects or has no room for. A refused machine counts even if its slot is
+withdrawn or succeeds later.
 
 The module uses no I/O, clock or logger.
 """

@@ -97,7 +97,8 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
 
 
 def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the failure behind the reason, since when the reason holds, and when the next try begins."""
+    """Return fields of ``Unmet``: the failure behind the reason, since when the reason applies, and when the next try
+    begins."""
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
@@ -119,7 +120,7 @@ def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slo
 
 
 def _explain_queue(draft: Draft, slots: list[Slot]) -> dict[str, Any]:
-    """Return the reason of the longest wait in a queue, and the earliest expected start."""
+    """Return fields of ``Unmet``: the reason of the longest wait in a queue, and the earliest expected start."""
     oldest = min(slots, key=lambda slot: slot.asked_at)
     machines = [find_machine(slot, draft.snapshots) for slot in slots]
     starts = [one.queued.expected_start for one in machines if one and one.queued and one.queued.expected_start]
@@ -127,7 +128,8 @@ def _explain_queue(draft: Draft, slots: list[Slot]) -> dict[str, Any]:
 
 
 def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slot]) -> dict[str, Any]:
-    """Return the pool to which the machines move, the moment at which they move, and the pools that are full."""
+    """Return fields of ``Unmet``: the pool to which the machines move, the moment at which they move, and the pools
+    that are full."""
     has_room = slots[0].failure is None or not slots[0].failure.error.has_no_room
     limits = draft.pool(slots[0].pool)
     spills_at = min([get_spill_time(slot, limits) for slot in slots]) if has_room else None
@@ -137,8 +139,11 @@ def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slo
 def _find_next_pool(
     draft: Draft, capacity: Capacity, template: str, pool: str, spills_at: float | None
 ) -> dict[str, Any]:
-    """Return the first pool after ``pool`` that takes machines, the moment at which it is used, and why pools before
-    it take none. A machine that keeps its position in a queue has no next pool."""
+    """Return fields of ``Unmet``: the first pool after ``pool`` that takes machines, the moment at which it is used,
+    and why the pools between them take no machine.
+
+    A machine that keeps its position in a queue has no next pool, so that the result is empty.
+    """
     if spills_at == NEVER:
         return {}
     lacks: dict[str, PendingReason] = {}
@@ -192,7 +197,7 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
 
 
 def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str, PendingReason]:
-    """Return the reasons by pool, with another name for the back-off of a pool that is not observed."""
+    """Return the reasons by pool, with ``UNSEEN`` instead of ``BACKOFF`` for a pool that is not observed."""
     return {
         pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
         for pool, reason in reasons.items()
@@ -202,8 +207,8 @@ def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
-    """Return the width of the window and the moment at which the next pool is used. The width is left out while
-    calls to the pool are under way."""
+    """Return fields of ``Unmet``: the size of the window, and the moment at which the next pool is used. The size is
+    left out while calls to the pool are under way."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
     if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
