@@ -30,7 +30,7 @@ NO_TEMPLATE = "unknown"
 alone. Pools do not serve this template, so machines are never created for it."""
 
 RETURN_ID_PREFIX = "ret-"
-"""Prefix of the id of a return request. It distinguishes returns from requests, because getRequestStatus gets only
+"""Prefix of the id of a return request, which distinguishes returns from requests, because getRequestStatus gets only
 the id."""
 
 

@@ -30,7 +30,7 @@ _deferring: list[bool] = []
 
 
 class Latch:
-    """A flag that is set once. A signal handler or any thread may set it. One thread waits for it."""
+    """A flag that is set once. A signal handler or any thread may set the flag. One thread waits for it."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -61,8 +61,8 @@ def follow() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore Ctrl-C while the process ends, so that the process keeps its exit code. Python resets the signal when it
-    ends."""
+    """Ignore Ctrl-C while the process ends, so that the process keeps its exit code. A handler function would not
+    suffice, because Python removes handler functions while Python ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_NUMBER = 10_000
-"""HF's upper limit for a template's maxNumber. HF also uses it to mean "unlimited" (docs/hostfactory.md: maxNumber)."""
+"""HF's upper limit for a template's maxNumber. HF also uses this number to mean "unlimited" (docs/hostfactory.md:
+maxNumber)."""
 
 
 SILENT_SECONDS = 60.0
@@ -37,7 +38,7 @@ class Recorded(NamedTuple):
 
     id: str
     silent_seconds: float | None
-    """Seconds since the loop's last heartbeat; None if there was none yet or its age is unknown."""
+    """Seconds since the loop's last heartbeat; None if there was no heartbeat yet or its age is unknown."""
 
 
 class Polled(NamedTuple):
@@ -46,4 +47,4 @@ class Polled(NamedTuple):
     answers: Mapping[str, Answer | None]
     """Answers by id. An unknown id is left out. None: the request is recorded, but its answer is not published yet."""
     silent_seconds: float | None
-    """The same as ``Recorded.silent_seconds``."""
+    """Seconds since the loop's last heartbeat; None if there was no heartbeat yet or its age is unknown."""

@@ -2,8 +2,8 @@
 
 The file is read tolerantly, because sites write it by hand and HF rewrites it. Every mistake is reported. No logger.
 
-The scripts import this module at every call. So it uses named tuples (dataclasses would cost 7 ms), and neither YAML
-nor pydantic.
+The scripts import this module at every call. So the module uses named tuples (dataclasses would cost 7 ms), and neither
+YAML nor pydantic.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ DEEPEST = 60
 """Deepest nesting of a document in levels: much more than HF writes, and much less than Python's stack allows."""
 
 SHOWN_CHARACTERS = 60
-"""Characters of a wrong value that a message shows. They suffice to find the value, and do not fill a line of the
+"""Most characters of a wrong value that a message shows: enough to find the value, and too few to fill a line of the
 log."""
 
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
-"""Directory of the scripts. Their package is installed beside this package."""
+"""Directory of the scripts, whose package is installed beside this package."""
 
 
 class TemplatesError(Exception):
@@ -160,10 +160,8 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """Return the state directory: HF's work directory, or under LSF a directory of our own in its data directory.
-
-        All providers share LSF's data directory.
-        """
+        """Return the state directory: HF's work directory, or under LSF a directory of our own in LSF's data directory,
+        which all providers share."""
         directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
             directory = os.path.join(data, self.name)
@@ -195,7 +193,7 @@ class Directories:
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory, or else its directory below HF's common one; empty if unknown."""
+        """Return the instance's own directory, or else its directory below HF's common directory; empty if unknown."""
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)

@@ -33,7 +33,8 @@ NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "r
 """Attributes that HF reads as numbers, even if they are written as text."""
 
 COPIED_FIELDS = ("availableNumber", "requestedMachines")
-"""Fields of a template that HF may have copied from an old answer. They are not part of the template's definition."""
+"""Fields of a template that HF may have copied from an old answer, so that they are not part of the template's
+definition."""
 
 OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS})
 """Fields that getAvailableTemplates computes itself."""
@@ -45,7 +46,7 @@ def get_higher(one: int, other: int) -> int:
 
 
 class Template(NamedTuple):
-    """A kind of machine that HF can request."""
+    """A sort of machine that HF can request."""
 
     id: str
     max_number: int
@@ -53,14 +54,14 @@ class Template(NamedTuple):
     attributes: Mapping[str, tuple[str, str]]
     """Attributes in HF's form: (type, value). The value is always a text."""
     pools: tuple[str, ...]
-    """Names of the pools that can make the machine, in order. If there are none, Google's fields describe an
-    implicit pool."""
+    """Names of the pools that can make the machine, in order. If the template names no pool, Google's fields describe
+    an implicit pool."""
     pod_spec_yaml: str
     gcp_zone: str
     gcp_region: str
     gcp_instance_group: str
     fields: Mapping[str, object]
-    """All fields in the file except ``OWN_FIELDS``. They include Google's fields and ``pools``."""
+    """All fields in the file except ``OWN_FIELDS``, including Google's fields and ``pools``."""
 
     def document(self) -> dict[str, object]:
         """Return the template as getAvailableTemplates prints it."""
@@ -147,7 +148,7 @@ class Invalid(Exception):
 
 
 def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
-    """Return the valid templates, and the problems of the invalid ones. If an id occurs twice, the first template
+    """Return the valid templates, and the problems of the invalid templates. If an id occurs twice, the first template
     counts."""
     templates: dict[str, Template] = {}
     problems = []

@@ -93,7 +93,7 @@ class Actors(Protocol):
 
 
 class ThreadedActors:
-    """Actors that run each batch in a thread of its own. They call ``wake`` when a batch has ended."""
+    """Actors that run each batch in a thread of its own, and call ``wake`` when a batch has ended."""
 
     def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
         self._backends = backends
@@ -102,8 +102,8 @@ class ThreadedActors:
         self._threads: dict[str, threading.Thread] = {}
         self._ended: list[Results] = []
         self._kept_waiting: set[str] = set()
-        """Pools whose deletes left no time for creates. Their next batch begins with the creates, so that some of
-        them start."""
+        """Pools whose deletes left no time for creates. The next batch of such a pool begins with the creates, so that
+        some creates start."""
 
     def busy(self) -> Set[str]:
         """Return the pools whose batch is under way, or whose results were not collected yet."""

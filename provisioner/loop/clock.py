@@ -48,8 +48,8 @@ def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
 
 
 class LoopClock:
-    """The clock of loop time. It starts at the time of the wall clock, then follows the monotonic clock, and
-    continues across restarts."""
+    """The clock of loop time. The first loop begins at the time of the wall clock. From then on, loop time follows the
+    monotonic clock and continues across restarts."""
 
     def __init__(self, before: Memory | None = None) -> None:
         """Continue the time of ``before``, the last memory of the previous loop."""

@@ -140,7 +140,7 @@ class CycleReport:
 def check_directory(report: CycleReport, directory: str, note: str) -> CycleReport:
     """Return the report, with a problem if the directory has no record although machines exist.
 
-    ``note``: path of the note that names the directory before.
+    ``note``: path of the note that names the state directories used before (``state/directory_note.py``).
     """
     pools = [pool for pool, snapshot in report.own_snapshots.items() if snapshot.machines]
     if report.memory is not None or report.problem or not pools:
@@ -161,8 +161,8 @@ class Mandate:
 
     epoch: int = 0
     check: Callable[[], None] = lambda: None
-    """Raises SupersededError if the state directory has the epoch of a newer loop."""
+    """Function that raises SupersededError if the state directory has the epoch of a newer loop."""
     stopping: Callable[[], bool] = lambda: False
-    """Returns True if the process has been asked to end. Then no further call starts."""
+    """Function that returns True if the process has been asked to end, so that no further call starts."""
     act_seconds: float = 2.0
     """Seconds in which a cycle may start calls."""

@@ -34,7 +34,7 @@ def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfAc
 
 
 class HfActivityReader:
-    """Reader of HF's calls. It detects a call by a change of a poll marker, and does not use the time in the marker."""
+    """Reader that notices HF's calls by changed poll markers. The reader does not use the time in a marker."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -42,11 +42,11 @@ COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 written."""
 
 Keyed = tuple[Hashable, Line]
-"""A line with its key. A line with the key of an earlier line counts as its repetition."""
+"""A line with its key. A line with the key of an earlier line counts as a repetition of that line."""
 
 
 class History:
-    """Writer of the journal. It runs in the loop's thread and writes the changes of each cycle."""
+    """Writer of the journal, which runs in the loop's thread and writes the changes of each cycle."""
 
     def __init__(self, state: State) -> None:
         self._state = state

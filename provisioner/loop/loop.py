@@ -1,4 +1,4 @@
-"""The loop: it starts the observers, runs cycle after cycle, follows wake-ups and signals, and ends cleanly."""
+"""The loop: start the observers, run cycle after cycle, follow wake-ups and signals, and end cleanly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Hints(Protocol):
-    """A stream of hints about machines. It is read only while this loop is the active one."""
+    """A stream of hints about machines, which is read only while this loop is the active loop."""
 
     def start(self) -> None:
         """Start to read in the background."""
@@ -97,10 +97,10 @@ class Setup:
     limits: Limits
     """Limits in force at the start."""
     provisioner: str
-    """HF's provider instance. intent.json must belong to it."""
+    """HF's provider instance, to which intent.json must belong."""
     pace: Pace
     note: str = ""
-    """The note of the state directories of this configuration."""
+    """Path of the note that names the state directories used with this configuration (``state/directory_note.py``)."""
 
 
 class Loop:
@@ -122,8 +122,8 @@ class Loop:
         self._pace = setup.pace
         self._report = report
         self._refresh = refresh
-        """Returns the limits in force before each cycle. Its arguments are the limits of the previous cycle and the
-        memory."""
+        """Function that returns the limits in force, called before each cycle with the limits of the previous cycle and
+        the memory."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
         self._hints, self._stands_by = hints, stands_by
         self._notices = Notices()
@@ -274,7 +274,7 @@ class Loop:
 
     def _signature(self) -> object:
         """Return one signature for intent and holds, which other processes write and the loop follows at once; None if
-        it cannot be read."""
+        a file cannot be read."""
         try:
             return self._state.intent.signature(), self._state.holds_signature()
         except StateError:

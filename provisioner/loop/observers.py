@@ -15,18 +15,18 @@ from provisioner.model import ErrorClass, Failure, Observation, ObservationFaile
 log = logging.getLogger(__name__)
 
 OBSERVER_END_SECONDS = 1.0
-"""Seconds that a running observation gets when the loop ends. The loop no longer uses its result."""
+"""Seconds to finish that a running observation gets when the loop ends, although its result is no longer used."""
 
 CLOSE_SECONDS = 2.0
 """Seconds that all observers together get to end and to close their connections. An observer that needs longer ends
 with the process."""
 
 GATHER_SECONDS = 0.1
-"""Seconds between a hint and the observation that it causes. Several hints in this time cause one observation."""
+"""Seconds between a hint and the observation that the hint causes. Several hints in this time cause one observation."""
 
 
 class Observer:
-    """The observer of one pool. It runs in a thread of its own at the pool's own pace, and keeps the newest
+    """The observer of one pool, which runs in a thread of its own at the pool's own pace and keeps the newest
     observation."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
@@ -59,7 +59,8 @@ class Observer:
         return self._observation
 
     def list_after(self, when: float) -> None:
-        """After the moment ``when`` in loop time, accept only observations whose list began at ``when`` or later."""
+        """Accept only observations whose list began at ``when`` (loop time) or later, as soon as that moment has
+        come."""
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
 

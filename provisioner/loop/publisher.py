@@ -24,22 +24,23 @@ class PublishedStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The differences between the new status.json and the previous one."""
+    """The differences between the new status.json and the previous status.json."""
 
     records: tuple[tuple[RequestRecord | ReturnRecord | None, RequestRecord | ReturnRecord], ...]
-    """Each record whose answer changed, after the record of its previous answer. The latter is None if there was no
-    answer."""
+    """For each answer that changed: the record of the previous answer (None if there was no answer), and the record of
+    the new answer."""
     lost: Mapping[str, Loss]
     """Machines newly reported to HF as lost."""
 
 
 class Publisher:
-    """The writer of status.json. It writes if the content has changed, or if another process has replaced the file."""
+    """The writer of status.json. The file is written if its content has changed, or if another process has replaced
+    it."""
 
     def __init__(self, state: State, check: Callable[[], None]) -> None:
         self._state = state
         self._check = check
-        """Raises SupersededError if a newer loop may write."""
+        """Function that raises SupersededError if a newer loop may write."""
         self._status: PublishedStatus | None = None
         """Content of status.json. Before the first write: the answers of the first memory, and the losses in the
         file."""

@@ -51,11 +51,12 @@ class Planned:
     referenced: object = None
     """The objects whose ids ``inputs`` contains. This reference keeps Python from reusing the ids."""
     plan: Plan = NO_PLAN
-    """The last plan. It is carried out once. Its deferrals and its distrust stay in effect until the next plan."""
+    """The last plan, which is carried out once. The plan's deferrals and its distrust stay in effect until the next
+    plan."""
 
 
 class Reconciler:
-    """Runner of the cycles on one state directory. It keeps the memory between cycles."""
+    """Runner of the cycles on one state directory, which keeps the memory between cycles."""
 
     def __init__(
         self, *, clock: Clock, state: State, actors: Actors, limits: Limits, provisioner: str, mandate: Mandate
@@ -145,7 +146,8 @@ class Reconciler:
         return {} if self.memory is None else find_names_to_query(self.memory, self.limits)
 
     def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
-        """Return the plan of the next cycle, without writing a file or acting. Raises StateError."""
+        """Return the plan of the next cycle, without writing a file or acting; None before HF's first request. Raises
+        StateError."""
         now, holds = self._clock.now(), self._holds.read()
         intent = self._load(observations, now)
         if self.memory is None or intent is None:
@@ -194,7 +196,7 @@ class Reconciler:
             self._record(memory, now)
 
     def _load(self, observations: Mapping[str, Observation], now: float) -> Intent | None:
-        """Read intent, load memory in the first cycle, and return intent."""
+        """Read intent, load memory in the first cycle, and return intent; None before HF's first request."""
         intent = self._intent.read(starting=self.memory is None)
         newest = self._intent.newest
         if intent is not None:

@@ -14,9 +14,9 @@ COUNTED_SECONDS = 600.0
 """Seconds that one counted line covers."""
 
 IN_FULL = 3
-"""Number of lines of a series that are written in full before the rest of the ten minutes is counted. So a rare event
-is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the journal has
-60 MB."""
+"""Number of lines of a series that are written in full. Further lines within the ten minutes are only counted. So a
+rare event is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the
+journal has 60 MB."""
 
 NAMED = 20
 """Most machines that a counted line names if the event may occur to the same machine again and again."""
@@ -34,8 +34,7 @@ class _Series:
     written: int = 0
     """Number of lines written in full."""
     unwritten: list[Line] = field(default_factory=list)
-    """The newest line that was not written, if any. Its ``machines`` has the machines of all lines that were not
-    written."""
+    """The newest line that was not written, in a list; empty if there is none."""
     times: int = 0
     """Number of lines that were not written."""
     since: float = 0.0
@@ -44,7 +43,7 @@ class _Series:
 
 
 class Repeats:
-    """The series of repeated lines, by key."""
+    """Counter of repeated lines, with a series for each key."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}

@@ -19,8 +19,8 @@ class Wake(StrEnum):
 
 
 class Wakeups:
-    """A queue of hints that something may have changed. One thread waits for them. Hints that arrive together count
-    as one."""
+    """A queue of hints that something may have changed. One thread waits for the hints. Hints that arrive together
+    count as one hint."""
 
     def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
         self._hints: SimpleQueue[Wake] = SimpleQueue()
@@ -44,7 +44,8 @@ class Wakeups:
                 return
 
     def _woken(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for a hint. Count all hints that have arrived, and return True if there was one."""
+        """Wait at most ``seconds`` for a hint. Count all hints that have arrived, and return whether any has
+        arrived."""
         try:
             self._count(self._hints.get(timeout=seconds))
         except Empty:

@@ -21,7 +21,7 @@ class Phase(StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     GONE = "gone"
-    """The machine is dead. Its leftovers are still in the snapshot and have to be deleted."""
+    """The machine is dead. Leftovers of the machine are still in the snapshot and have to be deleted."""
 
 
 class Verdict(StrEnum):
@@ -43,7 +43,7 @@ NEVER = float("inf")
 """Loop time of an event that will not happen."""
 
 LONG_AGO = float("-inf")
-"""Loop time of an event that has not happened. A comparison treats it as long past."""
+"""Loop time of an event that has not happened, so that a comparison treats the event as long past."""
 
 
 class DeleteReason(StrEnum):
@@ -117,8 +117,8 @@ class ErrorClass(StrEnum):
     """LSF's error code for the class; empty if there is none.
 
     LSF's resource connector reads ``Error Code: X`` in a message. If X is one of the two codes in the table, LSF pauses
-    the template. For any other code LSF may disable the template, so the other classes have none (docs/hostfactory.md:
-    error codes).
+    the template. For any other code LSF may disable the template, so the other classes have no code
+    (docs/hostfactory.md: error codes).
     """
 
     def __new__(cls, word: str, *columns: bool | str) -> Self:

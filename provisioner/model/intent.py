@@ -15,9 +15,9 @@ class Request:
     template: str
     count: int
     created_wall: float
-    """Epoch seconds on the script's host. They are used only if memory is lost."""
+    """Time of the request in epoch seconds on the script's host, used only if memory is lost."""
     rc_account: str = ""
-    """LSF's account of the request. It is returned with each machine."""
+    """LSF's account of the request, which is returned with each machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Hold:
     who: str = ""
     """Name of the user on the host where the command ran."""
     since: float = 0.0
-    """Epoch seconds on the host of the command. They are shown to operators and never compared."""
+    """Time of the hold in epoch seconds on the command's host, shown to operators and never compared."""
     reason: str = ""
 
 

@@ -89,7 +89,8 @@ class Backoff:
     first_seconds: float = 5.0
     last_seconds: float = 1800.0
     no_room_seconds: float = 180.0
-    """Longest back-off of a pool that only lacks room. It may be short, because a probe costs only one call."""
+    """Longest back-off of a pool that only lacks room. A short back-off is enough, because a probe costs only one
+    call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class Life(NamedTuple):
     """Rare moments of a machine's life, in loop time."""
 
     released_at: float | None = None
-    """Moment at which the queue was first seen to have released the machine. Its boot time counts from this moment."""
+    """Moment at which an observation first showed that the queue has released the machine. The machine's boot time
+    counts from this moment."""
     down_since: float | None = None
     """Moment since which a machine that ran is down. The slot's ``failure`` contains the reason."""
     retiring_at: float | None = None
@@ -64,7 +65,8 @@ class Life(NamedTuple):
     used_from: float | None = None
     """Begin of the machine's usage, if it differs from ``asked_at`` because the machine waited or came back late."""
     is_early_loss: bool = False
-    """True if the machine ended by itself soon after it began to run. It then counts as a failed boot of its pool."""
+    """True if the machine ended by itself soon after it began to run, so that it counts as a failed boot of its
+    pool."""
 
 
 class Deletion(NamedTuple):
@@ -92,7 +94,7 @@ BOOTING = "ContainersNotReady"
 
 
 class Slot(NamedTuple):
-    """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
+    """A try to fill one wanted machine of a request. Name and pool of a slot never change (law: a name is used once).
 
     A slot is a tuple of tuples because ten thousand slots may change in one cycle, and copying a tuple takes a third of
     the time of copying a dataclass.
@@ -289,7 +291,7 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Uptime:
-    """The monotonic clock of a host. It cannot be set."""
+    """The monotonic clock of a host, which cannot be set."""
 
     boot: str
     """Identity of host and boot. The clock counts from this boot."""
@@ -305,7 +307,7 @@ class Moment:
     wall: float = 0.0
     """Wall clock in epoch seconds. After a restart, the gap by this clock is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
-    """Uptime of the host. Within one boot, it measures the gap of a restart even if the wall clock was set."""
+    """Uptime of the host. Within one boot, the uptime measures the gap of a restart even if the wall clock was set."""
 
     @property
     def ahead(self) -> float:
@@ -322,10 +324,10 @@ class Orphans:
     deletes: tuple[float, ...] = ()
     """Moments of the deletes of orphans, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, each with the moment of its appearance. They are kept for an hour, even
-    after they are gone."""
+    """Orphans that appeared while the loop ran, each with the moment of its appearance. An entry is kept for an hour,
+    even after the orphan is gone."""
     accepted: tuple[str, ...] = ()
-    """Orphans that were known when an operator released the brake. They cannot latch the brake again."""
+    """Orphans that were known when an operator released the brake, so that they cannot latch the brake again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +341,7 @@ class Hosts:
     """Hosts in HF's lists with a name of our shape but without slot and pool, each with the begin of the first complete
     set of snapshots that lacked it."""
     lost: tuple[str, ...] = ()
-    """Unknown hosts that are missing in two complete sets of snapshots. They are reported to HF as lost."""
+    """Unknown hosts that are missing in two complete sets of snapshots, so that they are reported to HF as lost."""
 
 
 @dataclass(frozen=True, slots=True)

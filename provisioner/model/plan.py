@@ -131,7 +131,7 @@ class Unmet:
     reason: PendingReason
     machines: int
     error: ErrorClass | None = None
-    """The class of the failure behind the reason, if there is one."""
+    """The class of the failure behind the reason; None if no failure is behind it."""
     text: str = ""
     """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None

@@ -51,7 +51,8 @@ class Queued:
     reason: str = ""
     """The place's words, on one line."""
     expected_start: int = 0
-    """The place's estimate. It may change with each observation, so memory does not contain it."""
+    """The place's estimate of the machine's start. Memory does not contain the estimate, because it may change with
+    each observation."""
 
     def __post_init__(self) -> None:
         """Make the reason printable, because it comes from a place and goes to terminals, pages and HostFactory."""
@@ -68,9 +69,10 @@ class Machine:
     ip: str = ""
     public_ip: str = ""
     launched: int = 0
-    """Epoch seconds by the cloud's clock. HF requires a constant value. 0: unknown."""
+    """Start of the machine in epoch seconds by the cloud's clock. The value never changes, because HF requires this. 0:
+    unknown."""
     failure: Failure | None = None
-    """The reason that the place gives why the machine does not run, or not yet."""
+    """The place's reason why the machine does not run, or does not run yet."""
     cause: LossCause | None = None
     """Cause of the end of a machine that is GONE or STOPPING, if known."""
     notice: Notice | None = None
@@ -136,8 +138,8 @@ class Snapshot:
     """Texts for operators about the pool's place: changes that others made, and settings that will fail. A text about a
     setting that will fail begins with ``FAULT``."""
     name_collisions: frozenset[str] = frozenset()
-    """Names in ``asked`` that exist at the place but are not machines of the pool. They may be machines of another pool
-    of ours, so they do not count as gone."""
+    """Names in ``asked`` that exist at the place but are not machines of the pool. Such a name does not count as gone,
+    because it may belong to a machine of another pool of ours."""
     endpoint_identity: str = ""
     """Unique identity of the endpoint (for example the namespace's uid); empty if unknown."""
     wall: float | None = None

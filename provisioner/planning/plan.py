@@ -37,7 +37,7 @@ class PlanInputs:
     """Newest observation of each configured pool."""
     activity: HfActivity = field(default_factory=HfActivity)
     busy: Set[str] = frozenset()
-    """Pools whose last actions are still under way. They get no new actions."""
+    """Pools whose last actions are still under way, so that they get no new actions."""
     wall: float | None = None
     """Wall clock at the plan's ``now``, in epoch seconds. If None, ``Draft`` derives it from memory."""
     holds: Holds = NO_HOLDS
@@ -110,7 +110,7 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
 
 
 def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limits, now: float) -> Plan:
-    """Return a plan that only removes records from the files. It uses no snapshots and contains no actions."""
+    """Return a plan that only removes records from the files. The plan needs no snapshots and contains no actions."""
     draft = Draft(memory, {}, limits, now)
     note_reported(draft, activity)
     trim_records(draft, intent, activity)

@@ -1,2 +1,2 @@
 """The building blocks of settings: sections, types with a description, and pools. Settings and kinds of places share
-them."""
+these building blocks."""

@@ -1,4 +1,5 @@
-"""Types of settings, each with a check and a description; the settings that every pool has, and those that pools share.
+"""Types of settings, each with a check and a description; the settings that every pool has, and the settings that pools
+share.
 
 No I/O, no clock, no logger.
 """
@@ -21,7 +22,7 @@ SPILL_SECONDS = 180.0
 """Default of ``spill_after_seconds`` for machines that no queue holds."""
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""A label value that Kubernetes accepts. Ids and names become label values of pods."""
+"""Pattern of a label value that Kubernetes accepts. Ids and names become label values of pods."""
 
 
 class FileUse(Enum):
@@ -161,8 +162,8 @@ class Pool(Section):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return the kind, and words that distinguish this place from all others of the kind. Two equal places have
-        equal results."""
+        """Return the kind, and words that distinguish this place from all others of the kind. For the same place, the
+        result is the same."""
         return (self.kind, self.name)
 
     def template_problem(self, template: str) -> str:
@@ -196,7 +197,7 @@ class Site:
     """The owner of the machines, and the settings that the pools share."""
 
     id: str
-    """The provisioner's id. It is a label of its pods."""
+    """The provisioner's id, which is a label of its pods."""
     prefix: str
     """First part of the machines' names."""
     adopt_prefixes: tuple[str, ...] = ()

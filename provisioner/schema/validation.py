@@ -1,4 +1,4 @@
-"""Validation of a configuration. It reports all mistakes at once, each with file, setting, expected value and actual
+"""Validation of a configuration. All mistakes are reported at once, each with file, setting, expected value and actual
 value.
 
 No network, no clock, no logger.
@@ -22,8 +22,8 @@ from provisioner.files.config_error import Problem as Problem
 from provisioner.files.yaml_text import format_read_error, format_syntax_error, join, parse, read_text
 
 LONGEST_QUOTE = 60
-"""Characters of a wrong value that a message shows. They suffice to find the value, and are too few for a whole
-section or key."""
+"""Most characters of a wrong value that a message shows: enough to find the value, and too few for a whole section or
+key."""
 
 NAMES_SHOWN = 25
 """Most names that a message about an unknown machine, request or pool lists, because there may be thousands of
@@ -84,7 +84,7 @@ def expected(words: str, value: object) -> str:
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
     """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
 
-    ``many``: True if there may be thousands of names. Only the first ones are then listed.
+    ``many``: True if there may be thousands of names. Only the first names are then listed.
     """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"

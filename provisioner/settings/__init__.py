@@ -1,1 +1,1 @@
-"""The configuration: it is read and checked, and all its mistakes are reported at once."""
+"""The configuration: read it, check it, and report all its mistakes at once."""

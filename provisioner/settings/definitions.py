@@ -96,15 +96,16 @@ class Events(Section):
 
 class Budget(Section):
     """Limits on the cost of all machines together, by ``price_per_hour`` of their templates and pools. Once a budget is
-    used up, no more machines are requested (reason ``budget``); existing machines are never deleted because of it."""
+    used up, no more machines are requested (reason ``budget``); existing machines are never deleted because of a
+    budget."""
 
     per_hour: Amount = None
     """Most that all existing and requested machines together may cost per hour; default no limit. Bounds the cost,
     however many machines HF requests."""
     per_month: Amount = None
-    """Most that machines may cost in a calendar month (UTC); default no limit. Once it is reached, no more machines are
-    requested until the next month; running machines continue and cost more. If memory.json is lost, the costs of the
-    month before the loss are not counted."""
+    """Most that machines may cost in a calendar month (UTC); default no limit. Once this cost is reached, no more
+    machines are requested until the next month; running machines continue and cost more. If memory.json is lost, the
+    costs of the month before the loss are not counted."""
     currency: Text = "USD"
     """Currency of prices and budgets, for display; default USD. Amounts are not converted."""
 
@@ -149,8 +150,10 @@ class TemplateSettings(Section):
     """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace; default none, so
     machines never age. A machine is deleted only when HF returns it. In this way a new image rolls out over the grid.
 
-    At most a tenth of the template's machines, but at least one, is named at a time. While all its pools back off, one
-    machine is named, or none if a request waits for machines. A machine stays named if this setting is removed."""
+    At most a tenth of the template's machines, but at least one, is named at a time. While all pools of the template
+    back off, one machine is named, or none if a request waits for machines. A machine stays named if this setting is
+    removed.
+    """
     price_per_hour: Price = None
     """Cost of a machine of the template per hour, in any pool; default the pool's ``price_per_hour``. For templates
     that share a pool and differ in size."""
@@ -193,7 +196,8 @@ class Settings(Section):
     """Minutes without a poll of HF for a request, while HF polls for other requests, until the request is cancelled;
     default 30."""
     retention_hours: DurationOrZero = 24.0
-    """Hours that a request stays in the files after HF has seen its end; default 24. HF may poll for it again."""
+    """Hours that a request stays in the files after HF has seen its end; default 24. HF may poll for the request
+    again."""
     delete_unlisted_after_hours: UnlistedHours = None
     """Hours after which a machine that was reported to HF, but is missing from all of HF's lists since, is deleted as
     an orphan, within the orphans' cap and brake; default none, so it is only shown. At least 1, because HF may send a
@@ -224,7 +228,7 @@ class Settings(Section):
     kubeconfig) takes precedence for that cluster. Read at the start."""
     listen: Listen = "127.0.0.1:9464"
     """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 uses a free port. On any address but
-    the loopback everyone who reaches it can read the pages, see ``server``."""
+    the loopback, everyone who reaches the address can read the pages, see ``server``."""
     server: Server = Server()
     """Access to metrics, health and status page."""
     events: Events | None = None

@@ -1,4 +1,4 @@
-"""Reader of provisioner.yaml and of HostFactory's two JSON files. It returns typed settings or reports all mistakes.
+"""Reader of provisioner.yaml and of HostFactory's two JSON files, which returns typed settings or reports all mistakes.
 
 A pool is defined in provisioner.yaml, or by a template with the fields of Google's connector. The reader only reads
 files: no network, clock or logger.
@@ -36,8 +36,8 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """Return the configuration in ``path`` and in HF's two files beside it. Raises ConfigError with every mistake.
 
     If ``path`` does not exist and the templates are for Google's connector, all settings have their defaults.
-    ``environment`` gives HF_PROVIDER_NAME, which selects one of several pairs of HF's files. It also gives KUBECONFIG
-    and PROVISIONER_COMPUTE_ENDPOINT for pools that do not set these.
+    ``environment`` gives HF_PROVIDER_NAME, which selects one of several pairs of HF's files. ``environment`` also gives
+    KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT, for pools that do not set these.
     """
     document, problems = read_mapping(path)
     if problems and not path.exists():
@@ -61,7 +61,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 class _Reader:
-    """A reader of one configuration. It continues after each mistake and collects all of them."""
+    """A reader of one configuration, which continues after each mistake and collects all mistakes."""
 
     def __init__(
         self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
@@ -202,7 +202,8 @@ class _Reader:
         return pool
 
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
-        """Return a pool with the settings that it inherits, and its problems. Their paths are relative to the pool."""
+        """Return a pool with the settings that it inherits, and its problems. The paths in the problems are relative to
+        the pool."""
         kind = registry.get_kind(name_of_kind)
         if address := self.around.environment.get(EMBEDDED_CLOUD):
             body = {**body, **kind.embedded(address)}

@@ -1,5 +1,5 @@
-"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors. Both are made from the
-types.
+"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors. Page and schema are made
+from the types.
 
 The functions are pure: no I/O, clock or logger.
 """
@@ -114,8 +114,8 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
 
 
 def _prefix(kind: Kind[Any]) -> str:
-    """Return the begin of the names of a kind's definitions. It is not empty for another distribution, because its
-    classes may have the same names as ours."""
+    """Return the begin of the names of a kind's definitions: the kind's name for another distribution, whose classes
+    may have the same names as ours; else empty."""
     return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."
 
 

@@ -20,7 +20,7 @@ from provisioner.state.directory_note import SUFFIX
 log = logging.getLogger(__name__)
 
 ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
-"""Settings that are read only when the loop starts. A pool has its own list of these in ``read_at_start``."""
+"""Settings that are read only when the loop starts. A pool lists its own settings of this sort in ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
 
@@ -35,7 +35,7 @@ class Configuration:
         self.refused = ""
         """Reason why the content of the files is not in effect; empty if the content is in effect."""
         self.judge: Callable[[Settings], None] = lambda settings: None
-        """Raises an error if the loop would not start with the files that the settings name."""
+        """Function that raises an error if the loop would not start with the files that the settings name."""
         directory = self._directory_signature()
         self.settings = self._started = load(path, environment)
         self._signature = self._get_signature(directory)

@@ -16,7 +16,8 @@ from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, Template
 from provisioner.settings.definitions import Settings
 
 SITE_ATTRIBUTES = frozenset({"ngpus", "rack"})
-"""Attributes that sites define themselves. They are spelled almost like attributes of HF, but are not mistakes."""
+"""Attributes that sites define themselves, and that are no mistakes although they are spelled almost like attributes of
+HF."""
 
 MOST_OVERHEAD = 1.25
 """Factor by which a pod's request may exceed the template's promise, because programs of the grid run in the pod
@@ -87,7 +88,7 @@ def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
 def _missing_file_warnings(settings: Settings) -> Iterator[str]:
     """Warn of each missing file that a pool names. KUBECONFIG may name several files.
 
-    A missing pod spec is an error instead. It is reported when the configuration is read.
+    A missing pod spec is an error instead, which is reported when the configuration is read.
     """
     for name, pool in settings.pools.items():
         for setting, value in pool:

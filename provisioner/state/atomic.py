@@ -1,7 +1,7 @@
 """Reading and replacing whole files in the state directory. The imports are few, so that a script starts fast.
 
-A reader needs no lock: it sees either the old content or the new content, never a mixture. A replaced file survives a
-power cut.
+A reader needs no lock, because it sees either the old content or the new content, never a mixture. A replaced file
+survives a power cut.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FILE_MODE = 0o660
 the umask is."""
 
 OPEN_AGAIN = 5
-"""Number of times that a file is opened again. Only then is an older content (from an NFS cache) or ESTALE accepted
-as true."""
+"""Number of times that a file is opened again before an older content (from an NFS cache) or ESTALE is accepted as
+true."""
 
 FIRST_PAUSE = 0.02
 """Seconds before a file is opened again for the first time. Each later pause is twice as long, so that all pauses
@@ -75,8 +75,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    The file is opened again if it was replaced on the server meanwhile (ESTALE). It is also opened again if it has a
-    second name, because a cache may still have the name under which the file was written aside.
+    The file is opened again if it was replaced on the server meanwhile (ESTALE), or if it has a second name, because a
+    cache may still have the file's temporary name.
     """
     for is_last in tries():
         try:

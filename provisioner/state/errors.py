@@ -38,7 +38,7 @@ class StateTooNew(StateError):
 
 
 class StateStale(StateError):
-    """The file is older than a version of it that this process or another one has already written."""
+    """The file is older than a version of the file that this process or another process has already written."""
 
 
 class StateExists(StateError):
@@ -88,7 +88,7 @@ def denied_message(path: str) -> str:
 
 
 def missing(path: str, advice: str) -> StateMissing:
-    """Return the error for a file that does not exist. Its message says if the whole directory is missing."""
+    """Return the error for a file that does not exist. The message says if the whole directory is missing."""
     directory = os.path.dirname(path)
     if is_stale(directory):
         return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; nothing was created.")
@@ -101,7 +101,8 @@ def missing(path: str, advice: str) -> StateMissing:
 
 
 def is_stale(directory: str) -> bool:
-    """Return True if the NFS server no longer has this directory. It may have a new directory of the same name."""
+    """Return True if the NFS server no longer has this directory, although it may have a new directory of the same
+    name."""
     try:
         os.stat(directory)
     except OSError as error:
@@ -164,8 +165,8 @@ def advice_message(error: OSError) -> str:
 class Condition(StrEnum):
     """The condition of a state file, concluded from the file and from the lock file beside it.
 
-    The lock file records the last generation that was written durably. It stays if the data file is removed. A data
-    file that is older than the record was therefore put there from outside.
+    The lock file records the last generation that was written durably, and stays if the data file is removed. So a data
+    file that is older than the record was put there from outside.
 
     * NEW: the file is absent, and no generation is recorded. Scripts make intent. A loop at its start makes memory.
     * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse to write. A loop at its start
@@ -176,9 +177,9 @@ class Condition(StrEnum):
       loop at its start rebuilds memory and latches the brake.
     * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.
-    * FINE: the file has the recorded generation or a newer one. Scripts and trim write. A loop goes on.
+    * FINE: the file has the recorded generation or a newer generation. Scripts and trim write. A loop goes on.
 
-    `provisioner recover` writes intent again if it is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
+    `provisioner recover` writes intent again if it is MISSING, UNREADABLE or OLDER, and moves an UNREADABLE memory
     aside.
     """
 

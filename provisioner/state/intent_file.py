@@ -44,7 +44,7 @@ RELIABLE = frozenset({Condition.NEW, Condition.FINE})
 
 
 class IntentFile(StateFile):
-    """Reader of intent. It also checks whether the file is reliable."""
+    """Reader of intent, which also checks whether the file is reliable."""
 
     kind = "intent"
     tables = ("requests", "returns")

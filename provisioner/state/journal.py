@@ -25,8 +25,8 @@ JOURNAL_KEPT = 5
 repeated lines."""
 
 UNWRITTEN_BYTES = 1_000_000
-"""Bytes of the newest lines that are kept in memory while the disk refuses writes. They cover some hours of a grid
-that cannot change."""
+"""Most bytes of the newest lines that are kept in memory while the disk refuses writes. This is enough for some hours
+of a grid that cannot change."""
 
 Line = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ class Journal:
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """Return the contents of the files, the oldest first.
 
-        If the files are rotated meanwhile, a file moves to a name that is read later, so each file is read. Its inode
+        If the files are rotated meanwhile, a file moves to a name that is read later, so each file is read. The inode
         shows if a file was read already.
         """
         contents: dict[tuple[int, int], bytes] = {}

@@ -164,9 +164,10 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 
 
 class DataLock:
-    """The lock of a database, as a context manager. A writer holds it from reading the data until the data is replaced.
+    """The lock of a database, as a context manager. A writer holds the lock from reading the data until the data is
+    replaced.
 
-    A waiting process first takes the *turn*, which is another lock file. It keeps the turn until it has the lock.
+    A waiting process first takes the *turn*, which is another lock file, and keeps the turn until it has the lock.
 
     * Only the process with the turn tries for the lock, every ``TURN_POLL``. So a process that takes the lock again and
       again cannot starve the others, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.

@@ -30,7 +30,7 @@ class LoopLock(locks.LockFile):
         """Lock the file again, because a server may have forgotten the lock. Return False if another process now has
         the lock.
 
-        A kernel that has lost a lock on NFS does not report the loss. Only a new request for the lock shows it.
+        A kernel that has lost a lock on NFS does not report the loss. Only a new request for the lock shows the loss.
         """
         assert self._descriptor is not None
         with writing(self.path, "locked"):
@@ -84,8 +84,8 @@ class LoopLock(locks.LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, and return it. It is higher than the epoch on disk and not below ``at_least``, and
-        durable on return. Needs the lock.
+        """Sign with a new epoch, and return it. The new epoch is higher than the epoch on disk, not below ``at_least``,
+        and durable on return. Needs the lock.
 
         ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
         """

@@ -1,7 +1,8 @@
 """Marker files: files of which only the name and the modification time matter.
 
-They are the loop's heartbeat, and marks that show which content of HF's files the scripts and the loop have read. The
-file system's clock gives all modification times, and they are compared only with each other (law: time is an argument).
+One is the loop's heartbeat. The others are marks that show which content of HF's files the scripts and the loop have
+read. All modification times come from the file system's clock and are compared only with each other (law: time is an
+argument).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ START = (
 
 
 class LifeSigns(NamedTuple):
-    """The loop's signs of life. Their times come from the file system's clock alone (law: time is an argument)."""
+    """The loop's signs of life, with times from the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = {}
     """The last holder of the loop's lock, as returned by ``LoopLock.holder``."""

@@ -31,7 +31,7 @@ class KubeStore(NamedTuple):
     """The pools of each shard; empty if one loop has all pools."""
 
     def api(self) -> ApiServer:
-        """Return a client of the API server. It sends no call yet."""
+        """Return a client of the API server, which sends no call yet."""
         from provisioner.state.kube.connection import ApiServer
 
         return ApiServer(self._read_access, self.namespace)

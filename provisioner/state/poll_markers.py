@@ -5,7 +5,7 @@ HF.
   another name, then links the entry to the name with the next free number. Entries never change. The last entry counts
   (law: a terminal answer stays).
 * A script settles the answer that it is about to print. From then on every call prints these bytes.
-* Before the loop acts on a revised answer, it settles this answer, which replaces the published one.
+* Before the loop acts on a revised answer, it settles this answer, which replaces the published answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Seen(Located):
 class Inventory(Located):
     """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests.
 
-    Each list replaces the one before.
+    Each list replaces the previous list.
     """
 
     advice = "HF's next getReturnRequests writes it again."
@@ -139,7 +139,7 @@ ADVICE = "Restore it from a backup; without it HF gets the answer that the loop 
 
 
 class ReportedAnswers(SettledAnswers):
-    """The entries of all ids in one directory."""
+    """The entries that settle terminal answers, as files in one directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -19,8 +19,8 @@ from provisioner.state.marker_files import make_shared_directory
 SCRIPTS = ("getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines", "getReturnRequests")
 
 MOST_BYTES = 64 * 1024
-"""Size in bytes above which a file is emptied. It has room for more than 150 calls, or for an hour of calls that wait
-for a lock."""
+"""Size in bytes above which a file is emptied. This is enough for more than 150 calls, or for an hour of calls that
+wait for a lock."""
 LONGEST_REASON = 400
 """Most bytes of a reason that are kept."""
 LINE = rb"(?m)^([0-9]{1,12}) (.*)$"
@@ -39,7 +39,8 @@ class Refusals(NamedTuple):
     recent: int
     """Number of refused calls since the script last answered a call."""
     since: float
-    """Time of the first of these calls, in epoch seconds of the script's host; 0 if there is none."""
+    """Time of the first refused call since the script last answered a call, in epoch seconds of the script's host; 0 if
+    there is none."""
     last: float
     """Time of the last line by the file system's clock."""
     text: str
@@ -47,7 +48,7 @@ class Refusals(NamedTuple):
 
 
 class RefusedCalls:
-    """The files in one state directory."""
+    """The files of refused calls in one state directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path

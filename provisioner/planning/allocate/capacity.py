@@ -148,8 +148,8 @@ class Capacity:
     def is_pausing(self, slot: Slot, template: str) -> bool:
         """Return whether an unsent create waits for its own pool instead of another pool.
 
-        It waits while calls to the pool are under way. It also waits if the pool backs off only because calls were
-        throttled or got no response, until ``spill_after_seconds`` have passed.
+        The create waits while calls to the pool are under way. The create also waits, but at most
+        ``spill_after_seconds``, if the pool backs off only because calls were throttled or got no response.
         """
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
@@ -192,8 +192,8 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return whether a machine that a window holds back waits for this window instead of going to the next pool. It
-        waits up to ``spill_after_seconds``; after early losses it does not wait."""
+        """Return whether a machine that a window holds back waits for this window instead of going to the next pool. A
+        machine waits at most ``spill_after_seconds``, and does not wait after early losses."""
         current = self._draft.window(*key)
         if current.closed_since is None or current.early_loss is not None:
             return current.early_loss is None

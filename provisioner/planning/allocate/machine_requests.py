@@ -228,8 +228,8 @@ def _new_slots(
 def _find_reason(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """Return the reason why machines are missing: the first that applies of a hold on all pools, the last failure of a
-    slot, the failure of a pool, the budget, and the time limit."""
+    """Return the reason why machines are missing. The first reason that applies counts: a hold on all pools, the last
+    failure of a slot, the failure of a pool, the budget, the time limit."""
     if hold_failure := find_hold_failure(draft.holds, template.pools):
         return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]

@@ -30,8 +30,8 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """Return the slot. It is marked as stuck if its machine still exists ``stuck_after_seconds`` after the moment by
-    which the machine had to be gone."""
+    """Return the slot, marked as stuck if its machine still exists ``stuck_after_seconds`` after the moment by which
+    the machine had to be gone."""
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
         due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds

@@ -1,4 +1,4 @@
-"""Orphans: machines with our identity that no request explains, which the loop deletes slowly. Also machines that HF's
+"""Orphans (machines with our identity that no request explains), which the loop deletes slowly; and machines that HF's
 lists no longer name, which the loop deletes only if configured."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LISTS_GATHER = 3600.0
 parts, and each absence recorded too early would cost a write of memory."""
 
 MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
-"""Words after the number of orphans that are younger than this loop. Such orphans cannot be left over from lost
+"""Words that follow the number of orphans that are younger than this loop. Such orphans cannot be left over from lost
 files."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
@@ -199,7 +199,7 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
-    Time counts only while HF lists its machines. After a break, the time of each machine starts again.
+    Only time in which HF lists its machines counts. After a break in HF's lists, the time of each machine starts again.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}

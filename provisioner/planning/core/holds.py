@@ -17,11 +17,12 @@ from provisioner.names import get_prefix
 from provisioner.planning.core.slots import find_slot
 
 DRAINED = Loss(3600, "drained")
-"""The loss that is reported to HF for a machine in a drained pool. Its seconds never count down, because the machine
-runs until HF returns it."""
+"""The loss that is reported to HF for a machine in a drained pool. The seconds of this loss never count down, because
+the machine runs until HF returns it."""
 
 GIVEN_UP = Loss(3600, "cancelled")
-"""The loss that is reported to HF for a machine that an operator has cancelled. Its seconds never count down."""
+"""The loss that is reported to HF for a machine that an operator has cancelled. The seconds of this loss never count
+down."""
 
 
 def limits_under_holds(limits: Limits, holds: Holds) -> Limits:

@@ -24,7 +24,8 @@ Cell = tuple[str, str, str]
 """Template, pool and account."""
 
 Usage = Mapping[str, Mapping[Cell, int]]
-"""Milliseconds by day and cell. They are integers, so that their sum does not depend on the order of additions."""
+"""Milliseconds by day and cell. The numbers are integers, so that their sum does not depend on the order of
+additions."""
 
 EARLIER = ""
 """Key in ``Usage`` for the sum of the older days, which memory does not store day by day."""
@@ -46,7 +47,7 @@ class Span(NamedTuple):
 
     @property
     def milliseconds(self) -> int:
-        """Return the length of the span. It is negative if the last observation began before the machine existed."""
+        """Return the length of the span, which is negative if the last observation began before the machine existed."""
         return round((self.end - self.begin) * 1000)
 
 
@@ -166,8 +167,8 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def get_month(wall: float) -> tuple[str, float, float]:
-    """Return the month of a wall clock time in UTC: the first characters of its dates (``2026-11-``), its begin and
-    its end."""
+    """Return the month of a wall clock time in UTC: the first characters of its dates (``2026-11-``), its begin and its
+    end in epoch seconds."""
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)

@@ -1,9 +1,10 @@
 """Windows: each limits the pending machines of one template in one pool. Back-off and probes are part of a window.
 
-The window grows with each machine that runs. It is halved if most machines of a round fail.
+The window grows with each machine that runs, and is halved if most machines of a round fail.
 
 * The number of results in a round is the size of the window when the round began, at most ``ROUND``. Machines that
-  failed in the round count as pending until it ends, so that an unproven pool never gets more requests than the window.
+  failed in the round count as pending until the round ends, so that an unproven pool never gets more requests than the
+  window.
 * If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
   lost so early, only one machine is requested at a time until one outlives its first minutes.
 """
@@ -64,8 +65,8 @@ def after_create(window: Window, submitted: float) -> Window:
 def after_runs(
     window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
 ) -> Window:
-    """Return the window after machines began to run. The window grows with each machine. Its back-off ends if the
-    newest machine was requested (``submitted``) after the back-off began."""
+    """Return the window after machines began to run. The window grows with each machine. A back-off ends if the newest
+    machine was requested (``submitted``) after the back-off began."""
     if window.level and submitted >= window.blocked_at:
         window = _end_back_off(window)
     grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
@@ -88,8 +89,8 @@ class Losses:
 
 
 def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """Return the window after early losses. The window shrinks by the growth from the lost machines. It closes if a
-    probe was lost, or if most of the newest machines were lost.
+    """Return the window after early losses. The window shrinks by the growth from the lost machines, and closes if a
+    probe was lost or if most of the newest machines were lost.
 
     A closed window opens when a machine has outlived its first minutes, because a machine that only runs proves nothing
     about the pool.

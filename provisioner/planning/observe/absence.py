@@ -19,8 +19,8 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    The machine counts as gone if its place reports its end. It also counts as gone if two snapshots that began at least
-    ``lag_seconds`` apart lack it, unless many machines vanish at once.
+    The machine counts as gone if its place reports its end. The machine also counts as gone if two snapshots that began
+    at least ``lag_seconds`` apart lack it, unless many machines vanish at once.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     end = snapshot.ends.get(slot.name)

@@ -16,8 +16,8 @@ from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
 EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
-"""Causes of an end outside the machine. A machine with such a cause does not count as a failed boot. A machine that
-ends for an unknown cause does."""
+"""Causes of an end that lie outside the machine, so that the end does not count as a failed boot. An end with an
+unknown cause counts as one."""
 
 EXPIRY_TOLERANCE = 60.0
 """Seconds by which a machine may end before its known end and still count as ended by its place."""
@@ -44,7 +44,7 @@ class EarlyLosses:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._news: dict[Key, list[tuple[float, Failure]]] = {}
-        """Request time and failure of each machine that was newly lost, by pool and template."""
+        """Moment of the create, and failure, of each machine that was newly lost, by pool and template."""
 
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float

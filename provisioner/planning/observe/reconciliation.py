@@ -43,7 +43,7 @@ class News:
 
     early: EarlyLosses
     began: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    """Request times of the machines that this plan first sees running, by pool and template."""
+    """Moments of the creates of the machines that this plan first sees running, by pool and template."""
     down: list[tuple[RequestRecord, Slot]] = field(default_factory=list)
     """Machines that were reported to HF as running and are down now."""
 
@@ -221,8 +221,8 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
 
 
 def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> Life:
-    """Return the life of a slot after an observation: when its queue released it, since when it is down, and whether it
-    still retires. A machine whose place has postponed its end does not retire."""
+    """Return the life of a slot after an observation: when the queue released the machine, since when the machine is
+    down, and whether it still retires. A machine whose place has postponed its end does not retire."""
     life = slot.life
     if is_put_off:
         life = life._replace(retiring_at=None)

@@ -32,7 +32,7 @@ from provisioner.names import split_name
 from provisioner.planning.core.draft import SOON, Draft
 
 FEW = 5
-"""Number of machines that may be missing at once without distrust. HF copes with the loss of so few, and they may
+"""Number of machines that may be missing at once without distrust. HF copes with the loss of so few machines, which may
 all have run on one node."""
 
 SHARE = 0.2
@@ -176,9 +176,9 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
 def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
     """Return a text that describes a wrong endpoint; an empty text if the endpoint seems right.
 
-    The endpoint is wrong if its identity has changed. If identities are unknown, it is wrong if the snapshot shows none
-    of the pool's machines but shows new machines with our identity. ``absent``: the number of running machines that the
-    snapshot lacks, and how many of these have no known cause.
+    The endpoint is wrong if its identity has changed. If identities are unknown, the endpoint is wrong if the snapshot
+    shows none of the pool's machines but shows new machines with our identity. ``absent``: the number of running
+    machines that the snapshot lacks, and how many of these have no known cause.
     """
     snapshot, memory = draft.snapshots[pool], draft.before
     if snapshot.endpoint_identity:
@@ -228,8 +228,8 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
     """Note the new orphans, latch the brake if further orphans keep appearing, and return the new orphans that are
     surely younger than this loop. ``unknown``: the pool of each orphan.
 
-    If our files were lost, one snapshot may show many machines without a request. More such machines in later snapshots
-    mean that another provisioner makes them.
+    If our files were lost, one snapshot may show many machines without a request. If later snapshots show further
+    machines without a request, another provisioner makes these machines.
     """
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}

@@ -197,8 +197,8 @@ def _rebuild_slots(
 
 
 def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any]:
-    """Return a substitute for a terminal answer that HF has read and that is lost. It lists every running machine of
-    the request, because HF may have each of them."""
+    """Return a substitute for a terminal answer that HF has read and that is lost. The substitute lists every running
+    machine of the request, because HF may have each of these machines."""
     there = [slot_inputs.seen[name][1] for name in slot_inputs.names.get(request.id, ())]
     running = [machine for machine in there if machine.phase is Phase.RUNNING]
     is_complete = len(running) >= request.count

@@ -44,8 +44,8 @@ RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STRAYED = "The machine had lost our identity, so its end was seen only by its name and uid."
 STUCK = "The machine still existed at the deadline; its deletion is tried further."
 STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at the deadline; return the machine again."
-"""Message for a returned name without a slot. After a return has ended, the loop deletes only machines with a slot
-again."""
+"""Message for a returned name without a slot. After a return has ended, the loop sends further deletes only for
+machines with a slot."""
 
 HINDERED = " What its place says: "
 """Words before the reason that the place gives, in the messages of ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
@@ -80,8 +80,8 @@ def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
 
 
 def request_answer(record: RequestRecord) -> Answer:
-    """Return the answer to a request. It lists the machines that succeeded, are on their way or failed; it omits
-    failed machines that were replaced."""
+    """Return the answer to a request, which lists the machines that succeeded, are on their way or failed. The answer
+    omits failed machines that were replaced."""
     slots = [record.slots[number] for number in sorted(record.slots)]
     machines = [entry for slot in slots if (entry := _machine_entry(slot, record)) is not None]
     # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
@@ -105,7 +105,8 @@ def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """Return the answer to a return request. It lists each named machine, even while its leftovers exist."""
+    """Return the answer to a return request, which lists each named machine, even while leftovers of the machine
+    exist."""
     machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 

@@ -76,8 +76,7 @@ def _find_unmet_slots(draft: Draft, capacity: Capacity, record: RequestRecord) -
 
 
 def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
-    """Return the most specific reason why a slot's machine does not run. Return None if another slot replaces this
-    one."""
+    """Return the most specific reason why a slot's machine does not run; None if another slot replaces this slot."""
     if slot.verdict not in DESIRED:
         given_up = slot.verdict is Verdict.FAILED and slot.submitted_at is None
         return PendingReason.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
@@ -174,8 +173,8 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return the machines of a request that no pool takes now. They count at the pool for which they wait, or else
-    at the first pool."""
+    """Return the machines of a request that no pool takes now. The machines count at the pool for which they wait, or
+    else at the first pool."""
     reasons = _name_unseen(draft, deferral.reasons)
     pool, template = deferral.pool, record.template
     reason = reasons.pop(pool)
