@@ -86,7 +86,7 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
     capacity.note_windows()
     unmet = find_unmet(draft, capacity, order)
     retire_machines(draft)
-    if draft.deferrals and draft.closes:  # an earlier request may use what a later one released
+    if draft.deferrals and draft.closes:  # an earlier request may use the room that a later request released
         draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.activity, busy)
     find_unlisted(draft, world.activity)

@@ -41,7 +41,7 @@ class Configuration:
         self._signature = self._get_signature(directory)
         self.limits = self.settings.limits()
         """Limits in effect."""
-        beside = environment.get("STATE_DIRECTORY") or path.parent  # systemd's, because its service only reads /etc
+        beside = environment.get("STATE_DIRECTORY") or path.parent  # of systemd, as its service only reads /etc
         self.note = os.path.abspath(os.path.join(beside, f".{self.settings.instance}{SUFFIX}"))
         """Path of the note that names the state directories used with this configuration
         (``state/directory_note.py``)."""

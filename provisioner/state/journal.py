@@ -85,7 +85,7 @@ class Journal:
             with writing(self.path):
                 if self._append() >= self._max_bytes:
                     self._rotate()
-        finally:  # the text is empty if all of it was written
+        finally:  # no text is left if all of it was written
             if len(self._unwritten) > UNWRITTEN_BYTES:
                 self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
 

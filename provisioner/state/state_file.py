@@ -54,7 +54,7 @@ class StateFile:
 
     def condition(self) -> Condition:
         """Return the condition that follows from the file and its lock file. Raises StateTooNew or StateDenied."""
-        # Read the lock file first. After the data, it might record a write that is later than the data just read.
+        # Read the lock file first. If it were read after the data, it might record a write that the data lack.
         noted = self.known_generation() if os.path.exists(self.lock_path) else None
         try:
             return condition(generation_of(self.load()), noted)

@@ -71,7 +71,7 @@ def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
     """Request the missing machines. Fail machines that have no tries left or that exceed the template's maxNumber."""
-    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # keep one for the slot with the reason
+    if count_free_numbers(draft.requests[record.id]) <= len(wanted):  # keep one number for the slot with the reason
         fail_missing(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
         return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)

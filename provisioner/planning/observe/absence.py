@@ -39,7 +39,7 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
         draft.wake_at(draft.now + max(since + lag - snapshot.began_at, SOON))
     elif needs_later_list(draft, slot):
         return
-    elif slot.name not in snapshot.asked:  # it may have strayed, so ask the place for this name
+    elif slot.name not in snapshot.asked:  # the machine may have strayed, so ask the place for its name
         draft.wake_at(draft.now + SOON)
     else:
         _settle(draft, record, slot, MachineEnd(), early)

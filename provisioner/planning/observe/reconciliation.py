@@ -192,7 +192,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     observed = Observed(
         is_accepted=True,
         was_seen=True,
-        # Until an instance runs there may be several, because a group makes a new instance for each attempt.
+        # Until an instance runs, its fingerprint may change, because a group makes a new instance for each attempt.
         fingerprint=known.fingerprint.with_appeared(machine.fingerprint) if has_run else machine.fingerprint,
         ip=shown.ip,
         public_ip=shown.public_ip,

@@ -73,7 +73,7 @@ def judge_snapshots(draft: Draft) -> None:
                 new = dict.fromkeys(_find_unknown(draft, snapshot) - known.keys(), draft.now)
                 draft.orphans = replace(draft.orphans, since={**known, **new})
         elif reason is DistrustReason.POOL_MOVED:
-            del draft.snapshots[pool]  # it shows a place where the pool's machines are not
+            del draft.snapshots[pool]  # the snapshot shows a place where the pool's machines are not
         else:
             wrong.pop(pool, None)
             if snapshot.endpoint_identity:
