@@ -1,8 +1,8 @@
 """HostFactory's five commands. Each reads a JSON document and state files, and prints a JSON document within
 milliseconds (law: scripts answer from files).
 
-A call succeeds with JSON on stdout and exit code 0. Otherwise it is refused with one line on stdout and exit code 1,
-and records nothing.
+A call that succeeds prints JSON on stdout and ends with exit code 0. A call that is refused records nothing, prints one
+line on stdout and ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
-"""Hosts to return that a message names with their causes; the list has all."""
+"""Most hosts that the message of getReturnRequests names with their causes. The list in the answer has all hosts."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
-"""Pattern of the ids that we print. Any other id is unknown, and never becomes part of a file name. The pattern is
-compiled at its first use, because not every script call has ids."""
+"""Pattern of the request ids that the scripts print. An id of another form is unknown, and never becomes part of a file
+name. The pattern is compiled at its first use, because not every script call has ids."""
 
 LOWERED_MESSAGE = (
     "maxNumber is lower than shown to HostFactory before: stop HostFactory, remove the remembered file, start it"
@@ -45,21 +45,23 @@ UNKNOWN_MESSAGE = "The provisioner has no request with this id."
 
 
 class ScriptCall(NamedTuple):
-    """A script call, with the facts for its log line."""
+    """A call of a script, with the key-value pairs of its log line (``facts``)."""
 
     document: Document
     directories: Directories
     facts: dict[str, object]
     state: Callable[[], ScriptState]
-    """Return the state as recorded and published. Raises as ``open_script_state``."""
+    """A function that opens the recorded requests and the published answers. It raises the errors of
+    ``open_script_state``."""
 
     def provider(self) -> Provider:
-        """Read HF's two files. Raises TemplatesError."""
+        """Read HF's provider config and templates file. Raises TemplatesError."""
         return templates.load(self.directories.conf, self.directories.environment, self.directories.config_file)
 
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
-        """Log a failure in the block. The block only writes a hint, so HF gets its answer in spite of the failure."""
+        """Suppress a failure of the block and log it as a warning. The block records only a hint, and HF must get its
+        answer without this hint."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -70,7 +72,7 @@ class ScriptCall(NamedTuple):
 
 
 def get_available_templates(call: ScriptCall) -> str:
-    """Return the document with the valid templates that HF asks for."""
+    """Return the document with those valid templates that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
@@ -94,7 +96,7 @@ def get_available_templates(call: ScriptCall) -> str:
 
 
 def _with_lsf_names(call: ScriptCall, template: Template) -> Template:
-    """Return the template. If LSF is the caller, memory has LSF's name ``mem``."""
+    """Return the template. If the caller is LSF, add the attribute ``mem``, which is LSF's name for ``nram``."""
     if not call.directories.is_lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
@@ -116,8 +118,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return each maxNumber, or a higher one if HF was shown a higher one before. HF hangs if it sees a lower
-    maxNumber (docs/hostfactory.md: maxNumber)."""
+    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return the higher one, because
+    HF hangs if it sees a maxNumber decrease (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):
@@ -132,7 +134,7 @@ def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, in
 
 
 def request_machines(call: ScriptCall) -> str:
-    """Record the request durably. Then answer with its id."""
+    """Record the request durably. Then return the answer with the id of the request."""
     name, count, rc_account = input_documents.requested(call.document)
     provider = call.provider()
     template = provider.template(name)
@@ -154,7 +156,8 @@ def _accepted(recorded: Recorded, message: str) -> str:
 
 
 def _format_silence(seconds: float | None) -> str:
-    """Return the beginning of a message if the loop is down; empty while the loop runs."""
+    """Return the first sentence of a message if the loop has been silent for too many ``seconds``; empty if the loop
+    runs or ``seconds`` is None (unknown)."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
@@ -163,8 +166,8 @@ def _format_silence(seconds: float | None) -> str:
 
 
 def get_request_status(call: ScriptCall) -> str:
-    """Answer with the settled answer of each request that has ended, and with the published answer of every other
-    request."""
+    """Return the answer for each request: the settled answer if the request has ended, or else the answer that the loop
+    published."""
     ids = input_documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
     silence, entries = _format_silence(silent), []
@@ -191,7 +194,8 @@ def _empty(name: str, status: str, message: str) -> str:
 
 
 def request_return_machines(call: ScriptCall) -> str:
-    """Record durably the machines that HF returns, whether they are known or not. Then answer with the return's id."""
+    """Record durably the machines that HF returns, known and unknown ones. Then return the answer with the id of the
+    return request."""
     sent = host_lists.returned(call.document)
     names = list(dict.fromkeys(sent.machines))
     if not names:
@@ -209,7 +213,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Answer with the hosts in HF's list that are lost and were not returned yet."""
+    """Return the answer with the lost hosts in HF's list that HF has not returned yet."""
     listed = host_lists.listed(call.document)
     sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
@@ -242,17 +246,19 @@ COMMANDS: Mapping[str, Callable[[ScriptCall], str]] = {
 }
 
 HOST_LIST_COMMANDS = frozenset({"requestReturnMachines", "getReturnRequests"})
-"""Commands whose list may name a whole grid. Their documents are parsed in pieces when the hosts are read."""
+"""Commands whose document may list all hosts of a grid. The list is parsed in pieces, and only when its hosts are
+needed."""
 
 
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Run a call: print the answer or the refusal on stdout and log the call. Return the exit code."""
+    """Run one script call: print the answer or the refusal on stdout, log the call and return the exit code."""
     started = time.monotonic()
     directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
     document = None
-    state = cache(partial(open_script_state, directories))  # a state in an API has one connection
+    # A call opens the state only once, because a state in a Kubernetes API needs a connection.
+    state = cache(partial(open_script_state, directories))
     try:
         may_be_empty, whole = command == "getAvailableTemplates", command not in HOST_LIST_COMMANDS
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
@@ -261,7 +267,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:
         level, text = "ERROR", format_printable(str(error))
-    if level != "WARNING":  # a wrong call says nothing about the site
+    if level != "WARNING":  # a wrong document says nothing about the installation
         # A hint for operators must not change the answer.
         with contextlib.suppress(DirectoryError, TemplatesError, StateError):
             state().note_refusal(command, "" if level == "INFO" else text)
@@ -277,8 +283,8 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
 
 
 def _write_answer(text: str) -> bool:
-    """Write the answer with ``os.write``. Return False if stdout is closed; ``print`` would report this only at
-    exit."""
+    """Write the answer with ``os.write``. Return False if stdout is closed. ``print`` would report a closed stdout only
+    when the process ends."""
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     try:
         while rest:
@@ -297,6 +303,6 @@ def main() -> None:
         from hf_scripts import installation_check  # imported here because its imports take some milliseconds
 
         sys.exit(installation_check.main(sys.argv[2:], os.environ))
-    gc.disable()  # a search for cycles among ten thousand hosts would take milliseconds
+    gc.disable()  # search no reference cycles: among ten thousand hosts the search would take milliseconds
     code = run(sys.argv[1], sys.argv[2:], os.environ)
-    os._exit(code)  # All output is written, and Python's regular exit would double the time of the call.
+    os._exit(code)  # All output is written. Python's regular exit would double the time of the call, so skip it.

@@ -20,7 +20,7 @@ from provisioner.state.errors import StateError
 
 
 class CheckResult(NamedTuple):
-    """The result of a check."""
+    """The result of one check: whether it found a mistake, and a sentence for the operator."""
 
     fine: bool
     text: str
@@ -35,20 +35,20 @@ def fine(text: str) -> CheckResult:
 
 
 def fix(text: str) -> CheckResult:
-    """Return the result of a check that found a mistake. ``text`` says how to fix it."""
+    """Return the result of a check that found a mistake. ``text`` names the mistake and its fix."""
     return CheckResult(False, text)
 
 
 DENIED_TYPES = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
-"""SELinux types of homes, of temporary files, and of files that a policy does not know. Services usually have no
-access to these."""
+"""SELinux types of home directories, of temporary files, and of files that the SELinux policy does not know. Services
+usually have no access to files of these types."""
 
 TIMEOUT_SECONDS = 10
 """Time-out of getenforce and ls in seconds. Both usually answer at once."""
 
 
 class Mount(NamedTuple):
-    """The mount of a file system: mount point, type and options."""
+    """A mounted file system: mount point, type and mount options."""
 
     place: str
     kind: str
@@ -56,7 +56,7 @@ class Mount(NamedTuple):
 
 
 def owner(facts: os.stat_result) -> str:
-    """Format owner, group and mode of a file."""
+    """Format owner, group and mode of a file as text."""
     return f"owner {user_name(facts.st_uid)}, group {group_name(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
 
 
@@ -67,7 +67,8 @@ def mounts() -> list[str]:
 
 
 def mount_of(path: str, lines: list[str]) -> Mount:
-    """Return the mount of the path, from the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
+    """Return the mount that contains the path. ``lines``: the lines of /proc/self/mountinfo (proc(5): the file system's
+    type follows a lone ``-``)."""
     real = os.path.realpath(path)
     best = Mount("", "", frozenset())
     for line in lines:
@@ -80,10 +81,9 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def check_searchable(path: str) -> Iterator[CheckResult]:
-    """Find the first directory above the path that this user may not search. If links lead to another path, search
-    above that path too.
+    """Find the first directory above the path that this user may not search, because files below it seem not to exist.
 
-    Files below such a directory seem not to exist.
+    If the path leads through links, also search above the path to which the links lead.
     """
     ways = [PurePath(os.path.abspath(path)).parents, PurePath(os.path.realpath(path)).parents]
     for parent in [parent for way in ways for parent in reversed(way)]:
@@ -108,8 +108,8 @@ def check_executable(directory: str, lines: list[str]) -> CheckResult:
 
 
 def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check the SELinux label of the target of each path, if SELinux enforces its policy. ``paths``: the expected
-    type by path."""
+    """Check the SELinux label of each path, if SELinux is enforcing. ``paths``: the expected SELinux type by path. If a
+    path is a link, the target of the link is checked."""
     if _get_output("getenforce") != "Enforcing":
         return
     for path, wanted in ((os.path.realpath(path), wanted) for path, wanted in paths.items()):
@@ -125,8 +125,8 @@ def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
 
 
 def _get_output(*command: str) -> str:
-    """Return the output of a program; empty if the program is missing or fails. It may also be in /usr/sbin or
-    /sbin."""
+    """Return the output of a program; empty if the program is missing or fails. The program is searched in PATH,
+    /usr/sbin and /sbin."""
     program = shutil.which(command[0], path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if program is None:
         return ""
@@ -140,9 +140,10 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 
 
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check the time after which EGO drops a vanished host. If ego.conf is unreadable, yield no result.
+    """Check how long EGO keeps a vanished host in its list. If ego.conf is unreadable, yield no result.
 
-    The variables of EGO or HostFactory lead to ego.conf. HF_TOP is beside EGO's ``kernel`` directory.
+    ``environment``: the variables of EGO or HostFactory that lead to ego.conf. EGO's directory ``kernel`` is beside the
+    directory HF_TOP.
     """
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     path = os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
@@ -188,8 +189,8 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 
 
 def _has_shared_locks(probe: str) -> bool:
-    """Return True if a lock of this process keeps out other processes. On NFS, only a try by a second process shows
-    this."""
+    """Return True if a lock of this process keeps out other processes. A second process tries the lock, because on NFS
+    no other test shows this."""
     with closed_at_end(open_shared(probe, os.O_RDWR)) as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)
@@ -208,7 +209,7 @@ def _has_exclusive_create(probe: str) -> bool:
 
 
 def state_mount(directory: str, lines: list[str]) -> CheckResult:
-    """Check the mount of the state directory."""
+    """Check the type and the options of the mount that contains the state directory."""
     best, kind, given = mount_of(directory, lines)
     where = f"{directory}: on {kind} mounted at {best}"
     if "ro" in given:

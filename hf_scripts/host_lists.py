@@ -1,6 +1,6 @@
-"""The hosts in HostFactory's lists, each with name and machine id, in every form that is accepted.
+"""The hosts in HostFactory's lists, each with name and machine id, in every form that HostFactory and its clients send.
 
-A list may name a whole grid, so it is parsed in pieces.
+A list may name all hosts of a grid, so a long list is parsed in pieces.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from hf_scripts.input_documents import MAX_NAMES, NAME_BYTES, Document, Refused,
 from provisioner.names import short_name
 
 UID_PARTS = [8, 4, 4, 4, 12]
-"""Lengths of the parts of a pod's uid. Other connectors use the uid as machineId. Our names never have this form."""
+"""Lengths of the parts of a pod's uid. Other connectors send the uid of a pod as machineId. Names made by this
+provisioner never have this form."""
 
 UID_LENGTH = sum(UID_PARTS) + len(UID_PARTS) - 1
 
 PIECE = 65_536
-"""Bytes of a long list of hosts that are parsed at a time. HF may list a whole grid. Parsed as a whole, fifty
-thousand hosts would take 25 MB of Python's dictionaries and twice the time."""
+"""Bytes of a long list of hosts that are parsed at a time. If a list of fifty thousand hosts were parsed as a whole, it
+would take 25 MB of Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
-    """Machines in HF's order, in two lists. To make fifty thousand objects would take longer than the rest of the
-    script call."""
+    """Machines in HF's order, as two lists of texts, because fifty thousand objects would take longer to make than the
+    rest of the script call."""
 
     names: list[str]
-    """Host names as HF sent them; empty if HF sent only an id."""
+    """Host names as HF sent them. A name is empty if HF sent only an id."""
     machines: list[str]
-    """Our names of the machines: usually the machine id. If this is a uid beside a name, or if there is none: the
-    short host name."""
+    """The provisioner's names of the machines. Such a name is usually the machine id. If HF sent no machine id, or a
+    pod's uid beside the host name, it is the short host name."""
 
 
 def returned(document: Document) -> Hosts:
-    """Return the machines of requestReturnMachines. Raises Refused."""
+    """Return the machines in the document of requestReturnMachines. Raises Refused."""
     sent = listed(document)
     given = _read_whole(document) if sent is None else sent
     if (number := len(given.names)) > MAX_NAMES:
@@ -46,9 +47,11 @@ def returned(document: Document) -> Hosts:
 
 
 def listed(document: Document) -> Hosts | None:
-    """Return the machines of getReturnRequests; None if HF sent no list. A list may be empty. Raises Refused."""
+    """Return the machines in the document of getReturnRequests; None if HF sent no list. An empty list is valid. Raises
+    Refused."""
     if len(document.content) > PIECE:
-        # If a list cannot be cut into pieces, parse it as a whole, which accepts it or refuses it with its exact place.
+        # If the list cannot be cut into pieces, parse it as a whole. Then it is accepted, or refused with the exact
+        # place of the mistake.
         with suppress(ValueError, RecursionError):
             pieces = _parse_pieces(document.content, "machines")
             return _read_entries(document, chain.from_iterable(pieces), _raise_for_entry)
@@ -56,8 +59,8 @@ def listed(document: Document) -> Hosts | None:
 
 
 def _raise_for_entry(index: int) -> str:
-    """Raise ValueError for a wrong entry in a piece. Its place is found later, when the pieces no longer take
-    memory."""
+    """Raise ValueError for the wrong entry ``index`` of a piece. The caller then parses the whole list to find the
+    exact place of the mistake."""
     raise ValueError(f"machines[{index}]")
 
 
@@ -78,7 +81,7 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
         names.append(name)
         machines.append(short)
     for key, texts in (("name", names), ("machineId", machines)):
-        # This first test is one pass in C over up to a hundred thousand names, and rarely finds a candidate.
+        # Most lists pass this test, which is one pass in C over up to a hundred thousand names.
         if max(map(len, texts), default=0) > NAME_BYTES or not all(map(str.isascii, texts)):
             for index, name in enumerate(texts):
                 if is_too_long(name):
@@ -87,10 +90,10 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
 
 
 def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
-    """Yield the objects of the list ``key`` of a long document in pieces. A piece ends at ``},``.
+    """Yield the objects of the list ``key`` of a long document in pieces. Each piece ends at ``},``.
 
-    The list is the text between the first and the last bracket. If a cut is at a wrong place, the text before it is not
-    JSON, and ValueError or RecursionError is raised.
+    The list is the text between the first and the last bracket. Raises ValueError or RecursionError if the document has
+    another form, or if a ``},`` inside a text was taken for the end of a piece.
     """
     start, end = content.index(b"[") + 1, content.rindex(b"]")
     around = json.loads(content[:start] + content[max(start, end) :])
@@ -104,8 +107,8 @@ def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]
 
 
 def _objects(content: bytes) -> list[dict[str, object]]:
-    """Parse the objects of a piece. Raises ValueError for an empty piece, because each comma must be followed by
-    another object."""
+    """Parse the objects of a piece. Raises ValueError for an empty piece, because a comma must be followed by another
+    object."""
     found: list[dict[str, object]] = json.loads(b"[%b]" % content)
     if set(map(type, found)) != {dict}:
         raise ValueError("not a list of objects")
@@ -113,7 +116,8 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _identity(name: str, machine: str) -> str:
-    """Return the text that identifies the machine: the machine id. If there is none or it is a uid, return the name."""
+    """Return the text that identifies a machine: its machine id. If the machine id is empty or a pod's uid, return the
+    host name, if there is one."""
     if len(machine) == UID_LENGTH:  # cheap test first: few of fifty thousand ids have this length
         is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
         return name if name and is_uid else machine
@@ -121,7 +125,7 @@ def _identity(name: str, machine: str) -> str:
 
 
 def _no_host_error(document: Document, where: str, entry: dict[str, object]) -> Refused:
-    """Return the error for an entry that does not name a machine."""
+    """Return the error for a list entry that does not name a machine."""
     for key in ("machineId", "name"):
         value = entry.get(key)
         if value not in (None, "") and not (isinstance(value, str) and short_name(value)):

@@ -1,6 +1,6 @@
 """Read HostFactory's input from the command line, a file or standard input, check it, and return plain values.
 
-Objects and lists, a byte order mark, any line ends and unknown keys are accepted.
+The reader accepts one object in place of a list, a byte order mark, all forms of line ends, and unknown keys.
 """
 
 from __future__ import annotations
@@ -20,40 +20,43 @@ MAX_COUNT = SLOT_BLOCK
 files."""
 
 MAX_NAMES = 100_000
-"""Most machines in a return, as in a request. Their names stay in the state files until the return is trimmed."""
+"""Most machines in a return request, and in a request. Their names stay in the state files until the return request is
+trimmed."""
 
 NAME_BYTES = 255
-"""Most bytes of a name or id from HF. The full name of a host is never longer."""
+"""Most bytes of a name or id from HF. The full name of a host is never longer than 255 bytes."""
 
 DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Most bytes of a document. A list of a hundred thousand hosts, whose names and ids have 50 characters each, has as
-many."""
+"""Most bytes of a document: enough for a list of a hundred thousand hosts whose names and ids have 50 characters each.
+"""
 
 MOST_VALUES = 7 * MAX_NAMES
-"""Most values of a document that is parsed as a whole, counted by commas and brackets, so that it fits into memory."""
+"""Most values of a document that is parsed as a whole. Commas and brackets are counted as values. The limit keeps the
+parsed document within memory."""
 
 USAGE = (
     "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON, or {command}.sh with JSON on standard input"
 )
 
 OPTIONAL_INPUT_SECONDS = 1.0
-"""Seconds for which a command without arguments waits for optional input. Its caller may keep a pipe open without
-input."""
+"""Seconds for which a command that needs no input waits for standard input if it was called without arguments. Its
+caller may keep a pipe open and send no input."""
 
 
 class Refused(Exception):
-    """Raised if a call cannot be answered. Its exit code is 1, and it made no record. The message is one line for
-    HF."""
+    """Raised if a call cannot be answered. The call then records nothing and ends with exit code 1. The message is one
+    line for HF."""
 
 
 class Document:
-    """HF's JSON object, with the name of its source for messages."""
+    """The JSON object that HF sent, with the name of its source (for error messages)."""
 
     def __init__(self, source: str, content: bytes, trace: str = "") -> None:
         self.source = source
         self.content = content
         self.trace = trace
-        """Path of the file of ``--record``, to which the call is added; empty without this option."""
+        """Path of the trace file that ``--record`` names, to which the call is added; empty if the option was not
+        given."""
 
     @cached_property
     def root(self) -> dict[str, object]:
@@ -61,18 +64,20 @@ class Document:
         return _root(self.source, self.content)
 
     def refused(self, where: str, words: str) -> Refused:
-        """Return the error for a mistake at a place of this document."""
+        """Return the error for a mistake in this document. ``where``: the JSON path of the mistake."""
         return Refused(f"{self.source}: {where}: {words}")
 
     def expected(self, where: str, words: str, value: object) -> Refused:
-        """Return the error for a value that does not match the description ``words``."""
+        """Return the error for a value that is not as expected. ``words``: a description of the expected value."""
         return self.refused(where, f"expected {words}, got {format_value(value)}")
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
-    """Read the input of a script call: the JSON argument, else ``-f FILE``, else standard input. Raises Refused.
+    """Read the input of a script call: the JSON argument, or the file after ``-f``, or standard input if neither is
+    given. Raises Refused.
 
-    If ``whole`` is False, ``host_lists.returned`` or ``host_lists.listed`` parses the document later, in pieces.
+    If ``whole`` is False, the document is not parsed here, because ``host_lists.returned`` or ``host_lists.listed``
+    parses it in pieces.
     """
     text, files = _split(command, arguments)
     if text is not None:
@@ -89,13 +94,13 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
             raise Refused(USAGE.format(command=command))
     trace = files.get("--record", "")
     document = Document(source, b"{}" if may_be_empty and not content.strip() else content, trace)
-    if whole or trace:  # a trace contains only documents, so refuse other text here
+    if whole or trace:  # a trace stores only JSON documents, so refuse any other text before it is recorded
         document.root = _root(source, document.content)
     return document
 
 
 def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Return the JSON text, if any, and the file of each option. Raises Refused."""
+    """Split the arguments into the JSON text (None if there is none) and the file of each option. Raises Refused."""
     text, files = None, dict[str, str]()
     left = iter(arguments)
     for argument in left:
@@ -109,9 +114,9 @@ def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, st
 
 
 def _standard_input(seconds: float | None) -> bytes:
-    """Return all of standard input; empty if it is a terminal, is closed, or is silent for ``seconds``. Raises
-    Refused."""
-    import select  # imported here because HostFactory uses ``-f`` in every call
+    """Return all bytes of standard input. Return no bytes if standard input is a terminal, is closed, or sends nothing
+    for ``seconds``. Raises Refused."""
+    import select  # imported here because HostFactory always passes ``-f`` and then needs no standard input
 
     try:
         if os.isatty(0) or not select.select([0], [], [], seconds)[0]:
@@ -142,7 +147,8 @@ def _root(source: str, content: bytes) -> dict[str, object]:
 
 
 def requested(document: Document) -> tuple[str, int, str]:
-    """Return template, number of machines and account from requestMachines. The account is empty if HF sends none."""
+    """Return the template, the number of machines and the account that requestMachines names. The account is empty if
+    HF sends none. Raises Refused."""
     template = _required(document, document.root, "template")
     if not isinstance(template, dict):
         raise document.expected("template", "an object", template)
@@ -154,8 +160,8 @@ def requested(document: Document) -> tuple[str, int, str]:
 
 
 def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
-    """Return the ids and attributes of HF's optional filters in getAvailableTemplates. A null means that there is no
-    filter."""
+    """Return id and attributes of each filter that getAvailableTemplates names. If HF sends null or no filters, return
+    an empty list. Raises Refused."""
     found: list[tuple[str | None, Mapping[str, str]]] = []
     for index, entry in enumerate(entries(document, "templates") if document.root.get("templates") is not None else ()):
         where = place(document, "templates", index)
@@ -173,7 +179,7 @@ def filters(document: Document) -> list[tuple[str | None, Mapping[str, str]]]:
 
 
 def request_ids(document: Document) -> list[str]:
-    """Return the ids in getRequestStatus, each only once, in order."""
+    """Return the ids that getRequestStatus names, each only once, in HF's order. Raises Refused."""
     ids = []
     for index, entry in enumerate(entries(document, "requests")):
         where = f"{place(document, 'requests', index)}.requestId"
@@ -187,7 +193,8 @@ def request_ids(document: Document) -> list[str]:
 
 
 def entries(document: Document, key: str) -> list[dict[str, object]]:
-    """Return the objects of a list. A single object counts as a list of one, an empty object as an empty list."""
+    """Return the objects of a list in the document. A single object counts as a list of one, and an empty object as an
+    empty list. Raises Refused."""
     value = _required(document, document.root, key)
     if isinstance(value, dict):
         return [value] if value else []
@@ -200,7 +207,7 @@ def entries(document: Document, key: str) -> list[dict[str, object]]:
 
 
 def place(document: Document, key: str, index: int) -> str:
-    """Return the JSON path of an entry in HF's document."""
+    """Return the JSON path of entry ``index`` of the list ``key`` in HF's document."""
     return key if isinstance(document.root[key], dict) else f"{key}[{index}]"
 
 
@@ -213,7 +220,8 @@ def _required(document: Document, values: dict[str, object], where: str) -> obje
 
 
 def text(document: Document, where: str, value: object) -> str:
-    """Return a name or an id. Raises Refused if it is not a text, is empty, or is too long to be stored and printed."""
+    """Return ``value`` as a name or an id. Raises Refused if ``value`` is not a text, is empty, or is too long to be
+    stored and printed."""
     if not isinstance(value, str) or not value:
         raise document.expected(where, "a text", value)
     if is_too_long(value):
@@ -226,7 +234,8 @@ def is_too_long(text: str) -> bool:
 
 
 def _count(document: Document, value: object) -> int:
-    """Return a whole number of at least 1. It may be written as ``3.0`` or as a text of digits. Raises Refused."""
+    """Return ``value`` as a whole number of at least 1. The number may be written as ``3.0`` or as a text of digits.
+    Raises Refused."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     written = str(whole) if isinstance(whole, (int, str)) else ""
     if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):

@@ -1,7 +1,7 @@
-"""``check_install.sh``: check that the scripts can work here, and report what to fix.
+"""The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
-The check calls the scripts only with documents that they refuse or that name no request and no host. So its only
-records are lines in the log, and the refusals of scripts that cannot work here.
+The check calls the scripts only with documents that are refused, or that name neither a request nor a host. So the
+check causes no records except lines in the log, and the refusals of scripts that cannot work here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIRECTORY_VARIABLE = r"HF_TOP|HF_(PROVIDER_)?(CONF|WORK|LOG)DIR|PRO_(CONF_|DATA_
 """Pattern of the environment variables that name a directory."""
 
 UNKNOWN_NAME = "check_install"
-"""A name that templates, requests and hosts do not have."""
+"""A name that no template, request or host has."""
 
 SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "getAvailableTemplates": ({"templates": [{"templateId": UNKNOWN_NAME}]}, 1),
@@ -43,15 +43,16 @@ SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "requestReturnMachines": ({"machines": []}, 1),
     "getReturnRequests": ({}, 0),
 }
-"""For each script: a document that causes no record, and the expected exit code."""
+"""For each script, a document that causes no record, and the exit code that the script then ends with."""
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Print a line for each result. Return 1 if there is a mistake to fix. ``arguments``: none, or --loop-user USER."""
+    """Print a line for each result. Return 1 if there is a mistake to fix, and 0 if there is none. ``arguments``: none,
+    or ``--loop-user USER``."""
     loop_user = arguments[1] if arguments else ""
     code = 0
     for result in check_all(Directories(_with_absolute_paths(environment)), loop_user):
-        print(result, flush=True)  # flush: the result must be visible even if the next check hangs
+        print(result, flush=True)  # flush, so that this result is visible even if the next check hangs
         code |= not result.fine
     return code
 
@@ -65,7 +66,7 @@ def _with_absolute_paths(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
-    """Run all checks. Each runs after the checks on which it depends."""
+    """Run all checks, each after the checks on which it depends."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
@@ -112,7 +113,7 @@ def _check_configuration(directory: str, environment: Mapping[str, str]) -> Iter
     yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")
     for problem in provider.problems:
         yield fix(f"{problem.file}: {problem}")
-    # In a pod HF_TOP is not set, and HostFactory does not rewrite the pod's copy.
+    # In a pod HF_TOP is not set, and the pod has its own copy of HF's files, which HostFactory does not rewrite.
     if environment.get("HF_TOP") and not os.access(provider.templates_path, os.W_OK):
         facts, user = os.stat(provider.templates_path), user_name(os.geteuid())
         yield fix(
@@ -161,10 +162,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that scripts and loop run as the same user, or share a group that new files inherit.
-
-    Each of the two replaces files that the other has written.
-    """
+    """Check that scripts and loop run as the same user, or share a group that new files inherit. They need this because
+    the scripts replace files that the loop has written, and the loop replaces files of the scripts."""
     facts = os.stat(directory)
     group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
@@ -183,8 +182,8 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
 
 
 def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the user of the loop: ``loop_user``, or else the owner of its heartbeat. The id is None if it is
-    unknown."""
+    """Yield name and id of the loop's user. The user is ``loop_user`` if given, or else the owner of the loop's
+    heartbeat file. The id is None if it is unknown."""
     if loop_user:
         try:
             yield loop_user, pwd.getpwnam(loop_user).pw_uid
@@ -198,9 +197,9 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
 
 
 def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
-    """Check that the scripts may use the state files. If another user, such as root, created a file, access may be
-    denied."""
-    seen = state.seen.path  # a link to a directory is accepted, too
+    """Check that this user may read and write the state files. Access may be denied if another user, for example root,
+    has created a file."""
+    seen = state.seen.path  # the path of the directory may be a link
     paths = [*_state_paths(state)]
     closed = [_closed_result(path, state) for path in paths if os.path.exists(path) and not _is_usable(path)]
     links = [(path, refusal_message(path)) for path in paths if path != seen]
@@ -211,7 +210,8 @@ def _check_state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
 
 
 def _state_paths(state: StateDir) -> Iterator[str]:
-    """Yield the paths of all files of scripts and loop. The directory may contain the configuration, too."""
+    """Yield the paths of all files of scripts and loop. Other files in the directory, for example the configuration,
+    are left out."""
     for name in sorted(STATE_FILES):
         path = os.path.join(state.path, name)
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
@@ -227,10 +227,8 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return the advice to give the file to this user and to the group that new files of this user get.
-
-    When this user replaces the file, the file cannot get another group.
-    """
+    """Return the finding that this user may not use a file, with the commands that change its owner and group. The
+    group is the one that new files of this user get, because a replaced file gets this group."""
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
@@ -265,10 +263,10 @@ def _account_groups(uid: int) -> list[int]:
 
 
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
-    """Return True if the loop's user is in the group of the directory.
+    """Return True if the loop's user ``uid`` is in the group of the directory.
 
-    A user without an account here comes from a pod. It has written into the directory. So it is in the group, unless it
-    owns the directory or anyone may write there.
+    A user without an account on this host runs in a pod. Such a user has written into the directory. So the user is in
+    the group, unless the user owns the directory or everyone may write there.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

@@ -1,4 +1,5 @@
-"""Checks of the Kubernetes API that keeps the state: connection, kinds, rights of the scripts, and the loop."""
+"""Checks of the Kubernetes API that stores the state: the connection, the installed kinds of objects, the scripts'
+rights, and the loop."""
 
 from __future__ import annotations
 
@@ -18,14 +19,15 @@ RIGHTS = {
     NOTES: ("create", "get", "patch"),
     LEASES: ("get",),
 }
-"""The verbs of each resource that the scripts use."""
+"""The verbs that the scripts use, by resource."""
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 COMPONENT = "deploy/kustomize/components/kubernetes-state"
 
 
 def check_api(api: Api) -> Iterator[CheckResult]:
-    """Check all that the scripts need of the API server. A check that fails ends the check of the rest."""
+    """Check everything in the API server that the scripts need. After a check that fails, the later checks are
+    skipped."""
     try:
         served = {one["name"] for one in api.call("GET", f"/apis/{API_VERSION}").document["resources"]}
         yield fine(f"{api.name}: the API server answers")

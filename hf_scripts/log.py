@@ -1,7 +1,7 @@
 """The scripts' log: a JSON line for each script call, in HF's log directory. The provider config sets level and
 rotation.
 
-The log never writes to stdout or stderr. If it fails, the call goes on.
+The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def append(directories: Directories, level: str, message: str, facts: Mapping[str, object]) -> None:
-    """Add a line if the configured level includes ``level``."""
+    """Add a line to the log if ``level`` is at least as severe as the configured level. ``facts``: further keys of the
+    line."""
     config = _config(directories)
     if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
         return
@@ -38,7 +39,7 @@ def append(directories: Directories, level: str, message: str, facts: Mapping[st
 def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
     """Add a call to a trace for ``provisioner replay``. Return False if the trace cannot be written.
 
-    ``output``: the printed text, which is the answer's JSON or the text of a refusal.
+    ``output``: the text that the script printed, which is the answer's JSON or the line of a refusal.
     """
     try:
         answer = json.loads(output)
@@ -52,16 +53,16 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 
 def _config(directories: Directories) -> ProviderConfig:
-    """Return the provider config. If it is unreadable, return the defaults; the commands that need it report the
-    error."""
+    """Return the provider config. If the provider config is unreadable, return the defaults, because the commands that
+    need it report the error."""
     with contextlib.suppress(DirectoryError, TemplatesError):
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     return ProviderConfig()
 
 
 def file_of(directories: Directories) -> str:
-    """Return ``<log directory>/<instance>-provider.<host>.log``, or the file that LOGFILE names; empty if there is no
-    log.
+    """Return the path of the log: the file that LOGFILE names, or else ``<log
+    directory>/<instance>-provider.<host>.log``. Return an empty text if there is no log.
 
     Raises DirectoryError.
     """
@@ -80,17 +81,17 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
 
 
 def rotate(path: str, file: int, keep: int) -> None:
-    """Rename the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on. Several calls may notice the size; only one
-    renames.
+    """Rename the log at ``path`` to ``path.1``, ``path.1`` to ``path.2`` and so on up to ``keep``. ``file``: the
+    descriptor of the open log.
 
-    Raises OSError if another call is rotating the log.
+    Of several calls that notice a full log, only one renames it. Raises OSError if another call is rotating the log.
     """
     import fcntl  # imported here because only one call in many thousands rotates
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not os.path.samestat(os.fstat(file), os.lstat(path)):
         return
-    # Stop at the first free name, because a site may keep a million logs.
+    # Stop at the first free number, because a site may keep a million logs.
     free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)
     for number in range(free, 1, -1):
         os.replace(f"{path}.{number - 1}", f"{path}.{number}")

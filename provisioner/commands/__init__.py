@@ -1,1 +1,2 @@
-"""The commands of ``provisioner``, each a module with its options and its work. ``cli`` assembles them."""
+"""The commands of ``provisioner``. Each is a module with its options and its work. The module ``cli`` makes the command
+line from them."""

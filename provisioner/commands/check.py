@@ -1,4 +1,4 @@
-"""``provisioner check``: check the configuration, and with ``--live`` also the places that it names."""
+"""The command ``provisioner check``: check the configuration, and with ``--live`` also the places of its pools."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from provisioner.state.marker_files import ReadContent, Side
 from provisioner.telemetry.pool_windows import format_count
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
-"""The two sides that read HF's files, with their names in messages."""
+"""The names of the two sides that read HF's files, in messages."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -53,7 +53,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and return PROBLEM if a place has an error. Raises ConfigError, TemplatesError, UsageError."""
+    """Print the result of the check. Return PROBLEM if a pool's place has an error. Raises ConfigError, TemplatesError,
+    UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files: other versions that were read, and keys that no kind of our pools has."""
+    """Return the warnings about HF's files: files of which scripts or loop have read another content, and keys that
+    have no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),
@@ -83,10 +85,9 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files that differs from the version that the scripts, or the loop, last
-    read.
+    """Return a warning for each of HF's two files of which the scripts, or the loop, last read another content.
 
-    The result is empty if no state directory is known or if it has no marks of reads.
+    The result is empty if no state directory is known, or if the state directory does not record what they have read.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -105,11 +106,11 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[Finding], dict[str, dict[str, int]]]:
-    """Ask whether each pool's place can now make machines of the promised size, and observe it. Change nothing.
+    """Ask the clouds whether each pool can now make machines of the promised size, and observe each pool. Change
+    nothing.
 
-    Return the findings, and the number of our machines by observed pool, with those in the queue. After an error, the
-    pool's place gets no further questions. Findings about the clock come first, because a wrong clock also makes other
-    calls fail.
+    Return the findings, and by pool the number of our machines and how many of them are queued. A pool with an error
+    gets no further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)
@@ -137,7 +138,7 @@ def _without_faults(backends: Mapping[str, Backend], findings: Sequence[Finding]
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return the findings of a rehearsal of one create in each pool, with the first template that names the pool."""
+    """Return the findings of a create that is only tried, in each pool, for the first template that names the pool."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
     rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
@@ -146,13 +147,14 @@ def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> l
 
 
 def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a finding for each place whose clock differs from this host's clock."""
+    """Return an error for each place whose clock differs too much from this host's clock."""
     ahead = {name: backend.ahead() for name, backend in backends.items() if isinstance(backend, Timed)}
     return [Finding(name, Severity.ERROR, text) for name, one in ahead.items() if (text := clock_message(one))]
 
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a finding for each template that promises larger machines than its pools make."""
+    """Return a warning for each template that promises larger machines than its pools make, and for each pool whose
+    machine size cannot be read."""
 
     def size_of(backend: Sized) -> MachineSize | BackendError | None:
         try:
@@ -173,7 +175,8 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 
 def unseen_finding(pool: Pool, failure: Failure) -> Finding:
-    """Return the finding about a pool that could not be observed, with the next step and the page of its kind."""
+    """Return an error about a pool that could not be observed, with the next step and the documentation page of its
+    kind."""
     is_setting, docs = failure.error.needs_operator, get_kind(pool.kind).docs
     step = f"correct pools.{pool.name} or its rights" if is_setting else "check that this host reaches it; try again"
     more = f" ({docs})" if docs else ""
@@ -181,7 +184,7 @@ def unseen_finding(pool: Pool, failure: Failure) -> Finding:
 
 
 def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding]:
-    """Return the findings about the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
+    """Return the findings about the Pub/Sub subscription; empty if none is configured. Raises MissingExtra."""
     if settings.events is None:
         return []
     with require_packages(extra("events")):
@@ -195,7 +198,8 @@ def event_findings(settings: Settings, _: Mapping[str, Backend]) -> list[Finding
 
 
 def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
-    """Return the pools and templates of the configuration, and the warnings."""
+    """Return the JSON object about the configuration: its pools, templates and warnings. ``advice``: further
+    warnings."""
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
@@ -212,18 +216,18 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """Return the findings about the pools, the worst first."""
+    """Return the findings as JSON objects, the worst first."""
     ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
     return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
 
 
 def check_is_fine(document: Document) -> bool:
-    """Return True if no finding is worse than a warning."""
+    """Return True if every finding is a warning or a note."""
     return not any(Severity(finding["severity"]).is_fault for finding in document.get("findings", ()))
 
 
 def _verdict(document: Document) -> str:
-    """Return the first words of the text: the numbers of errors and warnings, or the news that there are none."""
+    """Return the numbers of errors and warnings as text, or ``Fine`` if there are neither."""
     severities = [Severity(finding["severity"]) for finding in document.get("findings", ())]
     warnings = len(document["warnings"]) + severities.count(Severity.WARNING)
     numbers = {"error": sum(one.is_fault for one in severities), "warning": warnings}
@@ -231,7 +235,7 @@ def _verdict(document: Document) -> str:
 
 
 def check_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: the errors, then the warnings, then the rest."""
+    """Yield the lines for a terminal: errors, warnings, then pools and templates."""
     yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
     pools, findings = document["pools"], document.get("findings")
     for one in findings or ():

@@ -32,7 +32,8 @@ STDOUT, STDERR = 1, 2
 """File descriptors of standard output and standard error."""
 
 WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
-"""Errors of the call or of the configuration. A BackendError that reaches ``run`` counts as one, too."""
+"""Errors in the call or in the configuration, which end the process with exit code WRONG. A BackendError that reaches
+``run`` does the same."""
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C, 141 the reader "
@@ -51,14 +52,15 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module whose ``COMMANDS`` contains the command; empty if a module has the name of the command."""
+    """Module whose ``COMMANDS`` contains the command. If it is empty, the command has a module of its own name."""
     extra: str = "loop"
-    """Extra of the distribution that installs the packages of the command."""
+    """Extra of the distribution (``pip install hostfactory-provisioner[EXTRA]``) with the packages that the command
+    needs."""
     is_in_lab: bool = False
-    """True for a command of the lab, which other modules of the product do not import."""
+    """True for a command of the laboratory (``provisioner.lab``)."""
 
     def load(self) -> tuple[AddOptions, Run]:
-        """Import the command's module; return its ``add_options`` and ``run``. Raises MissingExtra."""
+        """Import the command's module, and return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
         with require_packages(extra(self.extra)):
             module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
@@ -146,7 +148,8 @@ class Command(argparse.ArgumentParser):
     entry: CommandEntry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Let the module add its options, then parse. An unknown argument is reported as an error of this command."""
+        """Let the command's module add its options, then parse the arguments. An unknown argument is reported as an
+        error of this command."""
         self.actions()
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -154,7 +157,7 @@ class Command(argparse.ArgumentParser):
         return options, unknown
 
     def actions(self) -> list[argparse.Action]:
-        """Return the options of the command, after its module has added them."""
+        """Return the options of the command. Before, let the command's module add them."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
             add_options, run = entry.load()
@@ -164,7 +167,7 @@ class Command(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the console script. End the process with one of the exit codes and without a traceback."""
+    """Run the command line. End the process with one of the exit codes, and never with a traceback."""
     _open_closed_streams()
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
@@ -172,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         code = CLOSED_PIPE
         _discard_output()
-    except Exception as error:  # an operator gets a message with a remedy, not a traceback
+    except Exception as error:  # an operator needs a message with a remedy instead of a traceback
         code = PROBLEM
         if isinstance(error, OSError):
             _discard_output()
@@ -184,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command in the arguments; return its exit code."""
+    """Run the command that the arguments name, and return its exit code."""
     try:
         with require_packages(extra("loop")):
             options = parser().parse_args(arguments)
@@ -200,8 +203,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for a closed stdin, stdout or stderr, so that a file that is opened later does not get
-    its number."""
+    """Open the null device in place of a closed stdin, stdout or stderr. If this is not done, a file that is opened
+    later gets the number of the closed stream."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -210,19 +213,20 @@ def _open_closed_streams() -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """A standard stream that removes control characters, because texts from outside may contain them."""
+    """A standard stream that removes control characters from texts, because texts of clouds and files may contain
+    some."""
 
     is_drawn_on = False
-    """True while rich controls the terminal. Its texts contain no unsafe characters."""
+    """True while the package rich draws on the terminal. Its control characters are kept."""
 
     def write(self, text: str) -> int:
-        """Write the text without control characters. Escape characters that the stream's encoding lacks."""
+        """Write the text without control characters. Characters that the stream's encoding lacks are escaped."""
         super().write(text if self.is_drawn_on else format_printable_lines(text))
         return len(text)
 
 
 def _screen(stream: TextIO) -> TextIO:
-    """Return the stream as a ``_Screen``. Return a stream that was replaced, for example by a test, unchanged."""
+    """Return the stream as a ``_Screen``. If the stream was replaced, for example by a test, return it unchanged."""
     if type(stream) is not io.TextIOWrapper:
         return stream
     encoding, lines = stream.encoding, stream.line_buffering
@@ -230,12 +234,13 @@ def _screen(stream: TextIO) -> TextIO:
 
 
 def _discard_output() -> None:
-    """Redirect further output to the null device, including what Python flushes at its exit."""
+    """Redirect standard output to the null device, also for the text that Python flushes when the process ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused_message(error: OSError) -> str:
-    """Return the message about an error of the operating system. If the error names no file, it concerns our output."""
+    """Return the message about an error of the operating system. An error without a file name comes from writing to
+    standard output."""
     refused = error.filename or "a write to our output"
     return (
         f"The operating system refused {refused}: {error.strerror or error}. {advice_message(error)}, then try again."
@@ -243,7 +248,7 @@ def _refused_message(error: OSError) -> str:
 
 
 def _internal_error_message(error: Exception) -> str:
-    """Return the message about a mistake in this program: its place, and the next steps."""
+    """Return the message about a bug of this program: the line of code, and the next steps of the operator."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
     return (
@@ -254,7 +259,7 @@ def _internal_error_message(error: Exception) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. Each command adds its options when it is called."""
+    """Return the parser of all commands. A command's own options are added when the command is called."""
     top = argparse.ArgumentParser(
         prog="provisioner", description="HostFactory provisioner for Google Cloud.", epilog=EXIT_CODES
     )
@@ -268,6 +273,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def commands_of(top: argparse.ArgumentParser) -> list[Command]:
-    """Return the parsers of all commands. An alias does not repeat its command."""
+    """Return the parser of each command once, also if the command has aliases."""
     (choices,) = (action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
     return list(dict.fromkeys(choices.values()))

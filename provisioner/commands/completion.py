@@ -1,4 +1,4 @@
-"""``provisioner completion``: print the code with which a shell completes commands, options and files."""
+"""The command ``provisioner completion``: print shell code that completes commands, options and file names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the shell's code. Raises MissingExtra."""
+    """Print the code for the shell. Raises MissingExtra."""
     import shtab
 
     top = cli.parser()

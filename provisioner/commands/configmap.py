@@ -1,7 +1,7 @@
-"""``provisioner configmap``: print the ConfigMap for the loop's pod, made from the directory that HostFactory's scripts
-read.
+"""The command ``provisioner configmap``: print the ConfigMap of the loop's pod, made from the directory that
+HostFactory's scripts read. So scripts and loop have the same configuration.
 
-So scripts and loop have the same source. A ConfigMap is mounted as one directory without subdirectories.
+A ConfigMap is mounted as one directory without subdirectories, so each file must have a name of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LARGEST = 1_048_576
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 Place = tuple[str, ...]
-"""Names of the mappings that lead to a setting in provisioner.yaml, with its own name last."""
+"""The keys that lead to a setting in provisioner.yaml, from the outermost to the setting's own."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that prints a text of several lines as a block."""
+    """A YAML writer that writes a text of several lines as a block."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
@@ -83,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """Return two mappings from setting to file: the files that the ConfigMap includes, and all others, which may
-    contain a key."""
+    """Return the files that settings name, by setting, in two mappings: first the files that the ConfigMap includes,
+    then the files that it leaves out because they may contain a private key."""
     included_files: dict[Place, Path] = {}
     left_files: dict[Place, Path] = {}
     configuration = settings(given)
@@ -99,13 +99,13 @@ def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path
 
 
 def _format_setting(place: Place) -> str:
-    """Return the name of a setting for a comment."""
+    """Return the name of a setting as a comment shows it, for example ``ca_cert of pool west``."""
     return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
 
 
 def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
-    """Return the text of provisioner.yaml with new values of these settings and otherwise unchanged. Raises
-    UsageError."""
+    """Return the text of provisioner.yaml with new values for the settings in ``names``. The rest of the text is
+    unchanged. Raises UsageError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
     for place, name in names.items():
@@ -122,12 +122,13 @@ def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
 
 
 def _mapping_entries(node: Any) -> dict[str, Any]:
-    """Return the nodes of a mapping in a YAML text, by key; empty if the node is not a mapping."""
+    """Return the YAML nodes of a mapping's values, by key; empty if ``node`` is not a mapping."""
     return {key.value: value for key, value in node.value} if getattr(node, "id", "") == "mapping" else {}
 
 
 def _checked_text(path: Path) -> str:
-    """Return the content of a file. Raises UsageError if it cannot be part of a ConfigMap."""
+    """Return the content of a file for the ConfigMap. Raises UsageError if its name or content is not allowed in a
+    ConfigMap."""
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
         raise UsageError(f"{path}: a ConfigMap allows only letters, digits, '-', '_' and '.' in a name; rename it")
     try:

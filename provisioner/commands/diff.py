@@ -1,5 +1,5 @@
-"""``provisioner diff``: compare HostFactory's last list, our memory and the clouds, machine by machine. Change
-nothing."""
+"""The command ``provisioner diff``: compare HostFactory's last list, memory and the clouds, machine by machine. It
+changes nothing."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_fa
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
-"""Number of machines that the text names of each group, unless all are requested."""
+"""Most machines of a group that the text names, unless ``--machines`` requests all."""
 
 NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
 
 class View(NamedTuple):
-    """A machine as HostFactory, memory and cloud show it."""
+    """The three statements about a machine: by HostFactory's list, by memory and by the cloud."""
 
     listed: bool
     """True if HostFactory's last list names the machine."""
     memory: str
     """Verdict of the machine's slot; ``none`` if no slot has this name."""
     cloud: str
-    """Phase of the machine. ``strayed``: it exists without our labels or outside its group. ``absent``: it does not
-    exist. ``unseen``: its pool could not be observed."""
+    """Phase of the machine. ``strayed``: the machine exists without our labels or outside its group. ``absent``: the
+    machine does not exist. ``unseen``: its pool could not be observed."""
 
 
 class Meaning(NamedTuple):
-    """A text that says what a view means."""
+    """The meaning of a ``View`` as a sentence."""
 
     text: str
     differs: bool = True
-    """True if HostFactory, memory and cloud should agree in this view but do not."""
+    """True if HostFactory, memory and cloud contradict each other."""
 
 
 AGREE = Meaning("all three agree", differs=False)
@@ -72,11 +72,11 @@ MEANINGS = {
     (Verdict.LOST, True, True): LOST,
     (Verdict.LOST, True, False): LOST,
 }
-"""Meanings by three values: the verdict of the slot (None: no slot), True if HostFactory lists the machine, and True
-if the machine exists."""
+"""The meaning of a view, by three values: the verdict of the slot (None: no slot), True if HostFactory lists the
+machine, and True if the machine exists."""
 
 WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-"""Meanings of the phases that a machine reported to HostFactory should not have."""
+"""The meaning of a view by its phase, for a machine that was reported to HostFactory and should run."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -86,7 +86,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare. Return PROBLEM if the three differ or a pool could not be observed. Raises StateError, BackendError."""
+    """Print the comparison. Return PROBLEM if HostFactory, memory and clouds differ, or if a pool could not be
+    observed. Raises ConfigError, StateError, BackendError."""
     configuration = settings(options.config)
     state = open_state(options.state_dir)
     names, written_ns = state.listed_hosts() or (None, 0)
@@ -101,11 +102,11 @@ def run(options: argparse.Namespace) -> int:
 def diff_document(
     memory: Memory, names: Collection[str] | None, observations: Mapping[str, Observation], prefix: str
 ) -> dict[str, Any]:
-    """Return the machines in groups with the same view. Groups with a difference come first.
+    """Return the machines in groups of the same view and meaning. Groups with a difference come first.
 
-    ``names``: the machines in HostFactory's last list; None before the first list. The document has ``hostfactory``,
-    ``memory`` and ``clouds``: the number of machines of each; ``unseen``: the pools that could not be observed, with
-    the reason; ``groups``: each view with its meaning and machines.
+    ``names``: the machines in HostFactory's last list; None before the first list. The keys ``hostfactory``, ``memory``
+    and ``clouds`` hold the number of machines that each has. ``unseen``: the reason for each pool that could not be
+    observed. ``groups``: view, meaning and machines of each group.
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
@@ -133,7 +134,8 @@ def diff_document(
 
 
 def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return by machine the phase that the clouds show."""
+    """Return the phase in which the cloud shows each machine, by machine. A strayed machine has the phase
+    ``strayed``."""
     return {
         name: STRAYED_PHASE if machine.is_strayed else str(Phase.RUNNING if machine.is_nameless else machine.phase)
         for snapshot in find_snapshots(observations).values()
@@ -142,7 +144,7 @@ def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
-    """Return the meaning of a view. ``ours``: True if the machine's name has the form of our names."""
+    """Return the meaning of a view. ``ours``: True if the machine's name has the form of this provisioner's names."""
     if view.cloud == UNSEEN and not (slot and slot.deletion.is_gone):
         return UNKNOWN if slot or ours else FOREIGN
     verdict, exists = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
@@ -155,7 +157,7 @@ def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
 
 
 def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal. ``every``: name all machines of each group."""
+    """Yield the lines for a terminal. ``every``: True to name all machines of each group."""
     listed = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
     yield f"Machines: HostFactory {listed}, memory has {document['memory']}, the clouds have {document['clouds']}."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())

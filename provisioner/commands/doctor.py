@@ -1,5 +1,5 @@
-"""``provisioner doctor``: run every check at once, show each problem with its remedy, and pack all results for
-support."""
+"""The command ``provisioner doctor``: run all checks at once, show each problem with its remedy, and pack all results
+into a file (the bundle) for support."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ from provisioner.state.kube.objects import leases
 from provisioner.state.opening import KubeStore, find_kube_store
 
 SECONDS = 300.0
-"""Most seconds for one part. A live check waits for the slowest cloud."""
+"""Most seconds for one part. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Most lines of a part that are shown, from the first line that begins in capitals. The command of the part and the
-bundle show all lines."""
+"""Most lines of a part that are shown. They begin with the first line whose first word is in capitals. The command of
+the part, and the bundle, show all lines."""
 
 LEAST_FREE = 200_000_000
-"""Bytes that should be free on the disk of the state directory: three times the largest size of the journal."""
+"""Bytes that should be free on the disk of the state directory: three times the most bytes of the journal."""
 
 PART_BYTES = 20_000_000
-"""Most bytes of a file in the bundle. The newest bytes are kept."""
+"""Most bytes of a file in the bundle. Of a longer file, the end is kept."""
 
 BUNDLE_MODE = 0o600
 
@@ -74,15 +74,15 @@ PARTS = {
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
 }
-"""The parts and their commands, in the order of the output."""
+"""The parts of the result and their commands, in the order of the output."""
 
 
 class Answer(NamedTuple):
-    """The answer of one part."""
+    """The result of one part."""
 
     part: str
     command: str
-    """The command that gives the same answer as the part."""
+    """The command that shows the same result."""
     fine: bool
     text: str
 
@@ -101,7 +101,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all parts. Return PROBLEM if a part needs an operator. Raises UsageError."""
+    """Run all parts and print their results. Return PROBLEM if a part needs an operator. Raises UsageError."""
     if options.bundle and os.path.lexists(options.bundle):
         raise UsageError(f"--bundle {options.bundle}: already exists; name another file")
     environment = parts_environment(options)
@@ -118,7 +118,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment of the parts: that of HostFactory, with the directories that the options name."""
+    """Return the environment for the commands of the parts: this process's environment, with the directories that the
+    options name. Raises UsageError."""
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent
@@ -131,8 +132,8 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """Return the answer of a command, judged by its exit code. A command that does not end in time counts as a
-    problem."""
+    """Run a command and return its output as the result of a part. The part is fine if the exit code is 0. A command
+    that does not end within ``SECONDS`` counts as a problem."""
     answer = partial(Answer, part, seen_as)
     try:
         result = subprocess.run(
@@ -147,7 +148,7 @@ def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[st
 
 
 def disk(environment: Mapping[str, str]) -> Answer:
-    """Check that the disk of the state directory has free space and can be written."""
+    """Check that the disk of the state directory has enough free space and can be written."""
     answer = partial(Answer, "disk", "df")
     try:
         directories = Directories(environment)
@@ -167,15 +168,16 @@ def disk(environment: Mapping[str, str]) -> Answer:
 
 
 def _kube_store(directories: Directories) -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state; None for files, and if HostFactory's files are unknown."""
+    """Return the Kubernetes API that keeps the state. Return None if the state is in files, or if HostFactory's
+    directories are unknown."""
     with suppress(DirectoryError):
         return find_kube_store(directories)
     return None
 
 
 def clock(environment: Mapping[str, str]) -> Answer:
-    """Compare this host's clock with that of the state: of its file system, or of its API server. ``check --live`` asks
-    the clouds."""
+    """Compare this host's clock with the clock of the state's file system or API server. The clocks of the clouds are
+    compared by ``check --live``."""
     answer = partial(Answer, "clock of the state against this host's", "date")
     try:
         directories = Directories(environment)
@@ -183,7 +185,7 @@ def clock(environment: Mapping[str, str]) -> Answer:
             path = directories.state
             now = StateDir(path).now()
         else:
-            api = store.api()  # any answer has the time
+            api = store.api()  # every response has the time, also that of a missing object
             path, now = api.name, api.call("GET", f"{leases(api.namespace)}/none").at
         ahead = now - time.time()
     except (DirectoryError, TemplatesError, StateError) as error:
@@ -196,8 +198,7 @@ def clock(environment: Mapping[str, str]) -> Answer:
 
 
 def doctor_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: one line for a part that is fine, and the text of every other
-    part."""
+    """Yield the lines for a terminal: one line for a part that is fine, and the problems of every other part."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -216,8 +217,8 @@ def doctor_lines(document: Document) -> Iterator[str]:
 
 
 def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
-    """Write the answers and the files behind them into the bundle, without secrets. Only the owner may read it.
-    Raises UsageError."""
+    """Write the results and the files from which they come into the bundle, without secrets. Only the owner may read
+    the bundle. Raises UsageError."""
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
@@ -235,7 +236,8 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
 
 
 def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the harmless content of each file. Add the withheld values to ``withheld``."""
+    """Yield name and content of each file for the bundle, without secrets. Add the values that were removed to
+    ``withheld``."""
     for path, redact in _paths(Directories(environment), withheld):
         try:
             content = redact(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))
@@ -245,10 +247,11 @@ def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[
 
 
 def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
-    """Yield the instance's files, then state, journal and the scripts' log, each with the function that redacts it.
+    """Yield the files of the configuration, then those of the state, the journal and the scripts' log. Each has a
+    function that removes secrets from its content.
 
-    State, journal and log come last, because the values that are withheld from the configuration are removed from them
-    too.
+    State, journal and log come last, so that values that were removed from the configuration are also removed from
+    them.
     """
     try:
         state, conf = Path(directories.state), Path(directories.conf)
@@ -266,11 +269,12 @@ def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path,
 
 
 def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
-    """Return the harmless settings of a configuration file as JSON. Add all other values to ``withheld``."""
+    """Return the settings of a configuration file that contain no secret, as JSON. Add all other values to
+    ``withheld``."""
     text = text.removeprefix("\ufeff")
     try:
         try:
-            document = json.loads(text)  # try JSON first, because YAML does not allow tabs
+            document = json.loads(text)  # parse as JSON first, because YAML does not allow tabs
         except ValueError:
             document, _ = parse(text[:LARGEST])
         return json.dumps(harmless(document, known, withheld), indent=2) + "\n"
@@ -279,8 +283,8 @@ def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
 
 
 def records(text: str) -> str:
-    """Return a JSON document, or lines of JSON, without secrets. Withhold other lines, because the provisioner did
-    not write them."""
+    """Return a JSON document, or lines of JSON, without secrets. A line that is not JSON is withheld, because the
+    provisioner did not write it."""
     return _record(text) or "\n".join((_record(line) or WITHHELD) if line.strip() else "" for line in text.split("\n"))
 
 
@@ -298,7 +302,7 @@ def setting_names() -> set[str]:
 
 
 def config_keys(path: str) -> set[str]:
-    """Return the known keys of HostFactory's configuration of the instance."""
+    """Return those keys of the provider config at ``path`` that the provisioner knows."""
     with suppress(TemplatesError):
         config, _, document = load_config(path)
         return document.keys() - {*config.unknown}

@@ -1,6 +1,7 @@
-"""``provisioner dump`` and ``provisioner restore``: save a state directory in one file, and put it back.
+"""The commands ``provisioner dump`` and ``provisioner restore``: save a state in one file, and restore a state from
+this file.
 
-A restore moves existing files aside only with ``--yes``.
+A restore replaces an existing state only with ``--yes``. It then moves the existing files aside.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
 from provisioner.state.restore import Restored, restore_dump
 
 STANDARD = Path("-")
-"""File argument that means stdin or stdout."""
+"""The file argument that means stdin or stdout."""
 
 NEXT = """\
   1. Start the loop: it observes every pool, makes memory.json again, and latches the brake. No machine is deleted as an
@@ -39,7 +40,7 @@ def add_dump_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_dump(options: argparse.Namespace) -> int:
-    """Write the dump. Raises UsageError, StateError."""
+    """Write the dump to a file or to stdout. Raises UsageError, StateError."""
     if options.file == STANDARD and sys.stdout.isatty():
         raise UsageError("-: stdout is a terminal; name a FILE, or redirect stdout to a file")
     with _opened(options.state_dir) as (files, kube):
@@ -59,8 +60,7 @@ def run_dump(options: argparse.Namespace) -> int:
 
 
 def _check(file: Path, state: StateDir) -> None:
-    """Check that a dump can be written to the file, and that the file is outside the state directory. Raises
-    UsageError."""
+    """Raise UsageError if the dump cannot be written to ``file``, or if ``file`` is in the state directory."""
     if file.is_dir():
         raise UsageError(f"{file}: is a directory; name a file in it, such as {file}/state.tar.gz")
     if file.exists() and not file.is_file():
@@ -79,7 +79,7 @@ def add_restore_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    """Put the dump back, and print the next steps. Raises UsageError, StateError."""
+    """Restore the state from the dump, and print the next steps. Raises ConfigError, UsageError, StateError."""
     instance = settings(options.config).instance
     dump = unpack(*_source(options.file))
     with _opened(options.state_dir) as (files, kube):
@@ -92,8 +92,8 @@ def run_restore(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
-    """Yield the state directory. For a state in a Kubernetes API, yield an empty directory for its copy, and this
-    state."""
+    """Yield the state directory and None. If the state is in a Kubernetes API, yield instead an empty temporary
+    directory for a copy of the state, and the state."""
     state = open_state(given)
     if isinstance(state, StateDir):
         yield state, None
@@ -103,7 +103,7 @@ def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
 
 
 def _source(file: Path) -> tuple[str, bytes]:
-    """Return the name and the bytes of the dump."""
+    """Return the name of the dump for messages, and its bytes. Raises UsageError."""
     if file == STANDARD:
         return "stdin", sys.stdin.buffer.read()
     try:

@@ -1,4 +1,5 @@
-"""``provisioner events``: print each message of the subscription, and how the loop would use it."""
+"""The command ``provisioner events``: print each message of the Pub/Sub subscription, and how the loop would use the
+message."""
 
 from __future__ import annotations
 
@@ -41,10 +42,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for ``seconds`` (None: without limit), until SIGTERM or until the stream breaks.
+    """Print every message until ``seconds`` have passed (None: without limit), until SIGTERM, or until the stream
+    breaks.
 
-    Return the reason if the stream broke, else an empty text. Raises BrokenPipeError if the reader closes the output,
-    because further messages would be taken from the subscription and lost.
+    Return the reason if the stream broke, and an empty text if not. Raise BrokenPipeError if the reader of the output
+    has gone, because each further message would be taken from the subscription and lost.
     """
     from provisioner.backends.pubsub_events import EventStream
 
@@ -59,7 +61,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
         document = message_document(message)
         line = json.dumps(document) if as_json else message_text(document)
         try:
-            with printing:  # messages arrive in several threads
+            with printing:  # several threads call this function
                 print(line, flush=True)
         except BrokenPipeError as error:
             end(error)
@@ -76,7 +78,8 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
 
 def message_document(message: Judged) -> dict[str, Any]:
-    """Return a message as a document. ``grace_seconds``: the seconds that a preempted machine had left; else null."""
+    """Return the JSON object of a message. ``grace_seconds``: the seconds until the announced end of a preempted
+    machine; None for other messages."""
     hint = message.hint
     return {
         "worth": str(message.worth),
@@ -91,7 +94,7 @@ def message_document(message: Judged) -> dict[str, Any]:
 
 
 def message_text(document: dict[str, Any]) -> str:
-    """Return the document of a message as a line for a terminal."""
+    """Return the line for a terminal from the JSON object of a message."""
     suffix = f" {document['problem']}" if document["problem"] else ""
     suffix += " (failed)" if document["failed"] else ""
     suffix += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""

@@ -1,4 +1,5 @@
-"""``provisioner explain``: show the timeline of a request, a machine or a pool, its state, and what happens next."""
+"""The command ``provisioner explain``: show the timeline of a request, a return request, a machine or a pool, its
+state, and the next events."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from provisioner.telemetry.pool_windows import format_local_time
 from provisioner.telemetry.timeline import Kind, Subject, get_machine_names, machine_documents, search_texts, timeline
 
 NEAR = 5
-"""Most ids that are suggested if the given id is unknown."""
+"""Most ids that are suggested in place of an unknown id."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -33,18 +34,18 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain. Return PROBLEM if the id is unknown. Raises UsageError."""
+    """Print the explanation. Return PROBLEM if the id is unknown. Raises UsageError."""
     document = explain(open_state(options.state_dir), options.id)
     return show(options, document, partial(explain_lines, named=options.machines), fine=document["kind"] is not None)
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
-    """Return the timeline, the state and the next steps of the subject with this id.
+    """Return the timeline, the state and the next events of the subject with this id.
 
     ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
-    ``event`` and ``text``. ``now``: sentences about the state and the next steps. ``machines``: the machines of a
-    request (fields as in ``machine_documents``). ``caveats``: gaps in the answer. ``near``: for an unknown id, known
-    ids with similar spelling.
+    ``event`` and ``text``. ``now``: sentences about state and next events. ``machines``: the machines of a request, as
+    ``machine_documents`` returns them. ``caveats``: sentences about missing information. ``near``: known ids that
+    resemble an unknown id.
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
@@ -77,8 +78,8 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
 
 
 def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
-    """Find the subject with this id, in the state files or else in the journal. Return it with its lines of the
-    journal."""
+    """Return the subject with this id, and the journal lines about the subject. The subject is None if neither the
+    state files nor the journal contain the id."""
     find, excerpt = sources.state.find_history, Excerpt()
     subject = _in_files(sources, id_)
     if subject is None:
@@ -99,7 +100,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
 
 
 def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
-    """Find a subject that is only in the journal."""
+    """Return the subject that journal lines name by this id; None if there is none."""
     for line in excerpt.lines:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:
@@ -110,8 +111,8 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
 
 
 def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
-    """Return known ids with similar spelling. For a machine of a known request, return the first machines of the
-    request."""
+    """Return known ids that resemble an unknown id. If the id has the form of a machine of a known request, machines
+    of this request come first."""
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
     record = sources.memory.requests.get(get_request_id(get_prefix(name), name))
@@ -125,7 +126,7 @@ def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
 
 
 def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal. ``named``: name each machine of a request."""
+    """Yield the lines for a terminal. ``named``: True to name each machine of a request."""
     is_known = document["kind"] is not None
     yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown_message(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])

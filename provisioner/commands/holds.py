@@ -1,6 +1,7 @@
-"""``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: set and release holds.
+"""The commands ``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: set and
+release holds.
 
-The commands write only holds.json, so they also work while no loop runs. A hold lasts until an operator releases it.
+The commands write only the holds, so they also work while no loop runs. A hold lasts until an operator releases it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500
-"""Most characters of a reason. It appears in HostFactory's messages, in the log and in each line of ``status``."""
+"""Most characters of a reason. The reason appears in HostFactory's messages, in the log and in each line of
+``status``."""
 
 
 class Verb(NamedTuple):
-    """The effect of a command on holds."""
+    """The effect of a command on holds: the kinds of holds that it sets or releases."""
 
     kinds: tuple[HoldKind, ...]
     target: str = ""
-    """Metavar of the command's argument; empty if the command concerns everything."""
+    """Name of the command's argument in its help; empty if the command has no argument because it concerns all
+    pools."""
     sets: bool = True
     needs_reason: bool = False
 
@@ -74,7 +77,8 @@ TEXTS = {
         "No machine is made or deleted until `provisioner start-all`; the scripts still answer.",
     ),
 }
-"""By kind of hold: the state of the target, and the effect of a new hold. The cancel of a machine has its own texts."""
+"""Two texts by kind of hold: the state of the target, and the effect of a new hold. The cancel of a machine has texts
+of its own."""
 
 
 def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
@@ -101,7 +105,8 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Set or release holds. Return PROBLEM and change nothing if the name is unknown. Raises StateError."""
+    """Set or release a hold and print the effect. Return PROBLEM and change nothing if the target is unknown. Raises
+    StateError."""
     state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
@@ -110,7 +115,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
     def change(holds: Holds) -> Holds:
-        # A hold on everything must work even if the file with the machines is unreadable.
+        # stop-all and start-all must work even if memory is unreadable, so they do not look for cancels that are done
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
         return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
@@ -120,7 +125,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
 
 
 def _unusable_message(state: State) -> str:
-    """Return why the holds cannot be read; empty if they can be read. Raises StateTooNew, StateDenied."""
+    """Return the reason why the holds cannot be read; empty if they can be read. Raises StateTooNew, StateDenied."""
     try:
         state.read_holds()
     except (StateMissing, StateUnreadable) as error:
@@ -129,40 +134,41 @@ def _unusable_message(state: State) -> str:
 
 
 class _Known:
-    """The names that a state directory contains."""
+    """The names of pools, requests and machines that the state contains."""
 
     def __init__(self, options: argparse.Namespace, state: State) -> None:
         self._options, self.state = options, state
         self.pool_status = PoolStatus()
-        with suppress(StateError):  # the loop will write the file again
+        with suppress(StateError):  # the loop will write the pool status again
             self.pool_status = read_pool_status(state)
 
     @cached_property
     def memory(self) -> Memory:
-        """Return memory. It is read only if needed, because stop-all must work without it."""
+        """Return the memory; an empty memory if there is none. It is read only when it is needed, because stop-all must
+        work without it."""
         return read_memory(self.state) or NO_MEMORY
 
     @cached_property
     def intent(self) -> frozenset[str]:
-        """Return the ids of the requests that HostFactory has made."""
+        """Return the ids of all requests that the intent contains."""
         with suppress(StateMissing):
             return frozenset(self.state.intent.read().requests)
         return frozenset()
 
     def refusal_message(self, verb: Verb, target: str) -> str:
-        """Return why the target cannot have this hold; empty if it can have it."""
+        """Return the reason why the target cannot have this hold; empty if it can."""
         if HoldKind.CANCEL in verb.kinds:
             return self._uncancellable_message(target)
         return self._unknown_pool_message(target) if verb.target else ""
 
     def is_over(self, hold: Hold) -> bool:
-        """Return True if the hold is a cancel and its request has ended or has left the state files."""
+        """Return True if the hold is a cancel, and its request has ended or is no longer in the state."""
         if hold.kind is not HoldKind.CANCEL or self.memory is NO_MEMORY:
             return False
         return hold.target not in self.intent and is_done(hold, self.memory)
 
     def is_machine(self, hold: Hold) -> bool:
-        """Return True if the hold is the cancel of a machine."""
+        """Return True if the hold is a cancel of a machine."""
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _unknown_pool_message(self, name: str) -> str:
@@ -204,7 +210,7 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the end of a message about an unknown name: a known name with similar spelling, or some of the known
+    """Return the end of a message about an unknown name: the known names that resemble it, or some of the known
     names."""
     return suggestion(name, sorted(names), many=True) or "; there is none"
 
@@ -212,11 +218,10 @@ def _known_names_message(name: str, names: set[str]) -> str:
 def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:
     """Return the effect of the command.
 
-    ``changed``: false if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
-    true for the cancel of a machine. ``paused_by_settings``: true if provisioner.yaml also pauses the pool.
+    ``changed``: False if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
+    True for the cancel of a machine. ``paused_by_settings``: True if provisioner.yaml also pauses the pool.
 
-    ``loop_runs``: true if a loop follows the hold now. ``anew``: why holds.json was moved aside or made again, which
-    releases all other holds; empty otherwise.
+    ``loop_runs``: True if a loop runs and applies the hold now. The caller adds ``anew``.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)
@@ -233,12 +238,12 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
 
 
 def _setter(hold: Hold) -> dict[str, str]:
-    """Return user, time and reason of a hold."""
+    """Return operator, time and reason of a hold."""
     return {"who": hold.who, "since": format_utc(hold.since), "reason": hold.reason}
 
 
 def _lines(document: Document) -> Iterator[str]:
-    """Yield the document as a line for a terminal."""
+    """Yield the line for a terminal."""
     target, sets = document["target"], document["set"]
     subject = f"pool {target}" if target else "everything"
     texts = TEXTS[MACHINE if document["machine"] else document["hold"]]

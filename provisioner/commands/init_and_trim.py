@@ -1,6 +1,7 @@
-"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: create the first file, and make the files smaller.
+"""The commands ``provisioner init`` (also ``initializeDB``) and ``provisioner trim``: create the first file, and remove
+ended requests from the files.
 
-``trim`` removes ended requests, as a running loop does by itself.
+A running loop trims the files by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def add_init_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Create the first intent.json. Raises StateError if it exists, or existed before."""
+    """Create the first intent.json. Raises StateError if intent.json exists, or has existed."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     state.intent.create(instance)
@@ -37,7 +38,8 @@ def add_trim_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_trim(options: argparse.Namespace) -> int:
-    """Show the ids that have left the files, or that would leave them. Raises StateError."""
+    """Trim the files, and print the ids of the removed requests. With ``--dry-run``, print the ids that a trim would
+    remove. Raises ConfigError, StateError."""
     left = trim(settings(options.config), open_state(options.state_dir), dry_run=options.dry_run)
     document = {
         "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
@@ -49,10 +51,10 @@ def run_trim(options: argparse.Namespace) -> int:
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
-    """Remove ended requests and return their ids. Return None if a loop runs, because the loop trims the files itself.
+    """Remove ended requests, and return their ids. Return None if a loop runs, because the loop trims the files itself.
     Raises StateError.
 
-    ``dry_run``: only return the ids and change nothing, even while a loop runs.
+    ``dry_run``: True to change nothing and only return the ids, even while a loop runs.
     """
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
@@ -69,7 +71,7 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
 
 
 def trim_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal."""
+    """Yield the lines for a terminal."""
     if document["loop_runs"]:
         yield "A loop runs and trims the files by itself. To see the due requests: provisioner trim --dry-run"
         return

@@ -1,5 +1,4 @@
-"""The service of ``provisioner run``. It builds backends, metrics, health and status page, and the loop from the
-settings."""
+"""The process of ``provisioner run``: backends, metrics, health, status page and loop, made from the settings."""
 
 from __future__ import annotations
 
@@ -41,11 +40,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 9
-"""Seconds after SIGTERM or Ctrl-C in which the process ends, even if it waits without a limit."""
+"""Most seconds from SIGTERM or Ctrl-C to the end of the process, even if a call still waits."""
 
 
 def interrupted_work(frame: FrameType | None) -> dict[str, object]:
-    """Return for a log line the function of ours that the main thread runs, and the names of the other threads."""
+    """Return two keys of a log line: ``at``, the function of this program that the main thread runs, and ``threads``,
+    the names of the other threads."""
     while frame is not None and not f"{frame.f_globals.get('__name__')}".startswith("provisioner."):
         frame = frame.f_back
     at = f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}" if frame else ""
@@ -54,10 +54,10 @@ def interrupted_work(frame: FrameType | None) -> dict[str, object]:
 
 
 class Service:
-    """A provisioner: loop, metrics, health and status page."""
+    """A running provisioner: its loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
-        """Build all parts. Raises BackendError if a pool's configuration does not name a place that can be reached."""
+        """Make all parts. Raises BackendError if the configuration of a pool is wrong or names no reachable place."""
         settings = configuration.settings
         self.registry = CollectorRegistry()
         self.interrupted = False
@@ -102,11 +102,12 @@ class Service:
             metrics.expect_logins()
 
     def follow_signals(self) -> None:
-        """End at SIGTERM and SIGINT, and observe at once at SIGHUP. Call this method only in the main thread."""
+        """End the loop at SIGTERM and SIGINT, and observe all pools at once at SIGHUP. Call this method only in the
+        main thread."""
 
         def end_on_signal(code: int) -> None:
             self.interrupted = self.interrupted or code == INTERRUPTED
-            if not self._is_started:  # before the start, the clouds only get questions
+            if not self._is_started:  # until now the loop has only asked the clouds, so the process can end at once
                 end(code)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal must not postpone the end
                 signal.signal(signal.SIGALRM, lambda _, frame: abort(code, frame))
@@ -114,9 +115,10 @@ class Service:
             self.stop()
 
         def abort(code: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # logging may hang if the reader of the log has stopped
+            # Logging may hang if the reader of the log has stopped. Then a second alarm ends the process.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(1)
-            with suppress(Exception):  # logging may fail if the signal interrupted another line
+            with suppress(Exception):  # logging may fail if the signal interrupted the writing of another line
                 log.warning("Ended with work under way, which the next start repeats", extra=interrupted_work(frame))
             end(code)
 
@@ -125,11 +127,12 @@ class Service:
         signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:
-        """End the loop after the current action. Safe in a signal handler and from any thread."""
+        """End the loop after the action that is under way. A signal handler and any thread may call this method."""
         self.loop.stop()
 
     def run(self, *, once: bool = False) -> None:
-        """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
+        """Run until ``stop`` is called, or with ``once`` for one cycle. Raises ListenError, StateError,
+        SupersededError, and BackendError if a pool's place is refused."""
         relax_collector()
         self._check_places()
         self._is_started = True
@@ -143,7 +146,7 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _judge(self, settings: Settings) -> None:
-        """Raises ValueError if the loop would not start with the files that ``settings`` name."""
+        """Raise ValueError if the loop would not start with these settings and the files that they name."""
         try:
             ending_authorities(settings.ca_bundle, 0.0)
         except BackendError as error:
@@ -155,8 +158,8 @@ class Service:
             raise ValueError("\n".join(f"pool {name}: {text}" for name, text in unusable.items()))
 
     def _check_places(self) -> None:
-        """Log the findings about the places of the pools. Raises BackendError if the loop might touch machines that
-        are not ours."""
+        """Log the findings about the places of the pools. Raises BackendError if the loop might touch machines of
+        others."""
         findings = [one for one in live_findings(self._backends) if one.severity is not Severity.NOTE]
         for finding in findings:
             level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR
@@ -166,7 +169,7 @@ class Service:
             raise BackendError(ErrorClass.INVALID, words)
 
     def _events(self) -> Hints | None:
-        """Return the stream of Pub/Sub hints, if one is configured."""
+        """Return the stream of Pub/Sub hints; None if no subscription is configured."""
         if (events := self._settings.events) is None:
             return None
         with require_packages(extra("events")):

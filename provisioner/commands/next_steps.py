@@ -1,5 +1,5 @@
-"""The state of a request, a return request, a machine or a pool, and what happens next, as sentences for
-``explain``."""
+"""Sentences for ``explain`` about the present state and the next events of a request, a return request, a machine or a
+pool."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 class Sources:
-    """The content of the state files that can be read."""
+    """The content of those state files that can be read. A file that cannot be read counts as empty."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.caveats: list[str] = []
-        """Gaps in the answer, each with its reason."""
+        """Sentences about files that cannot be read, so that the answer is incomplete."""
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")
@@ -45,24 +45,24 @@ class Sources:
             return None
 
     def slot(self, name: str) -> Slot | None:
-        """Return the slot whose machine has this name."""
+        """Return the slot of the machine with this name; None if there is none."""
         slot = find_slot(self.memory.requests, get_prefix(name), name)
         return slot if slot and slot.name == name else None
 
     def pools(self) -> set[str]:
-        """Return the names of all pools."""
+        """Return the names of all pools in memory and in the pool status."""
         return {*(pool for pool, _ in self.memory.windows), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
-        """Return the documents of the machines that open requests miss, with the reasons."""
+        """Return the maker of documents about machines that are missing in open requests."""
         return UnmetDocuments(self.memory, self.pool_status, pool_failures(self.memory), self.now)
 
     def local(self, at: float) -> str:
-        """Return a moment of loop time in this terminal's local time."""
+        """Return a moment of loop time as text, in this terminal's local time."""
         return format_local_time(format_utc(self.memory.wall_of(at)))
 
     def silence_message(self) -> str:
-        """Return a text that says since when no loop has run; empty if a loop runs or may run."""
+        """Return a text about the time since which no loop has run; empty if a loop runs or may run."""
         try:
             return silence_message(loop_document(self.state.life_signs()))
         except StateError:
@@ -70,7 +70,7 @@ class Sources:
 
 
 def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
-    """Yield sentences about the state of the subject and what happens next."""
+    """Yield sentences about the present state of the subject and its next events."""
     memory, id_ = sources.memory, subject.id
     if subject.kind is Kind.POOL:
         yield from _pool(sources, id_)
@@ -159,7 +159,7 @@ def _return(sources: Sources, record: ReturnRecord) -> str:
 
 
 def _orphan_deletion(sources: Sources, name: str) -> str:
-    """Return as text when an orphan is deleted; empty if the machine is not an orphan."""
+    """Return the time at which an orphan will be deleted, as text; empty if the machine is not an orphan."""
     if not sources.has_memory:
         return ""
     try:

@@ -1,5 +1,4 @@
-"""Questions that a command asks the places of all pools at once: which machines exist, and what is wrong with the
-settings."""
+"""Observations and checks of all pools at once, for commands."""
 
 from __future__ import annotations
 
@@ -22,16 +21,17 @@ from provisioner.settings.definitions import Settings
 
 NOT_SOUGHT: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 OBSERVE_SECONDS = 30.0
-"""Seconds in which a command tries to observe the pools."""
+"""Seconds within which a command repeats a failed observation."""
 CHECK_SECONDS = 10.0
-"""Seconds in which a place must check its settings. The start of the loop does not wait longer, because mistakes
-show later, too."""
+"""Seconds that a place has to check its settings. The start of the loop waits no longer, because mistakes also show
+later."""
 ANSWER_SECONDS = 2.0
-"""Seconds to wait after ``CHECK_SECONDS`` for the findings of a place. A finding may forbid the start."""
+"""Further seconds to wait after ``CHECK_SECONDS`` for the findings of a place. The wait is worth its time, because a
+finding may forbid the start."""
 MESSAGE_SECONDS = 5.0
-"""Seconds between two messages of a waiting command."""
+"""Seconds between two messages of a command that waits."""
 WAITING = "Waiting"
-"""First word of the messages of a waiting command."""
+"""First word of the messages of a command that waits."""
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ def observe(
 ) -> dict[str, Observation]:
     """Observe all pools at once. Return a complete observation of each pool, or its failure.
 
-    ``sought``: by pool, the machines to pass to ``Backend.observe``. A failed observation is repeated within
-    ``seconds``.
+    ``sought``: the machines to pass to ``Backend.observe``, by pool. A failed observation is repeated until ``seconds``
+    have passed.
     """
     deadline = time.monotonic() + seconds
     seen = all_at_once(
@@ -58,13 +58,14 @@ def observe(
 
 
 def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float = math.inf) -> dict[str, T]:
-    """Make all calls at once. Return by name the results of the calls that ended within ``seconds``.
+    """Run all calls at once. Return the results of the calls that ended within ``seconds``, by name. If a call raises
+    an error, raise this error.
 
-    Raises the error of a call. Every few seconds, a message on standard error names the unfinished calls. ``noun``: the
-    plural noun for the calls in this message; if it is empty, there is no message.
+    Every ``MESSAGE_SECONDS``, a message on standard error names the unfinished calls. ``noun``: the plural noun for the
+    calls in this message. If it is empty, no message is written.
     """
     started_at, futures = time.monotonic(), {name: Future[T]() for name in calls}
-    for name, call in calls.items():  # The threads of an executor would delay the end of the process.
+    for name, call in calls.items():  # use no executor, because its threads would delay the end of the process
         threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
     passed = 0.0
     while unfinished := wait(futures.values(), min(MESSAGE_SECONDS, seconds - passed)).not_done:
@@ -73,13 +74,13 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float 
             break
         if noun and sys.stderr:
             names = ", ".join(name for name, future in futures.items() if future in unfinished)
-            with suppress(OSError):  # a full or closed standard error must not prevent the answer
+            with suppress(OSError):  # a full or closed standard error must not prevent the result
                 print(f"{WAITING} for {noun}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Make the call. Set its result or its error in the future."""
+    """Run the call, and set its result or its error in the future."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - the caller of all_at_once raises the error
@@ -87,7 +88,8 @@ def _settle(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Finding]:
-    """Return the findings about the places of the pools. ``noun``: see ``all_at_once``."""
+    """Return the findings about the places of the pools, from the checks of their backends. ``noun``: see
+    ``all_at_once``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
     questions = {name: partial(backend.check, CHECK_SECONDS) for name, backend in checkable.items()}
     return ask_all(questions, noun, CHECK_SECONDS + ANSWER_SECONDS)
@@ -96,7 +98,8 @@ def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Findi
 def ask_all(
     questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
-    """Ask all pools at once. Return their findings, with an error for each pool that does not answer.
+    """Run all questions at once, each about one pool. Return the findings of all, with an error for each pool that does
+    not answer.
 
     ``noun`` and ``seconds``: see ``all_at_once``.
     """
@@ -113,8 +116,8 @@ def ask_all(
 
 
 def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Observation:
-    """Observe until it succeeds or the deadline comes. After failures that an operator has to fix, observe at most
-    twice."""
+    """Observe a pool again and again until an observation succeeds or the deadline comes. After a failure that an
+    operator has to fix, observe only once more."""
     lasting_failures = 0
     while True:
         try:
@@ -128,9 +131,10 @@ def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str,
 
 
 def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
-    """Observe the pools. Observe a pool again if it lacks machines of ``memory`` (None if there is no memory).
+    """Observe all pools. If a pool lacks machines of ``memory``, observe this pool a second time. ``memory``: None if
+    there is none.
 
-    Raises BackendError if a pool's configuration does not name a place that can be reached.
+    Raises BackendError if the configuration of a pool is wrong or names no reachable place.
     """
     backends = make_backends(settings.pools, settings.site)
     try:
@@ -144,7 +148,7 @@ def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Obse
 
 
 def _missing_machines(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
-    """Return the missing machines of each pool, each with its uid."""
+    """Return the machines that memory has and a snapshot lacks, by pool, each with its uid."""
     shown = {name: snapshot.machines for name, snapshot in find_snapshots(observations).items()}
     missing: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:

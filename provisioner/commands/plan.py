@@ -1,4 +1,4 @@
-"""``provisioner plan``: show what the next cycle would do, by pool, template and reason."""
+"""The command ``provisioner plan``: show the actions of the next cycle, by pool, template and reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the plan. Return PROBLEM if a pool could not be observed or is not trusted. Raises StateError,
+    """Print the plan. Return PROBLEM if a pool could not be observed or is not trusted. Raises ConfigError, StateError,
     BackendError."""
     observations, plan = preview(settings(options.config), open_state(options.state_dir))
     document = plan_document(plan, observations)
@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation], Plan | None]:
-    """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
+    """Observe the pools and plan the next cycle. Change nothing. The plan is None if there is nothing to plan. Raises
+    StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
     clock = make_clock(state)
     try:
@@ -49,12 +50,12 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation]
 
 
 def make_clock(state: State) -> LoopClock:
-    """Return the clock that the next loop would have."""
+    """Return the clock that the next loop would use."""
     return LoopClock(read_memory(state))
 
 
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
-    """Return a Reconciler that writes as the loop of that ``epoch`` and has no pools to act in."""
+    """Return a Reconciler that writes the state with this ``epoch`` and has no backends, so that it cannot act."""
     return Reconciler(
         clock=clock,
         state=state,
@@ -68,10 +69,10 @@ def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: i
 def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) -> dict[str, Any]:
     """Return the actions of the next cycle.
 
-    ``creates``, ``deletes`` and ``closes``: an entry for each ``machine``, with its ``pool``, ``template`` (empty
-    without a request) and ``reason``. ``deferred``: the number of ``machines`` of a pool and template. ``text``: the
-    cloud's message, if any. ``pools``: the machines of each pool; or ``error`` and ``text`` if it could not be observed
-    or is not trusted.
+    ``creates``, ``deletes`` and ``closes``: an entry for each ``machine``, with ``pool``, ``template`` (empty if no
+    request has it) and ``reason``. ``deferred``: entries with a number of ``machines``. ``text``: the cloud's message,
+    or empty. ``pools``: the number of machines of each pool, or ``error`` and ``text`` if the pool could not be
+    observed or is not trusted.
     """
     pools = {name: seen.log_fields for name, seen in observations.items()}
     if plan is None:
@@ -104,23 +105,24 @@ def _close(close: Transition) -> dict[str, Any]:
 
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
-    """Return an entry for deferred machines. If their pool backs off, it has the cloud's message."""
+    """Return an entry for deferred machines. Its ``text`` is the cloud's message if the pool backs off, and empty if
+    not."""
     window = plan.memory.windows.get((pool, template))
     text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
     return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 
 
 def plan_is_fine(document: Document) -> bool:
-    """Return True if every pool was observed and is trusted. The plan has no actions for other pools."""
+    """Return True if every pool was observed and is trusted. A plan has no actions in other pools."""
     return not any("error" in seen for seen in document["pools"].values())
 
 
 ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
-"""The actions of a plan, with the verb for each."""
+"""The verb for each list of actions in the document."""
 
 
 def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
-    """Yield the document as lines for a terminal. ``named``: name each machine under its pool, template and reason."""
+    """Yield the lines for a terminal. ``named``: True to name each machine below its pool, template and reason."""
     has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
     yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
     for name, seen in sorted(document["pools"].items(), key=lambda pool: "error" not in pool[1]):
@@ -134,8 +136,8 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """Yield a line for the machines of each pool, template and reason. The cloud's messages within a line may
-    differ."""
+    """Yield a line for all machines of the same pool, template and reason. The line shows only the first machine's
+    message of the cloud."""
     groups = defaultdict[tuple[str, ...], list[Document]](list)
     for entry in entries:
         groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)

@@ -1,4 +1,5 @@
-"""``provisioner recover``: show problems of the state files, recover the files, and release the brake."""
+"""The command ``provisioner recover``: show problems of the state files, write lost files again, and release the
+brake."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Recover. Return PROBLEM if the brake stays despite ``--release-brake``, or if there is a problem and no option
-    was given."""
+    """Print the recovery, and carry it out if an option says so. Return PROBLEM if the brake stays latched despite
+    ``--release-brake``, or if there is a problem and no option was given."""
     state = open_state(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = file_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_lines)
-    sys.stdout.flush()  # the operator should read the effects before the release happens
+    sys.stdout.flush()  # print the effects before the release begins, so that the operator has read them
     if releases:
         state.ask_recovery()
     if options.output == "text":
@@ -58,22 +59,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pool_status(options: argparse.Namespace, state: file_recovery.RecoverableState) -> PoolStatus:
-    """Return the pool status that the loop wrote. If there is none, return the limits of the configuration if it can
-    be read."""
+    """Return the pool status that the loop wrote. If it has no limits, add the limits of the configuration, unless the
+    configuration cannot be read."""
     try:
         pool_status = read_pool_status(state)
     except StateUnreadable:
         pool_status = PoolStatus()
     try:
         return pool_status if pool_status.limits else replace(pool_status, limits=settings(options.config).limits())
-    except (ConfigError, DirectoryError):  # show the state files even if the configuration has a mistake
+    except (ConfigError, DirectoryError):  # a mistake in the configuration must not hide the state files
         return pool_status
 
 
 def _recovery(
     options: argparse.Namespace, state: file_recovery.RecoverableState
 ) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Return the recovery plan. Only if intent is lost, observe the pools, which needs a configuration."""
+    """Return the recovery plan, and the observations that it needs. Only if intent is lost, the pools are observed,
+    which needs a configuration."""
     files = file_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
@@ -94,13 +96,13 @@ def _recovery(
 def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
-    ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why a file is unreadable, by kind.
-    ``requests`` and ``returns``: records to write back. ``kept``: requests of which only the machines are known.
-    ``writes``: kinds of files to write or move aside. ``unknown``: machines without a request. ``unseen``: pools that
-    could not be observed.
+    ``files``: the condition (fine, new, missing, unreadable, older) by kind. ``reasons``: why a file is unreadable, by
+    kind. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its machines are
+    known. ``writes``: kinds of files to write or move aside. ``unknown``: machines without a request. ``unseen``: pools
+    that could not be observed.
 
-    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. ``applied``, ``released``,
-    ``moved`` (files) and ``outcome`` (a sentence): the effects of this command.
+    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. The caller adds what the command
+    has done: ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence).
     """
     intent = plan.intent
     return {
@@ -119,7 +121,7 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], e
 
 
 def recovery_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal."""
+    """Yield the lines for a terminal."""
     files = document["files"]
     yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
     yield from (f"  {reason}" for reason in document["reasons"].values())

@@ -1,7 +1,7 @@
-"""Redaction of texts and documents for the bundle of ``provisioner doctor``. Pure: no I/O, clock or log.
+"""Removal of secrets from texts and documents for the bundle of ``provisioner doctor``. The functions are pure.
 
-Of configuration files, which operators write, only settings that are known to be harmless are kept. In texts of
-programs, secrets are searched for and withheld.
+Of configuration files, which operators write, only settings that are known to contain no secret are kept. In texts that
+programs write, everything that resembles a secret is removed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 WITHHELD = "(withheld)"
 
 HOLDERS = frozenset({"pools", "templates"})
-"""Settings with keys that are names chosen by an operator."""
+"""Settings whose keys are names that an operator chooses."""
 
 PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
-"""A plain value: a word, a path, or an address without user, query and space."""
+"""Pattern of a value that contains no secret: a word, a path, or an address without user, query and space."""
 
 SHORTEST = 5
-"""Least number of characters of a withheld value that is removed from other texts. Shorter values occur inside
+"""Least characters of a withheld value that is also removed from other texts. A shorter value may occur inside of
 words."""
 
 MOST = 300
-"""Most withheld values that are removed from other texts; the longest come first. More would take minutes for a
-journal."""
+"""Most withheld values that are removed from other texts. The longest values are chosen. With more values, the removal
+from a journal would take minutes."""
 
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 
@@ -40,8 +40,8 @@ NAME = (
     rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})"
     rf"|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
-"""Pattern of the names of secret values. ``credentials``, ``key`` and ``kubeconfig`` do not match if their value is
-a path."""
+"""Pattern of the names of secret values. The names ``credentials``, ``key`` and ``kubeconfig`` do not match if a path
+follows."""
 
 NAMED = re.compile(
     rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"
@@ -49,19 +49,20 @@ NAMED = re.compile(
     r"|\bpass(?:word|wd|phrase)\s+)\s*"
 )
 OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
-"""Rest of a line after a secret's name, if the value is in the next line."""
+"""Pattern of the rest of a line after a secret's name, if the value begins in the next line."""
 
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
-"""Value of a pair whose name and value are in separate lines. It is withheld if a secret's name is near."""
+"""Pattern of the beginning of a value, if name and value are in separate lines. The value is withheld if a secret's
+name is in a line near it."""
 
 MACHINE = rf"[a-z0-9-]*(?<=-)[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}(?![\w-])"
-"""End of a machine name, after any prefix."""
+"""Pattern of the end of a machine name, after its prefix."""
 
 ISSUED = re.compile(
     r"(?:\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)(?=[\w.~+/=-]{8})"
     rf"|(?<![\w-])sk-(?=[\w-]{{20}}))(?!{MACHINE})[\w.~+/=-]+|(?<![\w-])[0-9a-f]{{40}}(?![\w-])"
 )
-"""Tokens that begin with an issuer's prefix, and tokens of 40 hexadecimal digits."""
+"""Pattern of tokens that begin with an issuer's prefix, and of tokens of 40 hexadecimal digits."""
 
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),
@@ -72,19 +73,19 @@ TOKENS = (
     ISSUED,
     re.compile(r"(?<![\w+=-])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[a-z])(?=[\w+=-]*[0-9])[\w+=-]{24,}"),
 )
-"""Logins in addresses, in queries and in HTTP credentials, and random words of mixed letters and digits."""
+"""Patterns of logins in addresses, in queries and in HTTP headers, and of random words that mix letters and digits."""
 
 NEVER = re.compile(r"[a-z0-9-]*")
-"""Names of machines and pools, and words, which make up most of a journal. They are not secret unless ``ISSUED``
-matches."""
+"""Pattern of names of machines and pools, and of plain words, which make up most of a journal. A text that matches is
+not secret, unless ``ISSUED`` matches, too."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
-"""The quoted value in a message about a wrong setting or file."""
+"""Pattern of a message about a wrong setting or file, with the value that the message quotes."""
 
 
 @lru_cache(maxsize=4096)
 def masked(text: str) -> str:
-    """Return the text of a program without values that look like a secret."""
+    """Return a text that a program wrote, without the values that look like a secret."""
     if NEVER.fullmatch(text) and not ISSUED.search(text):
         return text
     lines = PEM.sub(WITHHELD, text).split("\n")
@@ -92,8 +93,8 @@ def masked(text: str) -> str:
 
 
 def _masked(lines: list[str]) -> Iterator[str]:
-    """Yield each line redacted. Lines that are indented deeper than a secret's name, and items of its list, belong
-    to the secret."""
+    """Yield each line without its secrets. Lines that are indented deeper than a secret's name, and items of a list
+    below the name, belong to the secret."""
     named, is_open = None, False
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -114,7 +115,8 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in a line, or of a value with such a name in a near line; else None."""
+    """Return the match of a secret's name in the line. If there is none, return the match of a value whose name, in a
+    line near it, is a secret's. Return None if neither is found."""
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)
@@ -122,7 +124,8 @@ def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
 
 
 def make_remover(values: Collection[str]) -> Callable[[str], str]:
-    """Return a function that removes these values from a text, including their JSON and Python notation."""
+    """Return a function that removes these values from a text, also where they are written in JSON's or Python's
+    notation."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
     longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]
     if not longest_first:
@@ -132,7 +135,8 @@ def make_remover(values: Collection[str]) -> Callable[[str], str]:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a document of ours with its texts masked. Values under a secret's name are removed."""
+    """Return a document that the provisioner wrote, with secrets removed from its texts. A value whose key is a
+    secret's name is removed."""
     if isinstance(value, dict):
         return {
             masked(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part) for key, part in value.items()
@@ -148,7 +152,8 @@ def _is_secrets_name(text: str) -> bool:
 
 
 def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str = "", is_known: bool = False) -> Any:
-    """Return the document with only the values of ``known`` settings. Add all other values to ``withheld``."""
+    """Return a document that an operator wrote, with only the values of the ``known`` settings. Add all other values to
+    ``withheld``. ``key``, ``is_known``: the key of ``value``, and True if this key is known."""
     if isinstance(value, dict):
         return {
             name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, withheld, key=name, is_known=ours)

@@ -1,4 +1,4 @@
-"""``provisioner render-hf``: write HostFactory's files from one settings file."""
+"""The command ``provisioner render-hf``: write HostFactory's files from one settings file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files, or print the changes. Raises ConfigError, UsageError."""
+    """Write the files, or print the changes if ``--dry-run`` is given. Raises ConfigError, UsageError."""
     from provisioner.tools.file_placement import changes, difference, put
     from provisioner.tools.render import disabled_messages, render, unregistered
 
@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _conf(out: Path | None, environment: Mapping[str, str]) -> Path:
-    """Return HostFactory's configuration directory below ``out``, or of this environment. Raises UsageError."""
+    """Return HostFactory's configuration directory: ``out``/conf if ``out`` is given, or else the directory that the
+    environment names. Raises UsageError."""
     if out is not None:
         return out / "conf"
     directory = Directories(environment).registrations

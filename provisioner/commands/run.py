@@ -1,4 +1,4 @@
-"""``provisioner run``: run the loop, or print what its cycles would do."""
+"""The command ``provisioner run``: run the loop, or print the actions of its cycles without carrying them out."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _address(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the loop; return an exit code.
+    """Run the loop, and return an exit code.
 
-    PROBLEM means that another loop took over, that the address is in use, or that ``--once`` could not observe all
-    pools or could not do its work.
+    PROBLEM means that another loop took over, that the server could not listen, or that with ``--once`` the loop could
+    not observe all pools or could not plan.
     """
     from provisioner.commands.loop_service import Service
     from provisioner.loop.cycle_report import SupersededError
@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def dry_run(settings: Settings, state: State, *, once: bool) -> None:
-    """Print the plan of each cycle until interrupted, without carrying it out. Raises StateError, BackendError."""
+    """Print the plan of each cycle until a signal ends the process. Carry out no action. ``once``: True to print only
+    one plan. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))

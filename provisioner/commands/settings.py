@@ -1,4 +1,5 @@
-"""``provisioner settings``: print every setting of provisioner.yaml, for operators or for editors."""
+"""The command ``provisioner settings``: print every setting of provisioner.yaml, as a page for operators or as a schema
+for editors."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the settings of every installed kind of place. Raises MissingExtra."""
+    """Print the settings, with those of every installed kind of place. Raises MissingExtra."""
     kinds = [registry.get_kind(name) for name in registry.kind_names()]
     if options.output == "schema":
         print(json.dumps(reference.schema(kinds), indent=2, ensure_ascii=False))

@@ -1,7 +1,8 @@
-"""``provisioner status``: show the state files, the state of the loop, and the problems that need an operator.
+"""The command ``provisioner status``: show the state of requests, machines, pools and loop, and the problems that need
+an operator.
 
-``--watch`` reads the files again and again. On a terminal it draws a live picture; elsewhere it prints a block of text
-for each reading.
+``--watch`` reads the state again and again. On a terminal it draws a picture that it updates. If the output is no
+terminal, it prints a block of text for each reading.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import StatusModel, status_model
 
 WATCH_SECONDS = 2.0
-"""Default seconds between two readings of ``--watch``."""
+"""Seconds between two readings of ``--watch``, unless the option names another number."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the status; return PROBLEM if a problem needs an operator. Raises StateError, UsageError, MissingExtra."""
+    """Print the status. Return PROBLEM if a problem needs an operator. Raises StateError, UsageError, MissingExtra."""
     state = open_state(options.state_dir)
     if options.watch is not None:
         return watch(lambda: read_status(options, state), options)
@@ -58,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_status(options: argparse.Namespace, state: State) -> StatusModel:
-    """Read the files. Return the status or the requested part of it. Raises StateError; UsageError for an unknown
-    name."""
+    """Read the state. Return the status, or the part of it that the options request. Raises StateError, and UsageError
+    for an unknown name."""
     whole = status_model(read_status_inputs(state))
     known = {
         "pool": [row.pool for row in whole.pools],
@@ -100,7 +101,8 @@ def watch(read: Read, options: argparse.Namespace) -> int:
 
 
 def _readings(first: StatusModel, read: Read, seconds: float) -> Iterator[StatusModel | str]:
-    """Yield the first reading, then further readings without end. For a failed reading, yield its error message."""
+    """Yield the first reading, then a further reading every ``seconds`` without end. If a reading fails, yield its
+    error message."""
     yield first
     while True:
         time.sleep(seconds)

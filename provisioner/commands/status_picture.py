@@ -1,4 +1,4 @@
-"""The live picture of ``provisioner status --watch`` on a terminal, drawn by rich."""
+"""The picture of ``provisioner status --watch`` on a terminal, drawn by the package rich."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from provisioner.telemetry.unmet import unmet_lines
 
 
 def draw(readings: Iterable[StatusModel | str], *, wide: bool) -> None:
-    """Draw each status, or the error message of a failed reading, in place of the previous one."""
+    """Draw each reading in place of the reading before it. A reading is a status, or the error message of a failed
+    reading."""
     with Live(screen=True, auto_refresh=False) as screen:
         for reading in readings:
             shown = _words(reading, "bold red") if isinstance(reading, str) else picture(reading, wide=wide)
@@ -32,7 +33,8 @@ def _words(text: str, style: str = "") -> Text:
 
 
 def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
-    """Return the status for a live terminal: problems for an operator, machines, and a bar for each open request."""
+    """Return the status as a picture for a terminal: problems for an operator, machines, and a bar for each open
+    request."""
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
     time = format_local_time(seen.time)
@@ -59,7 +61,8 @@ def _machines(seen: StatusModel, wide: bool) -> Table:
 
 
 def _requests(seen: StatusModel) -> Table:
-    """Return a table of the open requests, with a bar for each and the reasons of its missing machines."""
+    """Return a table of the open requests. Each has a bar of its running machines, and the reasons of its missing
+    machines."""
     table = Table("request", "template", "", "running", "missing", box=None, pad_edge=False)
     for request in seen.requests:
         if request["status"] == "running":

@@ -1,4 +1,4 @@
-"""The text of ``provisioner status``, and the text about the brake, which ``recover`` prints too."""
+"""The text of ``provisioner status``, and the text about the brake, which ``recover`` also prints."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LAST_ERROR = 60
 """Most characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
-"""Most moments shown at which machines without a request appeared."""
+"""Most times shown at which machines without a request appeared."""
 
 SHOWN = 20
-"""Most machines waiting for their delete that ``recover`` shows. ``-o json`` names all."""
+"""Most machines that ``recover`` shows of those that wait for their delete. ``-o json`` names all."""
 
 WIDTH = 160
-"""Most characters of a line; ``-o wide`` wraps no line."""
+"""Most characters of a line. ``-o wide`` does not wrap lines."""
 
 
 def printed(seen: StatusModel, output: str) -> str:
-    """Return the status in the form of ``--output``. Raises MissingExtra."""
+    """Return the status as text, wide text, JSON or YAML, as ``output`` says. Raises MissingExtra."""
     is_wide = output == "wide"
     texts = status_lines(seen if is_wide else number_repeated_texts(seen, "pressure"), wide=is_wide)
     lines = [line for text in texts for line in format_printable_lines(text).splitlines()]
@@ -41,14 +41,15 @@ def printed(seen: StatusModel, output: str) -> str:
 
 
 def wrap(line: str) -> str:
-    """Return a line in as many lines as fit ``WIDTH``, unless it holds a command to copy."""
+    """Return a line wrapped to ``WIDTH`` characters. A line with a gcloud command is not wrapped, because operators
+    copy the command."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     is_whole = "gcloud " in line
     return line if is_whole else textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
-    """Yield the status as lines for a terminal."""
+    """Yield the lines of the status for a terminal."""
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
     yield from (f"  {line}" for line in (*spending_lines(seen.budget), *loss_lines(seen.losses)))
@@ -89,8 +90,8 @@ def _head(seen: StatusModel) -> Iterator[str]:
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
-    """Yield tables of the machines by template and by pool. ``wide``: add a table by both, and show each last error
-    in full."""
+    """Yield the tables of machines by template and by pool. ``wide``: True to add a table by template and pool, and to
+    show each last error in full."""
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:
         tables.append(("template in pool", seen.machines))
@@ -110,17 +111,18 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def title_of(row: Row) -> str:
-    """Return the template and the pool of a row. In a row that sums up, return only one of them."""
+    """Return the title of a row: its template and its pool, or only one of them if the row counts all of the other."""
     return format_printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
 def numbers_of(row: Row) -> list[str]:
-    """Return the numbers of a row, with a dash for an unknown number."""
+    """Return the numbers of a row as texts. An unknown number is a dash."""
     return ["-" if (number := getattr(row, name)) is None else str(number) for name in NUMBERS]
 
 
 def error_text(row: Row, longest: int | None = None) -> str:
-    """Return the last error of a row with its age, cut to ``longest`` characters; a dash if there is no error."""
+    """Return the last error of a row with its age, cut to ``longest`` characters (None: not cut); a dash if there is no
+    error."""
     error = row.last_error
     if error is None:
         return "-"
@@ -140,7 +142,8 @@ def _request_line(request: Document) -> str:
 
 
 def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
-    """Return lines about the brake, and about the machines (at most ``shown``) and requests that a release affects."""
+    """Return lines about the brake, and about the machines and requests that a release of the brake affects. ``shown``:
+    most machines that are named."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
@@ -163,11 +166,12 @@ def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
 
 
 AUDIT = "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.create)' --freshness=1d"
-"""A command that shows the account and host of each create, in the project of a pool."""
+"""A command that shows account and host of each create in a Google project."""
 
 
 def _conflict_lines(brake: Document) -> list[str]:
-    """Return when the machines without a request appeared, and how to find another provisioner that makes them."""
+    """Return lines about an identity conflict: the times at which machines without a request appeared, and the way to
+    find another provisioner that makes them. Empty if the brake has another reason."""
     if brake["reason"] not in CONFLICTS or not brake["orphans"]:
         return []
     times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]

@@ -1,4 +1,5 @@
-"""``provisioner usage``: show machine-hours and their cost, by day, template, pool and account; change nothing."""
+"""The command ``provisioner usage``: show machine-hours and their cost, by day, template, pool and account. It changes
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from provisioner.telemetry.pool_status import read_pool_status
 from provisioner.telemetry.pool_windows import format_count
 
 PARTS = ("day", "template", "pool", "account")
-"""Columns by which hours are summed, in the order of a group's values."""
+"""Names of the columns by which hours are summed, in the order of the output."""
 
 Group = tuple[str, ...]
 
@@ -39,7 +40,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
-    """Return the date of an argument. Raises ArgumentTypeError."""
+    """Return the date in an argument. Raises ArgumentTypeError. ``expected``: words for its message."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
@@ -47,14 +48,15 @@ def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
 
 
 def first_day(text: str) -> str:
-    """Return a date, given as a date or as a number of days that end today. Raises ArgumentTypeError."""
+    """Return the first day. The argument is a date, or a number of days such as ``7d``, of which the last is today.
+    Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
         return day(text, "a date such as 2026-11-01, or a number of days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """Return the names of ``PARTS`` in an argument. Raises ArgumentTypeError."""
+    """Return the names of columns in an argument, in the order of ``PARTS``. Raises ArgumentTypeError."""
     given = text.split(",")
     if wrong := [name for name in given if name not in PARTS]:
         raise argparse.ArgumentTypeError(f"expected some of {','.join(PARTS)}, got {wrong[0]!r}")
@@ -72,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
     """Return the usage from day ``since`` to day ``until``, both included. Raises StateError.
 
-    ``rows``: the parts in ``by``, with ``hours`` and ``cost`` at present prices. ``total``: their sums. ``cost`` is
-    None if no machine of the row has a price. ``unpriced_hours``: hours of machines without a price.
+    ``rows``: the columns in ``by``, with ``hours``, and ``cost`` at present prices. ``total``: their sums. A ``cost``
+    is None if no machine of the row has a price. ``unpriced_hours``: hours of machines without a price.
 
-    ``counted_since``: the moment from which ended machines are counted; None if none was counted yet. ``now``: the
+    ``counted_since``: the time since which ended machines are counted; None if none was counted yet. ``now``: the
     number of existing machines, their cost ``per_hour``, and the cost of this ``month``, with budgets.
     """
     memory, pool_status = state.memory.read(), read_pool_status(state)
@@ -100,7 +102,8 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the milliseconds of each group by cell. They are not summed, because cells have different prices."""
+    """Return the milliseconds of each group, by template, pool and account. They are kept apart, because they may have
+    different prices."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
@@ -134,7 +137,7 @@ def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[st
 
 
 def usage_csv(document: Document) -> list[str]:
-    """Return the rows as CSV. The head of the cost column names the currency."""
+    """Return the rows as CSV. The title of the cost column names the currency."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
@@ -143,7 +146,7 @@ def usage_csv(document: Document) -> list[str]:
 
 
 def usage_lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines for a terminal: a table, and remarks about it."""
+    """Yield the lines for a terminal: a table and remarks."""
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
     lines += [[*(format_printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]

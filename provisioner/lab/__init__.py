@@ -1,1 +1,1 @@
-"""The lab: an embedded cloud, virtual time, the demonstration, and replay of recorded calls."""
+"""The laboratory: an embedded cloud, the loop in virtual time, the demonstration, and the replay of recorded calls."""

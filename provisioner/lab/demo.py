@@ -1,7 +1,7 @@
-"""The demonstration of the main job on the embedded cloud: machines are requested, run, are lost and are returned.
+"""The demonstration on the embedded cloud: machines are requested, run, are lost and are returned.
 
-The shell scripts are called as HostFactory calls them. The cloud's own state decides if a step succeeded, not our
-status.
+The demonstration calls the shell scripts as HostFactory does. A step succeeds only if the cloud's own state shows its
+effect. The provisioner's status does not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from provisioner.lab.playground import Playground, PlaygroundError
 
 STEP_SECONDS = 60.0
 POLL_SECONDS = 0.5
-"""Seconds between two polls. HF's 30 s would be too long for a demonstration."""
+"""Seconds between two polls. HF polls every 30 s, which would be too long for a demonstration."""
 
 TERMINATED = 143
 """Exit code that shells report for a program that SIGTERM has ended."""
@@ -33,12 +33,12 @@ PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
 class NotHeldError(Exception):
-    """Raised if a step did not show what it promises. The text gives the observed state."""
+    """Raised if a step did not have the effect that it should have. The text describes the observed state."""
 
 
 @dataclass
 class Step:
-    """A step in the table: its text, and its result."""
+    """A row in the table of steps: the step's title and result."""
 
     title: str
     state: str = "…"
@@ -49,14 +49,14 @@ class Step:
 
 @dataclass
 class Show:
-    """The state of the screen."""
+    """The content of the screen."""
 
     playground: Playground
     title: str
     steps: list[Step] = field(default_factory=list)
 
     def render(self) -> Group:
-        """Return the table of steps, and below it the machines in the cloud."""
+        """Return the table of steps, and below it a table of the machines in the cloud."""
         steps = Table(title=f"HostFactory provisioner: {self.title}", title_justify="left")
         for heading in ("", "step", "what the cloud says"):
             steps.add_column(heading)
@@ -78,14 +78,14 @@ class Show:
 
 
 class Demo:
-    """The steps in order. A step raises NotHeldError if the cloud does not show the expected state."""
+    """All steps in order. A step raises NotHeldError if the cloud does not show the expected state."""
 
     title = "the main job on the embedded cloud"
     summary = (
         "judged by the cloud's own state. Each machine was made once, in the place that had room. Exactly the machines "
         "that the cloud took were reported. No machine was left."
     )
-    """The end of the sentence that is printed if all steps passed."""
+    """The end of the sentence that is printed if all steps have passed."""
 
     def __init__(self, playground: Playground) -> None:
         self.cloud = playground
@@ -173,7 +173,7 @@ class Demo:
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
-        """Poll as HF does until the status is terminal. It must be ``complete``."""
+        """Poll as HF does, until the request ends. Raise NotHeldError if its status is not ``complete``."""
         entry: dict[str, Any] = {}
 
         def ended() -> bool:
@@ -196,7 +196,8 @@ class Demo:
 
 
 def demo(*, keep: bool) -> int:
-    """Play and judge the demo, and return the exit code. With ``keep``, leave cloud and loop running until Ctrl-C."""
+    """Play the demonstration, judge it, and return the exit code. ``keep``: True to keep cloud and loop running until
+    Ctrl-C, for use by hand."""
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if keep else TERMINATED))
     try:
@@ -208,7 +209,7 @@ def demo(*, keep: bool) -> int:
 
 
 def show_demo(play: Demo, console: Console) -> int:
-    """Play the steps and show them as a table. Return the exit code."""
+    """Play the steps, show them as a table, and return the exit code."""
     began = time.monotonic()
     try:
         with Live(get_renderable=play.show.render, console=console, refresh_per_second=4):
@@ -247,7 +248,7 @@ back=$(echo "$answer" | grep -o '"name": *"[^"]*"' | sed 's/.*/{&}/' | paste -sd
 hf_scripts/requestReturnMachines.sh '{"machines":['"$back"']}'
 sleep 5; .venv/bin/provisioner status
 """
-"""Shell lines for a second terminal: the exports, and commands that play HostFactory and use the cloud."""
+"""Shell lines for a second terminal: commands that play HostFactory, use the cloud and show the status."""
 
 
 def _keep(playground: Playground, console: Console) -> int:

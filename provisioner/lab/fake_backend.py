@@ -1,7 +1,7 @@
-"""A kind of place in memory. A seed decides when its machines boot, run, end and are refused.
+"""A kind of place in memory. A seed decides when machines boot, run, end and are refused.
 
-It is the example of a kind, and tests use it. A configuration can name it only if a distribution registers ``KIND`` in
-the entry-point group of ``registry``.
+The module is the example of a kind, and tests use it. A configuration can name this kind only if a distribution
+registers ``KIND`` in the entry-point group of ``registry``.
 """
 
 from __future__ import annotations
@@ -47,67 +47,69 @@ Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
 
 class FakePool(Pool):
-    """Machines in the memory of one process, which end with it."""
+    """A pool of machines that exist only in the memory of one process, and end when the process ends."""
 
     kind: str = "fake"
     """The name under which the kind is registered."""
     queue_seconds: DurationOrZero = 0.0
-    """Seconds that the place holds each machine in a queue before it boots; default 0."""
+    """Seconds for which the place holds each machine in a queue before the machine boots; default 0."""
     boot_seconds: DurationOrZero = 0.0
     """Most seconds from a create, or from the end of the queue, until the machine runs; default 0. Each machine takes a
-    random part of them."""
+    random time up to this limit."""
     stop_seconds: DurationOrZero = 0.0
     """Seconds from a delete until the machine is gone; default 0."""
     refused: Share = 0.0
-    """Part of the creates that find no room; default 0."""
+    """Fraction of the creates that find no room; default 0."""
     crashed: Share = 0.0
-    """Part of the machines that end by themselves, within ``crash_seconds`` of running; default 0."""
+    """Fraction of the machines that end by themselves after at most ``crash_seconds``; default 0."""
     crash_seconds: DurationOrZero = 60.0
-    """Most seconds that such a machine runs; default 60."""
+    """Most seconds for which a machine of the fraction ``crashed`` runs; default 60."""
     keeps_records: Switch = False
-    """True: a machine that ended by itself leaves only a record, as a batch system's job does; default false: it stays
-    until it is deleted."""
+    """If true, a machine that ended by itself leaves only a record, as a job of a batch system does. If false (the
+    default), its leftovers stay until they are deleted."""
     seed: int = 0
-    """Seed of chance; default 0. With the same seed, a machine of the same name has the same fate."""
+    """Seed of all random choices; default 0. With the same seed, a machine of the same name boots and ends in the same
+    way."""
 
 
 # --- the place --------------------------------------------------------------------------------------------------------
 
 
 class Mark(NamedTuple):
-    """The mark that a backend puts on each machine that it creates."""
+    """The identity that a backend stores in each machine that it creates."""
 
     provisioner: str
     pool: str
     name: str
-    """The name of the machine when it was created. A copy of the machine has another name and the same mark."""
+    """The name of the machine when it was created. If another program copies the machine, the copy has another name and
+    the same mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A machine as the place lists it. Times are those of the place's clock."""
+    """A machine as the place lists it. Times are in seconds of the place's clock."""
 
     name: str
     uid: str
     ip: str
     mark: Mark | None
-    """The mark; None if another program made the machine."""
+    """The mark; None if another program made the machine or removed the mark."""
     launched: int
-    """The create in epoch seconds."""
+    """The time of the create in epoch seconds."""
     released: float
-    """The time until which the machine is held in the queue."""
+    """The time at which the machine leaves the queue."""
     runs: float
     ends: float
-    """The time at which the machine ends by itself. Its leftovers stay in the place."""
+    """The time at which the machine ends by itself; infinite if it does not. Its leftovers stay in the place."""
     gone: float = math.inf
-    """The time from which the machine is gone after a delete."""
+    """The time at which a deleted machine is gone; infinite if the machine was not deleted."""
 
     def has_strayed(self, uid: str) -> bool:
-        """Return True if this is the machine with this uid and its mark was removed."""
+        """Return True if this machine has the uid, and its mark was removed."""
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
-        """Return the machine as an observation at ``now`` shows it."""
+        """Return the machine as an observation at the time ``now`` of the place's clock shows it."""
         cause = queued = None
         if self.gone < math.inf:
             phase, cause = Phase.STOPPING, LossCause.DELETED
@@ -122,9 +124,9 @@ class Entry:
 
 
 class FakePlace:
-    """A place with all its machines, including machines of others. It outlives the backends.
+    """A place with all its machines, including machines of other programs. The place outlives the backends that use it.
 
-    Any thread may call it. A call either takes full effect or raises BackendError.
+    Any thread may call it. A call takes full effect or raises BackendError.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -133,13 +135,13 @@ class FakePlace:
         self._entries: dict[str, Entry] = {}
         self.keeps_records = pool.keeps_records
         self._doubles: dict[str, Entry] = {}
-        """Further machines by uid, each with the name of another machine."""
+        """Machines that have the same name as another machine, by uid."""
         self._numbers = count(1)
         self.wakes: list[Callable[[], None]] = []
-        """Functions that are called when a machine comes or goes."""
+        """Functions that are called when a machine appears or vanishes."""
 
     def entries(self) -> dict[str, Entry]:
-        """Return all machines by name."""
+        """Return all machines by name. Of several machines with one name, return the first."""
         with self._lock:
             now = self._clock()
             self._doubles = {uid: entry for uid, entry in self._doubles.items() if now < entry.gone}
@@ -161,17 +163,18 @@ class FakePlace:
         return ended if self.keeps_records else frozenset()
 
     def double_machines(self) -> dict[str, tuple[Machine, ...]]:
-        """Return ``doubles`` as machines, by name."""
+        """Return the machines that ``doubles`` returns as observations show them, by name."""
         made = [entry.machine(self._clock()) for entry in self.doubles()]
         return {name: tuple(one for one in made if one.name == name) for name in {one.name for one in made}}
 
     def doubles(self) -> Collection[Entry]:
-        """Return the further machines that have the name of another machine, without those that are about to go."""
+        """Return the machines that have the same name as another machine. Machines that are being deleted are left
+        out."""
         return [entry for entry in self._doubles.values() if entry.gone == math.inf]
 
     def create(self, name: str, mark: Mark | None) -> Entry:
-        """Make a machine, or return the existing machine with this mark. Refuse a name that a machine with another
-        mark has."""
+        """Make a machine. If a machine with this name and this mark exists, return that machine. Raises BackendError if
+        the place has no room, or if another machine has the name."""
         chance = random.Random(f"{self._pool.seed} {name}")
         if chance.random() < self._pool.refused:
             raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
@@ -183,7 +186,7 @@ class FakePlace:
         return there
 
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
-        """Begin to delete this machine. Another machine of the same name stays."""
+        """Begin to delete a machine. A different machine with the same name stays."""
         with self._lock:
             gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
             for entries, key in ((self._entries, entry.name), (self._doubles, entry.uid)):
@@ -192,7 +195,7 @@ class FakePlace:
         self._wake()
 
     def double(self, name: str) -> None:
-        """Make a second machine with the name and the mark of a machine."""
+        """Make a second machine with the name and the mark of an existing machine."""
         entry = replace(self._entries[name], uid=f"uid-{next(self._numbers)}")
         with self._lock:
             self._doubles[entry.uid] = entry
@@ -204,7 +207,7 @@ class FakePlace:
             self._entries[name] = replace(self._entries[name], mark=None)
 
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
-        """Return the machines as they are now, by name."""
+        """Return these machines as an observation now shows them, by name."""
         now = self._clock()
         return {entry.name: entry.machine(now) for entry in entries}
 
@@ -228,7 +231,7 @@ class FakePlace:
 
 
 class FakeBackend:
-    """A ``provisioner.backends.Backend`` for our machines in a place. It recognises them by their marks."""
+    """A ``provisioner.backends.Backend`` for a pool's machines in a place. It recognises them by their marks."""
 
     def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
         self.pool = pool.name
@@ -238,12 +241,13 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` when a machine comes or goes. The next observation shows starts and ends."""
+        """Have ``wake`` called when a machine appears or vanishes. Starts and ends are shown only by the next
+        observation."""
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return all our machines. If none has changed, the mapping is the same object as in the previous
-        observation."""
+        """Return all machines of this pool. If no machine has changed, the snapshot's ``machines`` are the same object
+        as in the previous snapshot."""
         entries = self.place.entries()
         ended = self.place.records()
         machines = self.place.machines([one for one in entries.values() if self._is_own(one) and one.name not in ended])
@@ -265,17 +269,17 @@ class FakeBackend:
         )
 
     def _find_strayed(self, entries: Mapping[str, Entry], sought: Mapping[str, str]) -> dict[str, Machine]:
-        """Return the sought machines that have lost their mark."""
+        """Return those of the sought machines that have lost their mark."""
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
         return {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines in sequence, with a call for each."""
+        """Create the machines one after the other, with a call for each."""
         calls = [Call((create,), partial(self._create, create)) for create in creates]
         return run_calls(calls, workers=1, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete the machines in sequence, with a call for each."""
+        """Delete the machines one after the other, with a call for each."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=1, may_start=may_start)
 
@@ -287,7 +291,8 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine with the uid. Without a uid, delete a machine only if it is ours or adopted."""
+        """Delete the machine with the delete's uid. Without a uid, delete the machine only if it is this pool's, or if
+        the delete names an adopted machine."""
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
@@ -295,11 +300,11 @@ class FakeBackend:
         return {}
 
     def _is_made_here(self, entry: Entry) -> bool:
-        """Return True if the entry has a mark of this provisioner."""
+        """Return True if the machine has a mark of this provisioner."""
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return True if the entry is a machine of this pool and not a copy of another machine."""
+        """Return True if the machine is one of this pool, and not a copy of another machine."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 
 
@@ -307,7 +312,7 @@ class FakeBackend:
 
 
 class Fake(Kind[FakePool]):
-    """The kind that the registry loads."""
+    """The kind ``fake``, as the registry loads it."""
 
     name: ClassVar = "fake"
     pool = FakePool
@@ -315,7 +320,7 @@ class Fake(Kind[FakePool]):
     longest_call = 0.0
 
     def factory(self, site: Site) -> Callable[[FakePool], Backend]:
-        """Return a function that makes backends. Backends of the same place see the same machines."""
+        """Return a function that makes a backend for a pool. Backends of the same place share its machines."""
         places: dict[tuple[str, ...], FakePlace] = {}
 
         def backend(pool: FakePool) -> FakeBackend:
@@ -324,7 +329,7 @@ class Fake(Kind[FakePool]):
         return backend
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem if ``require_dns`` is set, because the names of these machines do not resolve."""
+        """Return a problem if ``require_dns`` is set, because the names of fake machines do not resolve."""
         return [Problem("", "require_dns", "no name here can be resolved; leave it out")] * bool(
             body.get("require_dns")
         )

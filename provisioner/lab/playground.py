@@ -1,4 +1,4 @@
-"""An embedded cloud and a loop as separate processes, with calls of the shell scripts in place of HostFactory."""
+"""An embedded cloud and a loop as separate processes. Calls of the shell scripts replace HostFactory."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
-"""Seconds that a start may take. It takes about three seconds, but up to a minute on a busy machine."""
+"""Most seconds for a start of the loop. A start takes about three seconds, but up to a minute on a busy machine."""
 
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
 
 
 class PlaygroundError(Exception):
-    """Raised if a part did not start or did not answer. The text names the part and its log."""
+    """Raised if the cloud, the loop or a script did not start or did not answer. The text says what failed, and names
+    the log if there is one."""
 
 
 class HostFactory:
-    """HF's side. Each call runs the shell script with a JSON file, and uses only its output."""
+    """HostFactory's side of the interface. Each call runs the shell script with a JSON file, and uses only the script's
+    output."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
         self.environment = dict(environment)
         self._directory = directory
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the script's output. Raises PlaygroundError if the script failed or printed no JSON object."""
+        """Run a script with a JSON document, and return the JSON object that it prints. Raises PlaygroundError if the
+        script fails or prints no JSON object."""
         file = self._directory / f"hf_in_{script}.json"
         file.write_text(json.dumps(document))
         done = subprocess.run(
@@ -65,53 +68,53 @@ class HostFactory:
         return answer
 
     def templates(self) -> list[str]:
-        """Return the template ids of getAvailableTemplates."""
+        """Return the ids of the templates that getAvailableTemplates lists."""
         return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
 
     def request(self, template: str, count: int) -> str:
-        """Call requestMachines and return the request id."""
+        """Call requestMachines, and return the id of the request."""
         answer = self.call("requestMachines", {"template": {"templateId": template, "machineCount": count}})
         return str(answer["requestId"])
 
     def status(self, id_: str) -> dict[str, Any]:
-        """Return the entry of one id in getRequestStatus."""
+        """Return the entry of one request or return request from getRequestStatus."""
         entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
         return entry
 
     def return_machines(self, names: Sequence[str]) -> str:
-        """Call requestReturnMachines and return the return request's id."""
+        """Call requestReturnMachines, and return the id of the return request."""
         machines = [{"name": name, "machineId": name} for name in names]
         return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the hosts that getReturnRequests reclaims, with the seconds left."""
+        """Return the machines that getReturnRequests asks to return, each with its seconds left."""
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the whole answer of getReturnRequests, whose message names the causes."""
+        """Return the whole answer of getReturnRequests. Its message names the causes."""
         machines = [{"name": name, "machineId": name} for name in names]
         return self.call("getReturnRequests", {"machines": machines})
 
 
 class Playground:
-    """A directory with configuration and state, the simulator, and the loop. As a context manager, it ends both
-    processes."""
+    """A directory with configuration and state, the embedded cloud, and the loop. Used as a context manager, it ends
+    cloud and loop at its end."""
 
     def __init__(self, config: Path | None = None, instance: str = INSTANCE) -> None:
-        """``config``: the configuration's directory, which is copied; default config/demoinst."""
+        """Set the paths. ``config``: the directory of the configuration to copy; None for config/demoinst."""
         self._sample = config or CONFIG
         if not self._sample.is_dir():
             raise PlaygroundError(f"{self._sample} is missing: the demonstration runs from a clone of the repository.")
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
-        """Directory of the playground, removed with it unless ``kept``."""
+        """Directory of the playground. It is removed at the end, unless ``kept`` is True."""
         self.kept = False
-        """True if the directory is kept for its logs and state."""
+        """True to keep the directory with logs and state at the end."""
         self.config = self.directory / "conf"
         self.state = self.directory / "work"
         self.logs = self.directory / "log"
         self.addresses: dict[str, str] = {}
         self.url = ""
-        """The address of the loop that was started last."""
+        """The URL of the loop that was started last; empty before."""
         self._processes: list[subprocess.Popen[str]] = []
         self.environment = {
             "HF_PROVIDER_NAME": instance,
@@ -149,7 +152,7 @@ class Playground:
         self._end.close()
 
     def close(self) -> None:
-        """End the loop, then the cloud; remove the directory unless it is kept. Safe to call twice."""
+        """End the loop, then the cloud. Remove the directory, unless ``kept`` is True. A second call has no effect."""
         self._end_processes()
         if not self.kept:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -165,23 +168,23 @@ class Playground:
         self._processes.clear()
 
     def cloud(self) -> list[dict[str, Any]]:
-        """Return every machine in the cloud, as reported by the cloud itself."""
+        """Return every machine in the cloud, as the cloud itself reports it."""
         return list(self.cloud_state()["machines"])
 
     def cloud_state(self) -> dict[str, Any]:
-        """Return the cloud's own report: machines and the number of API calls."""
+        """Return the state that the cloud itself reports: its machines and the number of API calls."""
         response = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
         response.raise_for_status()
         state: dict[str, Any] = response.json()
         return state
 
     def faults(self, *faults: Mapping[str, Any]) -> None:
-        """Replace the cloud's faults."""
+        """Set the cloud's faults, in place of all present faults."""
         body = {"faults": list(faults)}
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
     def preempt(self, names: Sequence[str]) -> list[str]:
-        """Preempt machines as a cloud does. Return the names of the preempted machines."""
+        """Let the cloud preempt these machines, and return the names of those that it preempted."""
         response = requests.post(
             self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS
         )
@@ -189,7 +192,7 @@ class Playground:
         return list(response.json()["preempted"])
 
     def exports(self) -> str:
-        """Return shell lines that put a second terminal into this playground."""
+        """Return shell lines that set the environment of a second terminal for this cloud and loop."""
         variables = {
             **self.environment,
             "KUBECONFIG": self.addresses["kubeconfig"],
@@ -214,7 +217,8 @@ class Playground:
         self.addresses = json.loads(line)
 
     def start_loop(self) -> subprocess.Popen[str]:
-        """Start a loop. Return once its health page answers 200."""
+        """Start a loop, and return when its health page answers. Raises PlaygroundError if it does not within
+        ``START_SECONDS``."""
         log = self.logs / "run.log"
         log.touch()
         before = log.stat().st_size
@@ -234,19 +238,19 @@ class Playground:
         raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """Start a loop and do not wait until it runs, because it may have to stand by."""
-        # The loop chooses the port. A port that is chosen here might be in use when the loop listens.
+        """Start a loop without waiting until it runs, because it may have to stand by."""
+        # The loop chooses its port. If the port were chosen here, another process might use it before the loop listens.
         return self._start("run", "--listen", "127.0.0.1:0")
 
     def loop_answers(self, page: str = "healthz") -> bool:
-        """Return True if this page of the loop answers with 200."""
+        """Return True if this page of the loop answers with a success status."""
         try:
             return requests.get(f"{self.url}/{page}", timeout=CALL_SECONDS).ok
         except requests.ConnectionError:
             return False
 
     def _url_of(self, process: subprocess.Popen[str]) -> str:
-        """Return the address in this loop's log; empty until the loop has logged it."""
+        """Return the URL that the loop of this process has logged; empty if it has not logged it yet."""
         for line in (self.logs / "run.log").read_text().splitlines():
             if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
                 return str(said["metrics"]).removesuffix("/metrics")

@@ -1,7 +1,7 @@
-"""``provisioner replay``: a recording of HostFactory's calls, played again against the scripts.
+"""The replay of recorded calls of HostFactory: the same calls are made again to the scripts.
 
-In the replay, requests and machines get other ids and names than in the recording. The replay reads these from the
-answers, and puts them in place of the recorded ones.
+In a replay, requests and machines get other ids and names than in the recording. The replay finds them in the answers
+of the scripts, and sends them in place of the recorded ids and names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.protocols import State
 
 LONGEST_WAIT = 1e9
-"""The longest pause between two calls in seconds: thirty years. A trace may contain longer gaps than a process can
-wait."""
+"""The longest pause between two calls in seconds (thirty years). A trace may contain a gap that is longer than a
+process can wait."""
 
 
 class ScriptResult(NamedTuple):
@@ -36,12 +36,12 @@ class ScriptResult(NamedTuple):
 CallScript = Callable[[str, Document], ScriptResult]
 
 
-# --- where it is played -----------------------------------------------------------------------------------------------
+# --- where calls are replayed -----------------------------------------------------------------------------------------
 
 
 def is_loop_alive(state: State) -> bool:
-    """Return True if a loop works on this directory: a loop has the lock, or there is a fresh heartbeat from another
-    host."""
+    """Return True if a loop works on this state: a loop has the lock, or a loop on another host has written a heartbeat
+    lately."""
     return state.loop_lock.is_held() or bool(state.life_signs().is_running)
 
 
@@ -50,7 +50,7 @@ def is_loop_alive(state: State) -> bool:
 
 @dataclass
 class Replay:
-    """A replay with its counts and the names that it has found so far."""
+    """A replay, with its counts and with the ids and names that it has found so far."""
 
     call: CallScript
     speed: float = 1.0
@@ -61,16 +61,17 @@ class Replay:
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unknown_machines: set[str] = field(default_factory=set)
-    """Recorded names of machines for which the replay has no machine. They are sent unchanged."""
+    """Recorded names of machines for which the replay has no machine. Their names are sent unchanged."""
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Machines of each request of the replay, as last listed."""
+    """Machines of each request of the replay, as the scripts last listed them."""
     _recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Machines of each request of the recording, as last listed."""
+    """Machines of each request of the recording, as the trace last listed them."""
 
     def play(self, events: Iterable[Event]) -> None:
-        """Play every call, with the gaps between them."""
+        """Make every call. Wait between two calls as long as in the recording, with ``speed`` and ``longest_gap``
+        applied."""
         before: float | None = None
         for event in events:
             if before is not None:
@@ -79,7 +80,7 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """Return the numbers of calls, of refusals, and of names for which the replay has no machine."""
+        """Return the numbers of calls, of refused calls, and of machines for which the replay has no machine."""
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -100,8 +101,8 @@ class Replay:
         return result.answer
 
     def _translate(self, event: Event) -> Document:
-        """Return the call with the ids and names of the replay. Parts that the scripts refuse stay unchanged, so
-        that they are refused again."""
+        """Return the document of a call with the ids and names of the replay. Parts that the scripts refuse stay
+        unchanged, so that the scripts refuse them again."""
         document = dict(event.document)
         if event.command == "getRequestStatus":
             _replace(document, "requests", self._request)
@@ -124,14 +125,15 @@ class Replay:
         return entry | dict.fromkeys(given, own)
 
     def _own_name(self, entry: Document) -> str | None:
-        """Return the replay's machine for a recorded machine.
+        """Return the replay's machine for a recorded machine; None if there is none.
 
-        In Morgan Stanley's traces, machineId is a pod's uid, which does not identify the machine.
+        Both fields of the recorded machine are tried, because in Morgan Stanley's traces machineId is a pod's uid,
+        which does not identify the machine.
         """
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
-        """Poll once for machines that HF returns or lists before the replay has read their names."""
+        """Poll all requests once, if HF returns or lists a machine whose name the replay has not read yet."""
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]
@@ -139,9 +141,9 @@ class Replay:
             self._pair()
 
     def _pair(self) -> None:
-        """Pair the machines of each recorded request with the replay's, in the same order.
+        """Map the recorded machines of each request to the replay's machines, in the same order.
 
-        Morgan Stanley's machines are named ``<request id>-<n>``, and its traces need not list them.
+        Morgan Stanley's traces may list no machines. Then the recorded machines are named ``<request id>-<n>``.
         """
         for old, new in self._ids.items():
             made = self._made.get(new, ())
@@ -151,7 +153,7 @@ class Replay:
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
-    """Replace each object at ``key``, as ``listed`` finds them, by the result of ``own``. Other values stay."""
+    """Replace each object at ``key``, in a list or alone, by the result of ``own``. Other values stay."""
     match document.get(key):
         case dict(entry):
             document[key] = own(entry)
@@ -160,13 +162,13 @@ def _replace(document: Document, key: str, own: Callable[[Document], Document]) 
 
 
 def _names(entry: Document) -> dict[str, str]:
-    """Return key and name of a machine. Empty names, and names that are not texts, are left out, because the scripts
-    refuse them."""
+    """Return those keys of a machine that hold its name, with the name. Empty names, and names that are not texts, are
+    left out, because the scripts refuse them."""
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 
 def run_script(command: str, document: Document) -> ScriptResult:
-    """Call a script as HF does, in the environment of this process."""
+    """Call a script as HF does, with the environment of this process."""
     with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
         file.write(json.dumps(document))
         file.flush()

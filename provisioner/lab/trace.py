@@ -1,4 +1,5 @@
-"""Recorded calls of HostFactory, from Morgan Stanley's sqlite file or from the JSON lines that our scripts write."""
+"""Recorded calls of HostFactory, read from Morgan Stanley's sqlite file or from the JSON lines that the scripts
+write."""
 
 from __future__ import annotations
 
@@ -22,32 +23,34 @@ CATEGORIES = {
     "return": "requestReturnMachines",
     "return-request": "getReturnRequests",
 }
-"""The scripts by their names in Morgan Stanley's traces, in the table events(category, id, timestamp, type, value)."""
+"""The scripts, by their names in Morgan Stanley's traces. These traces have a table events(category, id, timestamp,
+type, value)."""
 
 Document = dict[str, Any]
 
 
 class TraceError(Exception):
-    """Raised if a trace is unreadable. The text is one line."""
+    """Raised if a trace cannot be read. The text is one line."""
 
 
 class Event(NamedTuple):
     """A recorded call."""
 
     time: float
-    """Epoch seconds."""
+    """The time of the call in epoch seconds."""
     command: str
     document: Document
     request: str = ""
-    """The id that the request or return request got; empty if the call was refused."""
+    """The id that the scripts gave to the request or return request; empty if the call was refused, or for other
+    calls."""
     machines: Mapping[str, tuple[str, ...]] = {}
-    """The machines of each request, as getRequestStatus listed them."""
+    """The machines of each request, by request, if the call is a getRequestStatus; empty for other calls."""
 
 
 def read_trace(path: Path) -> list[Event]:
-    """Return the calls of a trace in the order of their times. Calls of the same time stay in the order of the file.
+    """Return the calls of a trace in the order of their times. Calls with the same time keep the order of the file.
 
-    The beginning of the file shows its format. Raises TraceError for a file that is not a trace.
+    The format is recognised by the first bytes of the file. Raises TraceError if the file is not a trace.
     """
     try:
         with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
@@ -63,7 +66,7 @@ def read_trace(path: Path) -> list[Event]:
 
 
 def _rows(path: Path) -> Iterator[Event]:
-    """Read Morgan Stanley's format, in which a request's id is the id of its event."""
+    """Yield the calls in Morgan Stanley's sqlite file. The id of a request is the id of its event."""
     marks = ", ".join("?" * len(CATEGORIES))
     which = f"type = 'input' AND category IN ({marks})"
     query = f"SELECT category, id, timestamp, value FROM events WHERE {which} ORDER BY rowid"
@@ -75,7 +78,7 @@ def _rows(path: Path) -> Iterator[Event]:
 
 
 def _lines(path: Path, text: str) -> Iterator[Event]:
-    """Read our own format, which the scripts write with ``--record``."""
+    """Yield the calls in JSON lines that the scripts wrote with ``--record``."""
     for number, line in enumerate(text.splitlines(), 1):
         where = f"line {number}"
         entry = _parse(path, where, line)
@@ -110,7 +113,7 @@ def _parse(path: Path, where: str, text: object) -> Document:
 
 
 def machines_in(answer: Document) -> dict[str, tuple[str, ...]]:
-    """Return the machines of each request in an answer of getRequestStatus."""
+    """Return the machines of each request in an answer of getRequestStatus, by request."""
     return {
         entry["requestId"]: tuple(
             machine["name"] for machine in listed(entry, "machines") if isinstance(machine.get("name"), str)
@@ -121,7 +124,8 @@ def machines_in(answer: Document) -> dict[str, tuple[str, ...]]:
 
 
 def listed(document: Document, key: str) -> list[Document]:
-    """Return the objects of a list, or a single object as a list of one; empty if there is neither."""
+    """Return the objects in the list at ``key``. A single object counts as a list of one. Every other value gives an
+    empty list."""
     value = document.get(key)
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if isinstance(entry, dict)]

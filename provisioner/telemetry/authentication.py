@@ -1,4 +1,5 @@
-"""Authentication at the HTTP server: a bearer token, and TLS. Both come from files that may change at any time."""
+"""Authentication at the HTTP server: a bearer token, and TLS. Token and certificate come from files that may change at
+any time."""
 
 from __future__ import annotations
 
@@ -24,29 +25,32 @@ Value = TypeVar("Value")
 
 
 class AccessError(ValueError):
-    """Raised if a file that is needed for access is unusable. The text names the file and the reason."""
+    """Raised if a file with the token, the certificate or the key is unusable. The text names the file and the
+    reason."""
 
 
 NO_AUTHENTICATION = Server()
 """Server settings with neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
-"""Number of wrong tokens that a client may send within this number of seconds. Further ones get status 429."""
+"""Number of wrong tokens that a client may send within this number of seconds. Each further wrong token gets status
+429."""
 
 WRONG_SECONDS = 1.0
-"""Seconds before the response to each further wrong token. The pause slows down guessing and does not block a
-thread."""
+"""Seconds before the response to a wrong token after more than ``LOGINS``. The pause slows down guessing, and does not
+block a thread."""
 
 LOGGED = 20
-"""Number of clients whose wrong tokens the log names within ``LOGIN_SECONDS``. Further clients are only counted."""
+"""Number of clients that the log names within ``LOGIN_SECONDS`` because of wrong tokens. Further clients are only
+counted."""
 
 FILE_SECONDS = 1.0
-"""Seconds between two checks of the files. A thread of its own makes them, so that a hanging disk does not block
+"""Seconds between two checks of the files. A separate thread checks them, so that a hanging disk does not block
 connections."""
 
 
 class FailedLogins:
-    """The number of wrong tokens of each client within ``LOGIN_SECONDS`` of its first wrong token."""
+    """A counter of wrong tokens by client. All counts begin anew ``LOGIN_SECONDS`` after the first wrong token."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,10 +59,10 @@ class FailedLogins:
         self._failed: Counter[str] = Counter()
 
     def add(self, client: str) -> bool:
-        """Count a wrong token. Return False if its client has sent more than ``LOGINS``.
+        """Count a wrong token. Return False if the client has sent more than ``LOGINS``.
 
-        The log names the client at its first wrong token. After ``LOGGED`` clients, only the number of further clients
-        is logged, each time it has grown tenfold.
+        The log names a client at its first wrong token. After ``LOGGED`` clients, the log only gives the number of
+        further clients, each time the number has grown tenfold.
         """
         with self._lock:
             if self._clock() >= self._end:
@@ -73,22 +77,22 @@ class FailedLogins:
 
 
 class _FileValue(Generic[Value]):
-    """A value that is made from files and made again when a file changes."""
+    """A value that is computed from files, and computed again when a file changes."""
 
     def __init__(
         self, make: Callable[..., Value], files: Sequence[Path], failure_message: str, *, is_kept: bool = False
     ) -> None:
-        """Make the value. Raise AccessError if ``make`` does.
+        """Compute the value by ``make``. Raise AccessError if ``make`` raises AccessError.
 
-        If a changed file is unusable later, log ``failure_message``. The value then becomes None, or stays if
-        ``is_kept``.
+        If a changed file is unusable later, log ``failure_message``. Then the value stays if ``is_kept``, and becomes
+        None if not.
         """
         self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
         self.value: Value | None = make(*files)
 
     def refresh(self) -> None:
-        """Make the value again if a file has changed."""
+        """Compute the value again if a file has changed."""
         if (now := signature(self._files)) == self._signature:
             return
         self._signature = now
@@ -100,19 +104,22 @@ class _FileValue(Generic[Value]):
 
 
 class Access:
-    """The judge of each connection and request. Any thread may use it."""
+    """The rules for access to the server: the TLS context of connections, and the check of each request's token. Any
+    thread may use them."""
 
     def __init__(self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda _: None) -> None:
-        """Read the files. Raise AccessError if a file is unusable now. A file that becomes unusable later is logged.
+        """Read the files. Raise AccessError if a file is unusable now. If a file becomes unusable later, a warning is
+        logged.
 
-        ``rejected`` is called with "token" for a wrong token, and with "rate" if the client of a wrong token has sent
-        too many.
+        ``rejected`` is called with "token" for a wrong token, and with "rate" for a wrong token from a client that has
+        sent more than ``LOGINS``.
         """
         self._rejected = rejected
         self._failed = FailedLogins()
         self._closed = threading.Event()
         self._token: _FileValue[bytes] | None = None
-        """The digest of the token. While it is None, every token is refused."""
+        """The digest of the token; None if no token is required. While the digest is None because the token's file
+        became unusable, every token is refused."""
         self._tls: _FileValue[ssl.SSLContext] | None = None
         if files.token_file is not None:
             self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
@@ -147,10 +154,10 @@ class Access:
         self._closed.set()
 
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
-        """Return OK if a client that sends this header may read.
+        """Return OK if the header ``authorization`` of a request by ``client`` allows the client to read.
 
-        A wrong header counts as a failed login: UNAUTHORIZED, and after many of them TOO_MANY_REQUESTS. An empty header
-        does not count.
+        A wrong token counts as a failed login and returns UNAUTHORIZED, or TOO_MANY_REQUESTS after ``LOGINS`` wrong
+        tokens. An empty header returns UNAUTHORIZED and does not count.
         """
         if self._token is None:
             return HTTPStatus.OK
@@ -167,24 +174,24 @@ class Access:
 def is_own_host(host: str, listen: str) -> bool:
     """Return True if a request's Host header names this server, which listens on a loopback address.
 
-    This refuses a foreign page that made its name resolve to the loopback address (DNS rebinding), because a browser
-    sends the name of the page in the header.
+    The check stops a foreign web page that made its own name resolve to the loopback address (DNS rebinding), because
+    the browser then sends the name of this page in the header.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")
 
 
 def _without_port(address: str) -> str:
-    """Return the host of ``HOST[:PORT]``, without the brackets of an IPv6 address."""
+    """Return the host of ``HOST[:PORT]``. The brackets of an IPv6 address are removed."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0]
 
 
 def _bearer_token(authorization: str) -> bytes:
-    """Return the token after Bearer in an Authorization header; empty if there is none."""
+    """Return the token after the word Bearer in an Authorization header; empty if there is no token."""
     scheme, _, rest = authorization.strip().partition(" ")
-    # The server decodes headers as latin-1, so this encoding restores the bytes that the client sent.
+    # The server decodes headers as latin-1, so encoding by latin-1 restores the bytes that the client sent.
     return rest.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
@@ -200,7 +207,7 @@ def _token(path: Path) -> bytes:
 
 
 def _digest(token: bytes) -> bytes:
-    """Return a digest of the token. All digests have one length, so that each comparison takes the same time."""
+    """Return a digest of the token. All digests have the same length, so that each comparison takes the same time."""
     return hashlib.sha256(token).digest()
 
 

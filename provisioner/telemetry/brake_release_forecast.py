@@ -1,7 +1,8 @@
-"""The effects of a release of the brake: the machines that it deletes as orphans, and the requests that it cancels.
+"""A forecast of the effects of a release of the brake: the machines that will be deleted as orphans, and the requests
+that will be cancelled.
 
-The functions are pure. The forecast uses only files and helps the operator to decide. The loop decides again from its
-own observations.
+The functions are pure. The forecast uses only state files, and helps the operator to decide. After the release the loop
+decides from its own observations.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from provisioner.telemetry.pool_status import PoolStatus
 
 
 def get_loop_time(memory: Memory, wall: float) -> float:
-    """Return the loop time that the next loop would have at the wall clock time ``wall``."""
+    """Return the loop time of the next loop if the next loop starts at the wall clock time ``wall``."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
 
 class Waiting(NamedTuple):
-    """A machine that will be deleted as an orphan, unless a request explains it before."""
+    """A machine that will be deleted as an orphan, unless the loop finds a request for the machine before."""
 
     name: str
     unlisted: bool = False
-    """True if the machine has a request but HF's lists do not name it; False if it has no request."""
+    """True if the machine has a request but HF's lists do not name the machine; False if the machine has no request."""
     at: float | None = None
-    """The earliest loop time of the delete, if the brake is not latched from now on. None: it is not deleted, or
-    unknown."""
+    """The earliest loop time of the delete if the brake is not latched from now on. None if the machine is never
+    deleted, or if the limits are unknown."""
 
 
 def find_waiting_orphans(
@@ -39,7 +40,7 @@ def find_waiting_orphans(
 ) -> tuple[Waiting, ...]:
     """Return the machines that wait to be deleted as orphans, in the order in which they will be deleted.
 
-    ``limits``: None if unknown. ``news``: machines without a request that the loop has not recorded yet.
+    ``limits``: None if unknown. ``news``: names of machines without a request that the loop has not recorded yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -57,26 +58,28 @@ def find_waiting_orphans(
 
 @dataclass(frozen=True, slots=True)
 class ScriptCalls:
-    """HF's calls as the poll markers of the scripts show them, in seconds by the file system's clock alone."""
+    """HF's calls of scripts, as the scripts' poll markers record them. Times are in seconds by the file system's
+    clock."""
 
     polled: Mapping[str, float]
-    """The time of HF's last poll of each request."""
+    """The time of HF's last poll, by request."""
     reported: Set[str]
     """Requests whose terminal answer HF has read."""
     last: float
-    """The time of HF's last call of any script."""
+    """The time of HF's last poll or list of hosts; 0 if HF has made neither."""
     listed: float = 0.0
     """The time of HF's last list of its hosts; 0 before the first list."""
     refused: Sequence[Refusals] = ()
-    """The calls that the scripts have refused for a reason of the site."""
+    """The calls that the scripts refused because of a problem of the installation, for example unwritable files."""
 
 
 def find_forgotten_requests(
     memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
 ) -> tuple[RequestRecord, ...]:
-    """Return the requests that HF seems to have forgotten. The loop cancels them unless HF polls them before.
+    """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
+    the request before.
 
-    The loop counts only calls since its own start, so it may cancel later than the markers suggest.
+    The loop counts only calls of HF since the loop's own start, so it may cancel later than this function says.
     """
     if limits is None:
         return ()
@@ -88,17 +91,16 @@ def find_forgotten_requests(
 
 
 def _silent_seconds(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
-    """Return the seconds for which HF has made calls without polling this request.
+    """Return the seconds from HF's last poll of this request to HF's last call of any kind.
 
-    They count from its last poll. If HF has never polled the request, they count from the moment at which the loop read
-    it.
+    If HF has never polled the request, return the seconds since the loop read the request.
     """
     polled = calls.polled.get(record.id)
     return now - record.read_at if polled is None else calls.last - polled
 
 
 def count_machines(record: RequestRecord) -> int:
-    """Return the number of machines that a cancel of the request deletes."""
+    """Return the number of machines that are deleted if the request is cancelled."""
     return sum(slot.verdict in DESIRED for slot in record.slots.values())
 
 
@@ -111,7 +113,7 @@ def release_fields(
 ) -> dict[str, Any]:
     """Return the fields ``brake``, ``waiting`` and ``forgotten`` of a ``StatusModel``.
 
-    ``news``: machines without a request that the loop has not recorded yet, with their pools.
+    ``news``: the pools of machines without a request that the loop has not recorded yet, by machine.
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")
@@ -149,7 +151,7 @@ def release_fields(
 def _last_pools(
     names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the pool in which each machine was last seen."""
+    """Return the pool in which each machine was last seen, by machine."""
     if not names:
         return {}
     pools = {name: pool for pool, orphans in pool_status.orphans.items() for name in orphans} | dict(news)

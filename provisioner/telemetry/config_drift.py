@@ -1,5 +1,5 @@
-"""Comparison of two versions of HF's two files: the version that the loop uses, and the version that the scripts
-have read."""
+"""Comparison of HF's provider config and templates file as the loop uses them with the same files as the scripts have
+read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 FILE_NAMES = {"config": "provider config", "templates": "templates file"}
-"""The name of each of HF's files in messages."""
+"""Words for the two files of HF in messages."""
 
 ADVICE = {
     "scripts": "the scripts' is newer: bring it to the loop (provisioner configmap makes the pod's)",
@@ -25,28 +25,29 @@ ADVICE = {
 
 
 def format_difference(difference: Difference) -> str:
-    """Return a sentence that names a difference and its remedy."""
+    """Return a sentence that names a difference and the way to remove it."""
     message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
     return f"{message}; {ADVICE[difference.newer]}"
 
 
 def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
-    """Return the differences that an operator can remove. ``refused``: the loop refuses the content of its files, so
-    that the scripts' newer content would not help it."""
+    """Return the differences that an operator can remove by bringing the newer file to the other side. ``refused``:
+    True if the loop refuses its present files. Then newer files of the scripts would not help the loop, and are left
+    out."""
     return [one for one in differences if not (refused and one.newer == "scripts")]
 
 
 class ConfigDrift:
-    """Comparison of HF's files after each cycle, in the loop's thread, with its metric."""
+    """A comparison of HF's files after each cycle, in the loop's thread. It logs differences and sets their metric."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
-        """``digests`` returns the digests of HF's files as the loop uses them."""
+        """Set the inputs. ``digests`` returns the digests of HF's files as the loop uses them."""
         self._metrics, self._state, self._digests = metrics, state, digests
         self._logged: list[Difference] = []
 
     def compare(self, *, refused: bool) -> None:
-        """Record the digests that the loop uses, if they are new, and compare them with those of the scripts.
-        ``refused``: see ``find_open_differences``."""
+        """Record the digests of the files that the loop uses, if they are new, and compare them with the digests that
+        the scripts recorded. ``refused``: see ``find_open_differences``."""
         try:
             self._state.note_in_force(self._digests())
             differences = find_open_differences(self._state.config_differences(), refused=refused)

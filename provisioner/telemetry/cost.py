@@ -15,11 +15,12 @@ from provisioner.telemetry.pool_windows import Document, format_count, format_lo
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
     """Return costs and budgets; None if no pool has a price. ``unmet``: the unmet machines of open requests.
 
-    ``per_hour`` and ``per_month`` have ``used``, ``limit`` (None: unlimited) and ``reached``. ``used`` per hour counts
-    all machines that exist or were requested. ``forecast`` is the cost of the month if these machines stay.
+    ``per_hour`` and ``per_month`` have ``used``, ``limit`` (None: unlimited) and ``reached``. ``used`` per hour is the
+    cost of all machines that exist or were requested. ``forecast`` is the cost of the whole month if these machines
+    keep running.
 
-    ``held``: the number of machines that the budget holds back. ``since``, ``since_seconds``: when the oldest of their
-    requests was read.
+    ``held``: the number of machines that the budget holds back. ``since`` and ``since_seconds``: the time at which the
+    oldest of their requests was read.
     """
     if not has_prices(limits):
         return None
@@ -65,7 +66,8 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
 
 
 def budget_alarm(costs: Document | None) -> str:
-    """Return a sentence about a used-up budget and the machines that it holds back; empty if no budget is used up."""
+    """Return a sentence about the used-up budget and the machines that the budget holds back; empty if no budget is
+    used up."""
     if costs is None or not (costs["held"] or costs["per_month"]["reached"]):
         return ""
     name = "month" if costs["per_month"]["reached"] else "hour"
@@ -79,5 +81,5 @@ def budget_alarm(costs: Document | None) -> str:
 
 
 def format_limit(limit: float | None) -> str:
-    """Return the text for a budget, which follows the used amount; empty if there is no limit."""
+    """Return the words ``of LIMIT``, which stand after a used amount; empty if there is no limit."""
     return "" if limit is None else f" of {limit:.2f}"

@@ -35,17 +35,18 @@ log = logging.getLogger(__name__)
 
 
 class CycleLog:
-    """The log lines of each cycle, written in the loop's thread."""
+    """A writer of the log lines of each cycle. It runs in the loop's thread."""
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools of the last line. A difference from these is news."""
+        """The deferrals and unseen pools at the last cycle. If the next cycle has others, its line is logged at INFO.
+        """
         self._problem = ""
-        """The problem that the log has last reported."""
+        """The problem that was logged last; empty if the last cycle had no problem."""
         self._brake: Brake | None = None
-        """The brake that the log has last reported."""
+        """The brake that was logged last; None if it was not latched."""
         self._distrusted: Mapping[str, Distrusted] = {}
-        """The distrusted pools that the log has last reported."""
+        """The distrusted pools that were logged last."""
 
     def record_cycle(self, report: CycleReport) -> None:
         """Log one cycle."""
@@ -58,7 +59,7 @@ class CycleLog:
         self._log_distrust(report)
 
     def _log_cycle(self, report: CycleReport) -> None:
-        """Log a cycle at INFO if it acted or has news, else at DEBUG."""
+        """Log a cycle at INFO if it acted or has news. If not, log it at DEBUG."""
         # Deferrals and unseen pools may last for many cycles, so they are news only when they change.
         standing = dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
         has_news = report.closes or _outcomes(report) or standing != self._standing
@@ -68,8 +69,8 @@ class CycleLog:
             log.log(level, "Cycle", extra=cycle_facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
-        """Log the brake when it latches, or when it is latched at the start, and log its release. Log each only
-        once."""
+        """Log once when the brake latches, or when it is already latched at the start, and once when the brake is
+        released."""
         if report.memory is None or report.memory.brake == self._brake:
             return
         before, brake = self._brake, report.memory.brake
@@ -89,7 +90,7 @@ class CycleLog:
         )
 
     def _log_distrust(self, report: CycleReport) -> None:
-        """Log when distrust of a pool begins and when it ends. A failed observation does not end it."""
+        """Log when distrust of a pool begins and when distrust ends. A failed observation does not end distrust."""
         failed = find_failures(report.observations)
         standing = {pool: one for pool, one in self._distrusted.items() if pool in failed} | dict(report.distrusted)
         for pool in self._distrusted.keys() - standing.keys():
@@ -111,8 +112,8 @@ class CycleLog:
 
 
 def cycle_facts(report: CycleReport) -> Mapping[str, object]:
-    """Return the facts of the line: accepted ``creates`` and ``deletes``, refused ``failures``, closed slots,
-    causes."""
+    """Return the keys and values of the line: numbers of accepted ``creates`` and ``deletes``, of refused calls
+    (``failures``) and of closed slots, and the causes."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {
@@ -128,7 +129,7 @@ def cycle_facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Yield each cause once, with the number of its occurrences."""
+    """Yield each cause of the cycle's actions, closes and deferrals once, with the number of machines."""
     counts = Counter[str]()
     for outcome in _outcomes(report):
         action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
@@ -151,7 +152,8 @@ def _outcomes(report: CycleReport) -> list[Outcome]:
 
 
 def _format_deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
-    """Return the reason of a deferral. If the pool backs off, add the failure that caused it."""
+    """Return the reason of a deferral. If the pool backs off, add the error class of the failure that caused the
+    back-off."""
     window = report.memory.windows.get((pool, template)) if report.memory else None
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
@@ -162,14 +164,15 @@ def _format_deferral(report: CycleReport, pool: str, template: str, reason: Pend
 
 
 AGAIN_SECONDS = 600.0
-"""Seconds between two lines of the same pool, template and error class while the refusals last."""
+"""Seconds between two lines about the same pool, template and error class, while machines are refused again and again.
+"""
 
 Key = tuple[str, str, ErrorClass]
 """Pool, template and error class."""
 
 
 def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
-    """Return the refusals summed by pool, template and error class. Each sum has the newest text."""
+    """Return the refusals added up by pool, template and error class. Each sum has the text of the newest refusal."""
     sums: dict[Key, Refusal] = {}
     for one in refusals:
         key = one.pool, one.template, one.error
@@ -178,7 +181,7 @@ def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
 
 
 class RefusalLog:
-    """The log lines and metrics of refused machines. The loop's thread writes them."""
+    """A writer of log lines and metrics about refused machines. It runs in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -187,17 +190,18 @@ class RefusalLog:
         self._refused_before: Mapping[str, Refusal] = {}
         """The refused machines that were waiting in the previous cycle, by name."""
         self._snapshots: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool. It is kept while the pool cannot be observed."""
+        """The last complete snapshot of each pool. While a pool cannot be observed, its last snapshot is kept."""
         self._waiting: Mapping[Key, Refusal] = {}
-        """Machines that wait because their place refused them, or refused an earlier machine."""
+        """The machines that wait now because their place refused them, or because it refused an earlier machine, by
+        pool, template and error class."""
         self._unlogged: dict[Key, Refusal] = {}
-        """Refusals that no line has counted yet."""
+        """The refusals that no log line contains yet."""
         self._logged_at: dict[Key, float] = {}
         """Loop time of the last line, by pool, template and error class."""
 
     def record_cycle(self, report: CycleReport) -> None:
-        """Count and log the refusals of one cycle. The first cycle counts the waiting machines, but not refusals
-        before them."""
+        """Count and log the refusals of one cycle. The first cycle counts only the machines that wait now, and not
+        earlier refusals."""
         if report.memory is None:
             return
         self._snapshots |= report.own_snapshots

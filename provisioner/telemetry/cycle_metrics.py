@@ -1,4 +1,4 @@
-"""The metrics of a cycle: its actions, the contents of memory and snapshots after it, and usage and costs."""
+"""The metrics of a cycle: its actions, the contents of memory and snapshots after the cycle, and usage and costs."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ log = logging.getLogger(__name__)
 
 
 class CycleMeter:
-    """The metrics of each cycle, set in the loop's thread."""
+    """A writer of the metrics of each cycle. It runs in the loop's thread."""
 
     def __init__(self, metrics: Metrics, state: State) -> None:
         self._metrics = metrics
         self._state = state
         self._seen: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool. It is kept while the pool cannot be observed."""
+        """The last complete snapshot of each pool. While a pool cannot be observed, its last snapshot is kept."""
         self._observed: dict[str, float] = {}
-        """Begin of the last complete snapshot of each pool, in epoch seconds."""
+        """The time at which the last complete snapshot of each pool began, in epoch seconds."""
         self._memory: Memory | None = None
-        """The memory that was last measured."""
+        """The memory from which the metrics were last computed."""
 
     def record_cycle(self, report: CycleReport, limits: Limits) -> None:
-        """Set and count the metrics of one cycle."""
+        """Set and increase the metrics of one cycle."""
         metrics, wall = self._metrics, time.time()
         metrics.count_cycle(report.result, report.seconds, wall, is_active=not report.is_elsewhere)
         metrics.deferred.replace(report.deferred)
@@ -73,7 +73,7 @@ class CycleMeter:
             self._count_memory(report, report.memory, limits, wall)
 
     def _count_end(self, one: Transition) -> None:
-        """Count a slot that has ended."""
+        """Count a slot that was lost or failed, under its cause or error class."""
         metrics, slot = self._metrics, one.slot
         if slot.is_lost:
             metrics.lost.labels(slot.pool, one.template, slot.observed.cause or LossCause.UNKNOWN).inc()
@@ -81,8 +81,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """Count a machine that has begun to run, or that HF returned and that is gone. Log a machine that is now
-        stuck."""
+        """Record the seconds that a machine took to start, if it runs for the first time, or to vanish, if HF returned
+        it. Log a machine that has become stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)
@@ -93,7 +93,7 @@ class CycleMeter:
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """Count the contents of memory and snapshots. Skip objects that were counted last time."""
+        """Set the metrics of memory and snapshots. Skip the parts that have not changed since the last cycle."""
         news = {
             pool: observation
             for pool, observation in report.snapshots.items()
@@ -134,8 +134,8 @@ class CycleMeter:
 
 
 def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
-    """Return the sum of the windows of each pool over its templates. An untried template counts with its first
-    window."""
+    """Return the sum of a pool's windows over all its templates, by pool. A template that was never tried in the pool
+    counts with its first window."""
     by_pool: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
@@ -148,8 +148,8 @@ def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> M
 
 
 def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
-    """Count machines by pool, template and phase. A machine that was requested and not seen yet counts as
-    ``submitted``."""
+    """Return the number of machines by pool, template and phase. A machine that was requested and has not been seen yet
+    counts as ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
     for snapshot in seen.values():
         for machine in snapshot.machines.values():
@@ -163,7 +163,7 @@ def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -
 
 
 def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
-    """Return for each template the wall clock time at which its oldest open request was read."""
+    """Return the wall clock time at which the oldest open request of each template was read, by template."""
     oldest: dict[str, float] = {}
     for record in memory.requests.values():
         if record.ended is None:
@@ -174,20 +174,20 @@ def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 SUM_SECONDS = 60.0
-"""Least seconds between two sums. A sum reads every slot, which takes longer than an idle cycle."""
+"""Least seconds between two sums of the usage. A sum reads every slot, which takes longer than an idle cycle."""
 
 
 class UsageMeter:
-    """The metrics of usage and costs, set in the loop's thread."""
+    """A writer of the metrics of usage and costs. It runs in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._observed: dict[str, float] = {}
-        """Begin of the last complete observation of each pool in this process, in loop time."""
+        """The time at which the last complete observation of each pool by this process began, in loop time."""
         self._summed = LONG_AGO
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
-        """Set the metrics after a cycle that ended at ``wall`` (epoch seconds)."""
+        """Set the metrics of usage and costs after a cycle that ended at ``wall`` (epoch seconds)."""
         memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
@@ -210,8 +210,8 @@ class UsageMeter:
 def machine_seconds(memory: Memory, observed_at: Mapping[str, float]) -> Mapping[str, float]:
     """Return the machine-seconds of each observed pool. The sums never decrease, even if the process restarts.
 
-    A machine that has run counts until the last observation that showed it. A machine that has not run yet does not
-    count, because its begin is unknown.
+    A running machine counts until the last observation that showed it. A machine that has never run does not count,
+    because its start is unknown.
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:

@@ -13,11 +13,12 @@ from provisioner.telemetry.pool_windows import Document, format_local_time
 
 
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
-    """Return the holds in force and the problem with their file.
+    """Return the holds in force, and the reason if they cannot be read.
 
-    ``held``: a document for each hold. It has ``hold`` (pause, drain, cancel, stop-all), ``target`` (pool, request,
-    machine), ``who``, ``since`` and ``reason``. ``machines`` is the number that HostFactory still has to return (None
-    unless drained). ``problem``: why the holds are unknown; empty if they are known.
+    ``held``: a document for each hold. It has ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool, request
+    or machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that HostFactory
+    still has to return; None for other holds, or if memory is unknown. ``problem``: why the holds are unknown; empty if
+    they are known.
     """
     try:
         holds = state.read_holds()
@@ -44,7 +45,7 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
 
 
 def hold_alarms(document: Document) -> Iterator[str]:
-    """Yield a sentence for each hold that prevents machines until an operator releases it, the widest hold first."""
+    """Yield a sentence for each stop-all, drain and pause, in this order, or for holds that cannot be read."""
     if problem := document["problem"]:
         yield f"HOLDS UNKNOWN, a running loop keeps the holds that it knows, a starting loop stops all: {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):
@@ -68,7 +69,7 @@ def _format_author(one: Document) -> str:
 
 
 def cancel_lines(document: Document) -> list[str]:
-    """Return a line for each cancel that is not done yet."""
+    """Return a line for each cancel of which machines still have to be deleted."""
     return [
         f"  cancel of {one['target']} asked {_format_author(one)}"
         for one in document["held"]

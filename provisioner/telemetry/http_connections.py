@@ -1,5 +1,5 @@
-"""Connections to the HTTP server, in a thread of their own. Each has one request and is limited in size and time,
-and their number is limited."""
+"""The connections of the HTTP server, in a separate thread. Each connection serves one request and is limited in size
+and time. The number of connections is limited, too."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""Most seconds from the connection, including the TLS handshake, to the end of the request's head."""
+"""Most seconds from the start of a connection, including its TLS handshake, to the end of the request's head."""
 RESPONSE_SECONDS = 30.0
 """Most seconds from the end of the request's head until the client has received the response."""
 HEAD_BYTES, LINE_BYTES = 32_768, 8_192
-"""Most bytes of a request's head, and of one line in it."""
+"""Most bytes of a request's head, and of one line in the head."""
 UNSENT_BYTES = 32 * 1024 * 1024
-"""Most bytes of responses that clients have not received yet."""
+"""Most bytes of all responses together that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
-"""Most connections; and the divisor of the process's file descriptors that they may use, because the loop needs the
-rest."""
+"""Most open connections, and the divisor of the process's limit of file descriptors. The server uses only this fraction
+of the descriptors, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
-"""Seconds for which a connection is not closed to make room: the time for a TLS handshake and a request. New
-connections wait."""
+"""Seconds after its start in which a connection is not closed to make room for another. They allow a TLS handshake and
+a request. A new connection waits until an open connection is older."""
 PAUSE_SECONDS = 0.1
-"""Seconds of pause after a connection could not be accepted and its client is not the reason."""
+"""Seconds of pause after a connection could not be accepted for a reason that is not the client's fault."""
 WORKERS = 2
-"""Number of threads that make responses. They are few, because the loop's thread waits while Python runs another
+"""Number of threads that make responses. The number is small, because the loop's thread waits while Python runs another
 thread."""
 STOP_SECONDS = 2.0
-"""Seconds that responses under way get when the server stops."""
+"""Seconds for which a stopping server still sends responses that it has begun."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -55,12 +55,12 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Headers of every response. The status page also allows its own style."""
+"""Headers of every response. The status page adds its own style to the Content-Security-Policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A client's request: path, query, the headers that matter, and the client's network."""
+    """A client's request: path, query, the headers that the server uses, and the client's address or network."""
 
     path: str
     query: str = ""
@@ -79,11 +79,11 @@ class Response:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     pause_seconds: float = 0.0
-    """Seconds before the response is sent."""
+    """Seconds for which the server waits before it sends the response."""
 
 
 class Connections(httputil.HTTPServerConnectionDelegate):
-    """All connections of a listening socket, from ``start`` to ``stop``."""
+    """The connections of a listening socket, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -93,10 +93,11 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         rejected: Callable[[str], None],
         prompt: Collection[str],
     ) -> None:
-        """Take the settings. ``tls`` returns the TLS context of a new connection.
+        """Set the inputs. ``tls`` returns the TLS context of a new connection, or None without TLS.
 
-        ``rejected`` is called with "request" if the form of a request is refused, and with "room" if a connection is
-        closed to make room. ``prompt``: paths whose response is made at once, unless a login is sent.
+        ``rejected`` is called with "request" if a request is malformed, and with "room" if a connection is closed to
+        make room for another. ``prompt``: paths that the server's own thread answers at once. If such a request has a
+        token, a worker thread answers it.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
@@ -106,7 +107,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server", daemon=True)
 
     def start(self) -> None:
-        """Accept connections and answer requests from now on."""
+        """Start the thread that accepts connections and answers requests."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -115,7 +116,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self._thread.join()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> _Exchange:
-        """Begin the exchange of a request. Its head follows."""
+        """Return the object that receives the head of a request."""
         return _Exchange(self, request_conn)
 
     async def _serve(self) -> None:
@@ -131,7 +132,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self.workers.shutdown(wait=False, cancel_futures=True)
 
     async def _accept_connections(self, server: HTTPServer) -> None:
-        """Accept one connection after the other. Let open connections work in between."""
+        """Accept connections one at a time. Between two of them, let the open connections work."""
         while True:
             line: socket.socket | _Stream | None = None
             pause_seconds = 0.0
@@ -146,7 +147,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
                 log.log(level, "Connection cannot be accepted", exc_info=error)
                 if line is not None:
                     line.close()
-                if line is None or level == logging.ERROR:  # the process is out of descriptors, or there is a bug
+                if line is None or level == logging.ERROR:  # no file descriptor is left, or the program has a bug
                     pause_seconds = PAUSE_SECONDS
             await asyncio.sleep(pause_seconds)
 
@@ -157,29 +158,31 @@ class Connections(httputil.HTTPServerConnectionDelegate):
 
 
 class _Stream(IOStream):
-    """A connection. Its client gets the whole response, even if it has sent more than the server has read."""
+    """A connection. Its client gets the whole response, even if the client has sent bytes that the server has not
+    read."""
 
     client = ""
     accepted_at = 0.0
     """The monotonic time at which the connection was accepted."""
     unsent_bytes = 0
-    """Size of the response in bytes."""
+    """Size of the connection's response in bytes; 0 before the response is known."""
 
     def close_fd(self) -> None:
-        """Shut down the sending side before the close, because a close alone would reset the connection."""
+        """Shut down the sending side before the socket is closed. A close alone would reset the connection, and the
+        client would lose the response."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         super().close_fd()
 
 
 class _TlsStream(_Stream, SSLIOStream):
-    """A connection with TLS."""
+    """A connection that uses TLS."""
 
 
 class _OpenConnections:
     """The open connections, the oldest first.
 
-    To make room, the client with the most connections loses its oldest connection.
+    If a connection has to be closed to make room, it is the oldest connection of the client with the most connections.
     """
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
@@ -188,7 +191,8 @@ class _OpenConnections:
         self._max_open = most_connections()
 
     async def make_room(self) -> None:
-        """Wait until another connection may be open. If there are too many, close one."""
+        """Wait until another connection may be open. If too many are open, close one as soon as it is older than
+        ``LEAST_SECONDS``."""
         while True:
             self._streams = [stream for stream in self._streams if not stream.closed()]
             if len(self._streams) < self._max_open:
@@ -199,13 +203,13 @@ class _OpenConnections:
                 await asyncio.sleep(0.01)
 
     def add(self, stream: _Stream, host: str) -> None:
-        """Add a connection of a client."""
+        """Add a connection from the address ``host``."""
         stream.client, stream.accepted_at = network_of(host), time.monotonic()
         self._streams.append(stream)
 
     def reserve(self, stream: _Stream, size: int) -> None:
-        """Reserve the bytes of a response for a connection. If all responses exceed the limit, close other
-        connections."""
+        """Reserve ``size`` bytes for the response on a connection. While the unsent responses of all connections exceed
+        ``UNSENT_BYTES``, close one connection after the other."""
         stream.unsent_bytes = size
         sending = [other for other in self._streams if other.unsent_bytes and not other.closed()]
         while sum(other.unsent_bytes for other in sending) > UNSENT_BYTES and len(sending) > 1:
@@ -219,20 +223,20 @@ class _OpenConnections:
 
 
 def _next_to_close(among: Sequence[_Stream]) -> _Stream:
-    """Return the connection that is closed next."""
+    """Return the connection to close next: the oldest of the client with the most connections."""
     ((greediest, _),) = Counter(stream.client for stream in among).most_common(1)
     return next(stream for stream in among if stream.client == greediest)
 
 
 def most_connections() -> int:
-    """Return how many connections may be open at once."""
+    """Return the largest number of connections that may be open at once."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, limit // SHARE))
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client. For IPv6, return its /64 network, because a client may choose any address in
-    it."""
+    """Return the address of a client. For an IPv6 address, return the /64 network, because a client may use any address
+    in its network."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -240,7 +244,8 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """The exchange of a request and its response. The connection then ends: a body or a second request is not read."""
+    """A request and its response. The connection is closed after the response, and a body or a second request is not
+    read."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
@@ -266,7 +271,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
             self._connection.detach().close()  # without detach, Tornado would answer a second request
 
     def _refusal(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> Response | None:
-        """Return the response that refuses the form of a request; None if the form is acceptable."""
+        """Return the response that refuses a malformed request; None if the request is well-formed."""
         lines = (start.path, *(f"{name}: {value}" for name, value in headers.get_all()))
         if start.method not in ("GET", "HEAD"):
             allowed = {"Allow": "GET, HEAD"}
@@ -284,12 +289,13 @@ class _Exchange(httputil.HTTPMessageDelegate):
         path, _, query = target.partition("?")
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
         question = Question(path, query, accept, authorization, host, self._stream.client)
-        if path in self._shared.prompt and not authorization:  # the log line of a failed login may take time
+        # A request with a token goes to a worker, because the log line of a failed login may take time.
+        if path in self._shared.prompt and not authorization:
             return self._make_response(question)
         return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._make_response, question)
 
     def _make_response(self, question: Question) -> Response:
-        """Return the response to a request. If the client has gone, return an empty response."""
+        """Return the response to a request. If the client has closed the connection, return an empty response."""
         if self._stream.closed():
             return Response(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"")
         try:

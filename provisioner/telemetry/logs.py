@@ -1,5 +1,5 @@
-"""Log lines on stderr: a constant sentence with facts as keys. A terminal gets text; otherwise each line is a JSON
-object."""
+"""Log lines on stderr: a constant sentence with keys and values. If stderr is a terminal, each line is text. If not,
+each line is a JSON object."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from provisioner.loop.clock import CYCLE
 from provisioner.utc import format_utc
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every log record has. All other attributes are facts that the caller added."""
+"""Attributes that every log record has. Each other attribute is a key that the caller added."""
 
 NOISY = ("urllib3", "google", "kubernetes", "aiohttp.access")
 """Libraries whose INFO lines do not help an operator."""
 
 
 def configure(level: str = "INFO") -> None:
-    """Send log lines to stderr from now on."""
+    """Send log lines of at least this severity to stderr from now on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -29,17 +29,18 @@ def configure(level: str = "INFO") -> None:
 
 
 def get_fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the facts that the caller added, and the number of the cycle in which the line was written."""
+    """Return the keys and values that the caller added, and the number of the cycle in which the line was written."""
     extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
     cycle = CYCLE.get()
     return {"cycle": cycle, **extra} if cycle else extra
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter for Cloud Logging: each line is a JSON object with UTC time, severity, message and facts."""
+    """A formatter for Cloud Logging. Each line is a JSON object with UTC time, severity, message, and the keys that the
+    caller added."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line for a record."""
         line: dict[str, object] = {
             "time": format_utc(record.created, milliseconds=True),
             "severity": record.levelname,
@@ -52,10 +53,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter for a terminal: time, level, sentence and facts."""
+    """A formatter for a terminal. Each line has time, level, message, and the keys that the caller added."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line for a record."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         extra = " ".join(f"{key}={value}" for key, value in get_fields(record).items())
         line = f"{clock} {record.levelname:<7} {record.getMessage()}" + (f"  {extra}" if extra else "")

@@ -1,4 +1,4 @@
-"""Machines that ended although the loop did not delete them, by pool and cause. Pure."""
+"""Machines that ended although the loop did not delete them, by pool and cause. The functions are pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from provisioner.names import format_printable
 from provisioner.telemetry.pool_windows import Document, format_local_time
 
 MANY, SHARE = 2, 0.1
-"""Losses within an hour that need an operator are more than so many, and more than this share of the machines that
-run in the pool."""
+"""An operator is needed if a pool loses more than ``MANY`` machines within an hour, and more than ``SHARE`` of the
+machines that run there."""
 
 CODE = re.compile(r"OOMKilled|exit code \d+")
-"""The part of a reason that distinguishes exits."""
+"""Pattern of the part of a reason that distinguishes one exit from another."""
 
 STEPS = {
     LossCause.EXITED: "their program ends by itself: read its output (kubectl logs, Cloud Logging)",
     LossCause.DELETED: "see the problems of the pool, and search the audit log for who deletes them",
     LossCause.UNKNOWN: "search the audit log for who stops them, and their own logs for a shutdown",
 }
-"""Next step of an operator, by the causes that do not pass by themselves."""
+"""The next step of an operator, by cause. Causes that pass by themselves have no entry."""
 
 
 def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
-    """Return the losses of a day by pool, cause and exit code, if the newest is at most an hour old.
+    """Return the losses of the last day by pool, cause and exit code. Groups whose newest loss is more than an hour old
+    are left out.
 
-    ``since``, ``last``: the end of the first and of the newest of the ``machines``. ``text``: the place's reason for
-    the newest. ``quiet``: no operator is needed.
+    ``since``, ``last``: the ends of the first and of the newest of the ``machines``. ``text``: the place's reason for
+    the newest loss. ``quiet``: True if no operator is needed.
     """
     losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
     running = Counter[str]()
@@ -58,7 +59,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
 
 
 def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
-    """Yield a sentence for each of the losses that need no operator, or, with the next step, that need one."""
+    """Yield a sentence for each of the losses that need no operator. If ``quiet`` is False, yield instead the losses
+    that need an operator, each with the next step."""
     for one in (one for one in losses if one["quiet"] is quiet):
         since, last = format_local_time(one["since"]), format_local_time(one["last"])
         times = since if since == last else f"{since}, the last at {last}"

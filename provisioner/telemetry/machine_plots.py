@@ -1,5 +1,5 @@
-"""Plots of the machines wanted, running and pending, as SVG. They show samples of each minute of the last day, which
-are kept only in memory."""
+"""Plots of the machines wanted, running and pending, as SVG. The samples are taken each minute, kept for a day, and
+kept only in memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from provisioner.model import Memory, PendingReason
 from provisioner.telemetry.machine_rows import count_slots
 
 SAMPLE_SECONDS = 60.0
-"""Seconds between two samples. They are short enough to show how a burst begins, and a day's samples take some 100
-kB."""
+"""Seconds between two samples. The interval is short enough to show how a burst begins, and a day of samples takes
+about 100 kB."""
 
 KEPT_SAMPLES = 1440
-"""The number of samples that are kept: a day."""
+"""The number of samples that are kept, which cover a day."""
 
 PlottedSubject = tuple[str, str]
-"""``pool`` or ``template``, and a name; two empty texts stand for all machines."""
+"""The word ``pool`` or ``template``, and its name. Two empty texts stand for all machines."""
 
 ALL: PlottedSubject = ("", "")
 
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A point and its time in epoch seconds."""
+    """The numbers of machines at a time in epoch seconds."""
 
     wall: float
     point: Point
@@ -46,10 +46,10 @@ class Samples:
 
     def __init__(self) -> None:
         self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=KEPT_SAMPLES)
-        """Epoch seconds, and the points at that time."""
+        """The time of each sample in epoch seconds, and the numbers of machines by subject."""
 
     def add(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
-        """Add a sample if the last one is at least ``SAMPLE_SECONDS`` old, or if the clock was set back."""
+        """Add a sample if the last sample is at least ``SAMPLE_SECONDS`` old, or if the clock was set back."""
         if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < SAMPLE_SECONDS):
             self._ring.append((wall, points(memory, deferred)))
 
@@ -59,8 +59,8 @@ class Samples:
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
-    """Return the numbers of machines of all pools and templates. Wanted machines run, are pending or are deferred.
-    Pure."""
+    """Return the numbers of machines of each pool, of each template, and of all. A machine is wanted if it runs, is
+    pending, or is deferred. The function is pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
@@ -79,12 +79,12 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int
 
 
 WIDTH, HEIGHT = 720, 160
-"""Width and height of the picture in its own units; the page stretches the picture."""
+"""Width and height of the picture in SVG units. The page scales the picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines of machines wanted, running and pending, and the texts beside and below the picture."""
+    """The SVG paths of machines wanted, running and pending, and the texts beside and below the picture."""
 
     wanted: str
     running: str
@@ -92,15 +92,15 @@ class Plot:
     area: str
     """Outline of the area below the line of running machines."""
     top: int
-    """Number of machines at the upper edge."""
+    """Number of machines at the upper edge of the picture."""
     begins: str
-    """Time at the left edge. The right edge is the present."""
+    """Clock time at the left edge, as text. The right edge is the present."""
     description: str
     """Description of the picture for readers who cannot see it."""
 
 
 def plot(moments: Sequence[Moment], title: str) -> Plot | None:
-    """Return a plot of these moments; None if there are fewer than two."""
+    """Return a plot of these moments; None if there are fewer than two moments."""
     if len(moments) < 2:
         return None
     start, end = moments[0].wall, moments[-1].wall
@@ -117,7 +117,8 @@ def plot(moments: Sequence[Moment], title: str) -> Plot | None:
 
 
 def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
-    """Return a line in steps, because each number is valid until the next sample."""
+    """Return the SVG path of a line with steps. Each number is drawn until the next sample, because it is valid until
+    then."""
     start, span = moments[0].wall, max(moments[-1].wall - moments[0].wall, 1.0)
     steps: list[str] = []
     before = -1

@@ -1,4 +1,5 @@
-"""Machines by pool and template, as the tables of ``status`` and of the status page show them. Pure."""
+"""Numbers of machines by pool and template, as the tables of ``status`` and of the status page show them. The functions
+are pure."""
 
 from __future__ import annotations
 
@@ -16,33 +17,35 @@ class Row:
     """The machines of a pool, of a template, or of one template in one pool."""
 
     pool: str
-    """The pool; empty in the row of a template over all pools."""
+    """The pool; empty if the row counts all pools of a template."""
     template: str
-    """The template; empty in the row of a pool over all templates."""
+    """The template; empty if the row counts all templates of a pool."""
     wanted: int
-    """Machines that should run: those of open slots, those that HF has, and those that wait for a slot."""
+    """Number of machines that should run: those of open slots, those that HF has, and those that wait for a slot."""
     running: int
     pending: int
-    """Slots whose machines do not run yet."""
+    """Number of open slots whose machines do not run yet."""
     failed: int
-    """Slots that failed, for requests that are still in the files."""
+    """Number of failed slots, of requests that are still in memory."""
     lost: int
-    """Machines that ran and vanished, or that HF returned after their end was announced, for the same requests."""
+    """Number of lost slots, of requests that are still in memory: machines that ran and vanished, or that HF returned
+    after their end was announced."""
     window: int | None
-    """Number of machines that may be pending now; None if the limits were not published."""
+    """Number of machines that may be pending now; None if the loop has not published its limits."""
     cap: int | None
-    """Most machines of a template, or of each template in a pool; None if there is no cap."""
+    """Most machines of the template, or of each template of the pool; None if there is no cap."""
     last_error: Document | None
-    """The last error: ``error`` (class), ``text``, its time ``at``, and its age ``at_seconds``."""
+    """The last error: ``error`` (class), ``text``, the time ``at`` of the error, and its age ``at_seconds``; None if
+    there is none."""
 
     @property
     def name(self) -> str:
-        """Return the name of the pool or template that this row sums up."""
+        """Return the name of the pool or template whose machines this row counts."""
         return self.pool or self.template
 
 
 class Counts(NamedTuple):
-    """Numbers of slots, by the state of their machines."""
+    """Numbers of slots by state: running, pending, failed, lost."""
 
     running: int = 0
     pending: int = 0
@@ -54,7 +57,7 @@ ByPool = Mapping[str, Counts]
 
 
 def count_slots(record: RequestRecord) -> ByPool:
-    """Count the slots of a request in each pool."""
+    """Return the numbers of a request's slots by pool."""
     states = Counter([(slot.pool, _state(slot)) for slot in record.slots.values()])
     pools = dict.fromkeys(pool for pool, _ in states)
     return {pool: Counts(*(states[pool, name] for name in Counts._fields)) for pool in pools}
@@ -75,7 +78,7 @@ def tables(
 ) -> dict[str, Sequence[Row]]:
     """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
 
-    Machines that do not wait for a particular pool count only in the row of their template.
+    A machine that waits but for no particular pool counts only in the row of its template.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():
@@ -96,7 +99,7 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
     pool = limits.pools.get(key[0])
     if key in memory.windows:
         window: int | None = memory.windows[key].window
-    else:  # use the window of an untried template
+    else:  # a template that was never tried in the pool has its first window
         window = min(pool.initial_window, pool.max_pending) if pool else None
     wanted = counts.running + max(counts.pending, waits)
     caps = [pool.max_machines, pool.max_machines_total] if pool else []
@@ -104,7 +107,7 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
 
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
-    """Return a row for each pool or template that is configured or still has machines."""
+    """Return a row for each pool or each template (``kind``) that is configured or still has machines."""
     parts: dict[str, list[Row]] = {name: [] for name in configured}
     for row in rows:
         if name := getattr(row, kind):

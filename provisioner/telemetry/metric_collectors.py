@@ -1,5 +1,5 @@
-"""The building blocks of metrics: a row that describes one metric, a table that is replaced as a whole, and a group
-of rows."""
+"""The building blocks of metrics: the description of one metric (``Metric``), a group of described metrics (``Group``),
+and a gauge whose series are replaced all at once (``Table``)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Key = TypeVar("Key", bound=str | tuple[str, ...])
-"""The label value of a series, or the values if the metric has several labels."""
+"""Type of a series' label values: a text if the metric has one label, or a tuple if it has several."""
 
 CONFIGURED = None
-"""Mark of a label that gets its values from the configuration."""
+"""Stands for a label's values that come from the configuration."""
 
 
 class Table(Collector, Generic[Key]):
-    """A gauge with series that are replaced all at once. A scrape sees either all old series or all new ones."""
+    """A gauge whose series are replaced all at once. A scrape sees either all old series or all new series."""
 
     family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
 
@@ -43,7 +43,7 @@ class Table(Collector, Generic[Key]):
         registry: CollectorRegistry,
         empty: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``empty`` returns the value of an expected series without a value of its own."""
+        """Register the gauge. ``empty`` returns the value of an expected series that has no value of its own."""
         self._empty_family = partial(self.family, name, meaning, labels=labels)
         self._empty = empty
         self._expected: Mapping[tuple[str, ...], float] = {}
@@ -56,15 +56,16 @@ class Table(Collector, Generic[Key]):
         self._expected = {key: self._expected[key] if key in self._expected else self._empty() for key in keys}
 
     def replace(self, values: Mapping[Key, float]) -> None:
-        """Replace all values. ``values``: the new ones, by label values."""
+        """Replace the values of all series. ``values``: the new values, by label values."""
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
     def follow(self, source: Callable[[], Mapping[Key, float]]) -> None:
-        """Replace all values by those of ``source`` at each scrape. If it raises StateError, the values stay."""
+        """Call ``source`` at each scrape, and replace all values by its result. If ``source`` raises StateError, the
+        old values stay."""
         self._source = source
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield the family with all present series."""
+        """Yield the metric with all its present series."""
         if self._source is not None:
             with suppress(StateError):
                 self.replace(self._source())
@@ -75,24 +76,26 @@ class Table(Collector, Generic[Key]):
 
 
 class CountedTable(Table[Key]):
-    """A table for a counter that is counted elsewhere, so that it survives restarts."""
+    """A counter whose series are replaced all at once. Its values are counted and stored elsewhere, so they survive
+    restarts."""
 
     family = CounterMetricFamily
 
 
 class KindMetrics(Collector):
-    """The metrics that backends bring. Each scrape asks the backends."""
+    """The metrics that backends measure. Each scrape calls the backends."""
 
     def __init__(self, kinds: Mapping[str, str], backends: Mapping[str, Backend], registry: CollectorRegistry) -> None:
-        """``kinds``: the kind of each pool."""
+        """Register the metrics. ``kinds``: the kind of each pool, by pool."""
         self._kinds = kinds
         self._backends = {name: backend for name, backend in backends.items() if isinstance(backend, Measuring)}
         self._failed: set[str] = set()
-        """Pools whose last measures failed. A failure is logged once."""
+        """Pools whose backend raised an error at its last scrape. The error is logged only at the first of several
+        scrapes in a row."""
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield a family for each metric. A pool whose backend fails has no series."""
+        """Yield each metric with its series. A pool whose backend raises an error has no series."""
         families: dict[str, GaugeMetricFamily] = {}
         for pool, backend in self._backends.items():
             try:
@@ -101,7 +104,7 @@ class KindMetrics(Collector):
                     (GaugeMetricFamily(prefix + one.name, one.meaning, labels=["pool"]), float(one.value))
                     for one in backend.measures()
                 ]
-            except Exception:  # A bug in a backend must not stop the scrape.
+            except Exception:  # a bug in a backend must not stop the scrape
                 if pool not in self._failed:
                     log.exception("Backend failed to measure", extra={"pool": pool})
                 self._failed.add(pool)
@@ -113,28 +116,29 @@ class KindMetrics(Collector):
 
 
 Configured = Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]
-"""The values that the configuration gives to labels."""
+"""The label values that the configuration gives, by the names of the labels."""
 
 Made = TypeVar("Made", bound=Table[Any] | Counter | Gauge | Histogram)
 
 
 @dataclass(frozen=True, eq=False)
 class Metric(Generic[Made]):
-    """The row of a metric: how it is made, its name, meaning and labels, and its series at the beginning."""
+    """The description of a metric: its type, name, labels and meaning."""
 
     make: Callable[..., Made]
     name: str
     labels: Mapping[str, Iterable[str] | None]
-    """The labels, each with the values for which a series exists as zero from the beginning."""
+    """The values of each label for which a series is exported as zero from the start; None if they come from the
+    configuration."""
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Declare the type for type checkers. At run time, an instance attribute of the same name hides the row.
-        Raise AttributeError."""
+        """Tell type checkers the type of the instance's attribute. At run time this method is not reached, because the
+        instance has an attribute of the same name. Raise AttributeError if it is reached."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:
-        """Return the label values of the series that exist as zero from the beginning."""
+        """Return the label values of the series that are exported as zero from the start."""
         if not self.labels:
             return []
         names = tuple(name for name, values in self.labels.items() if values is CONFIGURED)
@@ -144,7 +148,8 @@ class Metric(Generic[Made]):
 
 
 class Group:
-    """Metrics on one registry. Each is made from its row in the class."""
+    """Metrics on one registry. Each attribute of the class that is a ``Metric`` describes a metric, and the instance
+    has the metric under the same name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -154,7 +159,7 @@ class Group:
         self._begin({})
 
     def _begin(self, configured: Configured) -> None:
-        """Export as zero the series that each row has from the beginning."""
+        """Export as zero the series that each metric has from the start."""
         for name, row in self._rows.items():
             metric, keys = vars(self)[name], row.first_keys(configured)
             if isinstance(metric, Table):
@@ -165,6 +170,6 @@ class Group:
 
 
 def timed(*bounds: float) -> Callable[..., Histogram]:
-    """Return a maker of histograms with these upper bounds in seconds. Each bound adds a series for each set of
-    labels."""
+    """Return a function that makes histograms with these upper bounds in seconds. Each bound adds a series for each
+    combination of label values."""
     return partial(Histogram, buckets=bounds)

@@ -1,4 +1,5 @@
-"""The metrics of the provisioner. Each is a row: kind, name as one literal, labels and meaning.
+"""The metrics of the provisioner. Each is described by its type, its name (written out in full, so that a search finds
+it), its labels and its meaning.
 
 Time stamps are in epoch seconds, durations in seconds.
 """
@@ -37,7 +38,8 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 RESULTS = ("ok", "failed")
 """Possible results of one create or delete."""
 LOGIN_REJECTIONS = ("token", "rate")
-"""Reasons of the HTTP server to refuse a login: a wrong token, or a wrong token after many from the same client."""
+"""Reasons for which the HTTP server refuses a login: a wrong token, or a wrong token after too many from the same
+client."""
 
 Pair = tuple[str, str]
 """A pool and a template that the pool can make."""
@@ -45,7 +47,8 @@ Pair = tuple[str, str]
 POOL = {"pool": CONFIGURED}
 PAIR = {"pool": CONFIGURED, "template": CONFIGURED}
 EXPECTED_DEFERRALS = (PendingReason.WINDOW, PendingReason.CAP, PendingReason.BACKOFF, PendingReason.PAUSED)
-"""Deferral reasons that are also exported as zero. The budget is not among them, because few sites have one."""
+"""Deferral reasons whose series are exported as zero from the start. The budget is left out, because few sites have
+one."""
 
 
 class EventMetrics(Group):
@@ -59,14 +62,14 @@ class EventMetrics(Group):
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
-        """``worths``: the values of ``pubsub_events.Worth``. The caller passes them, because an import would load
-        Pub/Sub's client."""
+        """Register the metrics. ``worths``: the values of ``pubsub_events.Worth``. The caller passes them, because an
+        import here would load Pub/Sub's client."""
         super().__init__(registry)
         self._begin({("worth",): [(worth,) for worth in worths]})
 
 
 class Metrics(Group):
-    """All metrics except the metrics of messages. The metrics of the process are included."""
+    """All metrics of the provisioner and its process, except the metrics of Pub/Sub messages."""
 
     # fmt: off
     # The loop
@@ -90,7 +93,7 @@ class Metrics(Group):
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
         "Ends of the wait for a cycle, by cause.")
 
-    # Machines wanted and observed, counted again each time
+    # Machines wanted and observed, counted anew in each cycle
     desired = Metric(Table[Pair], "hf_provisioner_machines_desired", PAIR,
         "Slots that should have a machine.")
     observed = Metric(Table[tuple[str, str, Phase]], "hf_provisioner_machines",
@@ -176,7 +179,8 @@ class Metrics(Group):
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry, provisioner: str = "") -> None:
-        """``provisioner``: the id by which alerts distinguish several provisioners in one Prometheus."""
+        """Register the metrics. ``provisioner``: the id by which alerts distinguish several provisioners in one
+        Prometheus."""
         super().__init__(registry)
         ProcessCollector(registry=registry)
         self.build_info.labels(full_version()).set(1)
@@ -192,7 +196,7 @@ class Metrics(Group):
         self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Also export the series of these pairs, because they have or had machines."""
+        """Also export the series of these pairs of pool and template, because they have or had machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()
@@ -203,8 +207,8 @@ class Metrics(Group):
             self.rejections.labels(reason)
 
     def count_cycle(self, result: CycleResult, seconds: float, ended: float, *, is_active: bool = True) -> None:
-        """Count a cycle with its duration ``seconds`` and its end ``ended`` in epoch seconds, and mark this process
-        as the loop if it is ``is_active``."""
+        """Count a cycle. ``seconds``: its duration. ``ended``: its end in epoch seconds. ``is_active``: True if this
+        process is the active loop, False if it is a standby."""
         self._active.set(is_active)
         self.cycles.labels(result).inc()
         self.cycle_duration.observe(seconds)
@@ -212,7 +216,7 @@ class Metrics(Group):
             self.last_success.set(ended)
 
     def count_outcome(self, outcome: Outcome) -> None:
-        """Count an action that was tried."""
+        """Count a create or delete, by its result."""
         result, action = RESULTS[outcome.failure is not None], outcome.action
         if isinstance(action, Create):
             self.creates.labels(action.pool, result).inc()
@@ -220,7 +224,8 @@ class Metrics(Group):
             self.deletes.labels(action.pool, action.reason, result).inc()
 
     def _begin_configured(self) -> None:
-        # A template with many pools fills the first pool first, and most of its other pools are never used.
+        # A template with many pools fills its first pool first, and most of its other pools are never used. So only the
+        # first pool's series begin as zero.
         pairs = [
             (pool, template.id)
             for template in self._limits.templates.values()

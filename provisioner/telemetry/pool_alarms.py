@@ -1,5 +1,4 @@
-"""Problems of pools that an operator has to fix: unseen pools, failing machines, caps that are exceeded, used-up
-budgets.
+"""Problems of pools that an operator has to fix: unseen pools, failing machines, exceeded caps, used-up budgets.
 
 The functions are pure.
 """
@@ -16,8 +15,8 @@ from provisioner.telemetry.pool_status import PoolStatus
 from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, format_count, format_local_time, past_fields
 
 ROW = 3
-"""Number of machines of a pool and template that failed in a row from which the failures will not end without an
-operator."""
+"""Number of failures in a row, in a pool and template, after which an operator is needed because the failures will not
+end by themselves."""
 
 UNREADY = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
 """Error classes of machines that were made but did not begin to run."""
@@ -26,11 +25,11 @@ FAILING = {
     str(ErrorClass.QUOTA): "QUOTA of pool {0} is used up, raise it or free some of it; no machine of {1}",
     **dict.fromkeys(map(str, UNREADY), "NEVER READY in pool {0} (provisioner explain {0}): machines of {1}"),
 }
-"""First words of alarms, with pool and template, by error class."""
+"""Beginnings of alarms, by error class. {0} is the pool, {1} the template."""
 
 
 def unseen_documents(pool_status: PoolStatus) -> list[dict[str, Any]]:
-    """Return the unseen pools, each with the time ``since`` (None if unknown) and the reason ``text``."""
+    """Return a document for each unseen pool, with the time ``since`` (None if unknown) and the reason ``text``."""
     began = {pool: format_utc(since) for pool, since in pool_status.unseen_since.items()}
     return [{"pool": pool, "since": began.get(pool), "text": text} for pool, text in pool_status.unseen.items()]
 
@@ -38,10 +37,10 @@ def unseen_documents(pool_status: PoolStatus) -> list[dict[str, Any]]:
 def failing_documents(
     memory: Memory, pool_status: PoolStatus, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
 ) -> list[dict[str, Any]]:
-    """Return the pools and templates whose machines fail until an operator fixes the cause.
+    """Return a document for each pool and template whose machines fail until an operator fixes the cause.
 
-    ``error``, ``text`` and ``since``: the last failure. A pool without room and a lost Spot machine need no operator,
-    so they are left out. If all requests of a template fail at once, the pool is empty.
+    ``error``, ``text`` and ``since`` describe the last failure. A pool without room and a lost Spot machine are left
+    out, because they need no operator. ``pool`` is empty if no pool can make a machine of the template.
     """
     refused = {(one.pool, one.template) for one in pool_status.refused}
     lasting = {key: last for key, last in sorted(failures.items()) if not last.is_over and _needs_operator(last)}
@@ -54,7 +53,8 @@ def failing_documents(
 
 
 def _impossible_documents(memory: Memory, limits: Limits, now: float) -> list[dict[str, Any]]:
-    """Return the templates of which no machine can be made, with the first request of the last hour that failed so."""
+    """Return a document for each template of which no machine can be made. A template is left out unless a request
+    failed for this reason in the last hour."""
     failed: dict[str, float] = {}
     for record in memory.requests.values():
         tried = any(slot.submitted_at is not None for slot in record.slots.values())
@@ -78,7 +78,8 @@ def _needs_operator(last: PoolFailure) -> bool:
 def pool_alarms(
     unseen: Sequence[Document], failing: Sequence[Document], rows: Iterable[Row], budget: Document | None
 ) -> Iterator[str]:
-    """Yield a sentence with the next step for each problem. ``rows``: the most specific caps first."""
+    """Yield a sentence with the next step for each problem. ``rows``: rows of which the cap of one template in one pool
+    comes before wider caps."""
     for one in unseen:
         since = f" since {format_local_time(one['since'])}" if one["since"] else ""
         yield f"UNSEEN pool {one['pool']}{since}, no machine is made or deleted there: {one['text']}"

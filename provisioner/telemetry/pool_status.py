@@ -1,7 +1,8 @@
-"""The status of the loop and its pools for operators. The loop writes it to ``pools.json``, and commands read it.
+"""The status of the loop and its pools for operators. The loop writes the status to ``pools.json``, and commands read
+it.
 
-Decisions never depend on this file. It does not repeat what the other files contain, because commands can read those
-too.
+Decisions never depend on this file. The file does not repeat what memory and intent contain, because commands can read
+these, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastingFailure:
-    """A failure that lasts, and when it began in epoch seconds of the loop's host."""
+    """A failure that lasts. ``since``: its begin in epoch seconds of the loop's host."""
 
     since: float
     text: str
@@ -35,7 +36,7 @@ class LastingFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandingRefusal:
-    """A pool that refuses all creates of a template, or all deletes, until an operator fixes something."""
+    """A pool's refusal of all creates of a template, or of all deletes, until an operator fixes the cause."""
 
     pool: str
     operation: str
@@ -45,7 +46,7 @@ class StandingRefusal:
     since: float
     """Begin of the refusal, in epoch seconds of the loop's host."""
     text: str
-    """The reason in the words of the place."""
+    """The reason in the words of the cloud."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +54,36 @@ class PoolStatus:
     """The content of ``pools.json``."""
 
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Sentences about the place of each pool."""
+    """Problems of the place of each pool, as sentences by pool."""
     problem: LastingFailure | None = None
-    """The problem that keeps the loop from planning."""
+    """The problem that keeps the loop from planning; None if it can plan."""
     configuration: LastingFailure | None = None
-    """The mistake that keeps the configuration in the files from taking effect."""
+    """The mistake because of which the loop refuses the configuration in the files; None if the configuration is in
+    force."""
     refused: tuple[StandingRefusal, ...] = ()
-    """Creates and deletes that fail until an operator fixes something. The loop keeps trying them."""
+    """Refused creates and deletes that need an operator. The loop keeps trying them."""
     paused: tuple[str, ...] = ()
     """Pools in which an operator has paused creates."""
     orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The machines without a request, by pool."""
+    """The orphans, by pool."""
     limits: Limits | None = None
-    """The limits that the loop uses; None if they were not published."""
+    """The limits that the loop uses; None if the loop has not published them."""
     unseen_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each unseen pool has been unseen, in epoch seconds of the loop's host."""
+    """The time since which each unseen pool has been unseen, in epoch seconds of the loop's host, by pool."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    """Unmet machines of each open request, with their pools, reasons, beginnings and next tries."""
+    """The unmet machines of each open request, by request."""
     note: str = ""
-    """Path of the note of the state directories of the loop's configuration."""
+    """Path of the file in which the loops of this configuration record their state directories; empty if unknown."""
 
     @property
     def pool_limits(self) -> Mapping[str, PoolLimits]:
-        """Return the limits of each pool; empty if they were not published."""
+        """Return the limits of each pool; empty if the loop has not published them."""
         return self.limits.pools if self.limits else {}
 
     @property
     def unseen(self) -> Mapping[str, str]:
-        """Return the pools whose newest observation failed or is distrusted, each with the reason."""
+        """Return the reason why each unseen pool is unseen, by pool. A pool is unseen if its newest observation failed
+        or is distrusted."""
         return {
             pool: sentence.removeprefix(UNSEEN)
             for pool, sentences in self.pools.items()
@@ -90,7 +93,7 @@ class PoolStatus:
 
 
 def read_pool_status(state: State) -> PoolStatus:
-    """Return the pool status that the loop has written. Raise StateUnreadable."""
+    """Return the pool status that the loop has written. Raise StateUnreadable if it cannot be read."""
     document = state.read_pool_status()
     try:
         known = {one.name: document[one.name] for one in fields(PoolStatus) if one.name in document}
@@ -104,10 +107,11 @@ def read_pool_status(state: State) -> PoolStatus:
 
 
 class PoolStatusWriter:
-    """The writer of ``pools.json``. It runs in the loop's thread and writes whenever the pool status changes."""
+    """A writer of ``pools.json``. It runs in the loop's thread and writes whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "", note: str = "") -> None:
-        """``refused`` returns why the configuration in the files has not taken effect; empty if it has."""
+        """Set the inputs. ``refused`` returns why the configuration in the files is not in force; empty if it is in
+        force. ``note``: see ``PoolStatus.note``."""
         self._state, self._note = state, note
         self._refused = refused
         self._problem: LastingFailure | None = None
@@ -121,10 +125,11 @@ class PoolStatusWriter:
         """The pool in which each orphan was last seen."""
         self._written: PoolStatus | None = None
         self._write_error = ""
-        """Error of the last write if it failed. It is kept so that each error is logged once."""
+        """Error of the last write; empty if the write succeeded. It is kept so that a repeated error is logged only
+        once."""
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
-        """Record one cycle, which ended at ``wall`` (epoch seconds). Write the file if its content has changed."""
+        """Record one cycle, which ended at ``wall`` (epoch seconds). Write the file if the pool status has changed."""
         self._problem = _update_failure(self._problem, report.problem, wall)
         self._configuration = _update_failure(self._configuration, self._refused(), wall)
         self._update_refused_creates(report.memory or Memory(""), limits, wall)
@@ -156,7 +161,7 @@ class PoolStatusWriter:
             self._write_error = str(error)
 
     def _published_unmet(self) -> Mapping[str, tuple[Unmet, ...]]:
-        """Return the unmet machines as last published by this loop or the loop before it."""
+        """Return the unmet machines as this loop, or the loop before it, last published them."""
         if self._written is not None:
             return self._written.unmet
         with suppress(StateError):
@@ -164,7 +169,8 @@ class PoolStatusWriter:
         return {}
 
     def _update_refused_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
-        """Record the pools that refuse creates of a template, judged by the outcome of the last create."""
+        """Record the pools that refuse creates of a template. A pool refuses creates if the last create failed and
+        needs an operator."""
         named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {
@@ -177,7 +183,8 @@ class PoolStatusWriter:
         }
 
     def _update_refused_deletes(self, report: CycleReport, wall: float) -> None:
-        """Record refused deletes. Keep each until its pool accepts a later delete or its machine is gone."""
+        """Record refused deletes. Keep each refused delete until its pool accepts a later delete, or until its machine
+        is gone."""
         for done in report.results:
             failures = {one.action.name: one.failure for one in done.outcomes if isinstance(one.action, Delete)}
             if None in failures.values():
@@ -194,14 +201,15 @@ class PoolStatusWriter:
         }
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:
-        """Return the refused creates, and for each pool its first refused delete."""
+        """Return the refused creates, and the first refused delete of each pool."""
         first: dict[str, StandingRefusal] = {}
         for refusal in sorted(self._deletes.values(), key=lambda one: (one.pool, one.since)):
             first.setdefault(refusal.pool, refusal)
         return (*self._creates.values(), *first.values())
 
     def _locate_orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
-        """Return the orphans by pool. While its pool cannot be observed, an orphan stays listed there."""
+        """Return the orphans by pool. An orphan stays listed under the pool in which it was last seen, also while this
+        pool cannot be observed."""
         names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
         self._orphan_pools = {name: pool for name, pool in (self._orphan_pools | now).items() if name in names}
@@ -210,5 +218,6 @@ class PoolStatusWriter:
 
 
 def _update_failure(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
-    """Return the failure with its first time and newest text; None if it has ended."""
+    """Return the failure with the time at which it began and its newest text; None if ``text`` is empty, because then
+    the failure has ended."""
     return LastingFailure(before.since if before else wall, text) if text else None

@@ -13,7 +13,7 @@ from provisioner.model import DAY, HOUR, Failure, LossCause, Memory, Verdict, fo
 from provisioner.names import format_printable
 
 Document = Mapping[str, Any]
-"""An object as ``-o json`` prints it."""
+"""A JSON object of ``status -o json``."""
 
 Key = tuple[str, str]
 """Pool and template."""
@@ -24,30 +24,31 @@ class PoolFailure(NamedTuple):
 
     failure: Failure
     at: float
-    """Moment at which the slot was closed or the back-off began. For a waiting machine: when its create was sent."""
+    """The time at which the slot was closed or the back-off began. For a machine that still waits: the time at which
+    its create was sent."""
     since: float
-    """Moment of the first failure of this class in the pool since a machine last ran there."""
+    """The time of the first failure of this class in the pool since a machine last ran there."""
     is_over: bool = False
-    """True if a machine has begun to run in the pool since then, no machine waits for room, and the pool does not back
-    off."""
+    """True if a machine has begun to run in the pool after the failure, no machine waits for room there, and the pool
+    does not back off."""
     failed_in_a_row: int = 0
-    """Number of machines that failed with this class since the last machine that ran. Machines that had run or that
-    were taken away do not count."""
+    """Number of machines that failed with this class since a machine last ran. Machines that had run, and machines that
+    were taken away, do not count."""
 
 
 TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
-"""Causes of an end that mean that a machine was taken away before it ran."""
+"""Causes that mean that a machine was taken away, which says nothing about the machine or its template."""
 
 _Failed = tuple[float, Failure, bool]
-"""Time of a failure, the failure, and True if it ended a machine that was not taken away."""
+"""The time of a failure, the failure, and True if the failure counts for ``failed_in_a_row``."""
 
 
 UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-"""A time as ``format_utc`` writes it."""
+"""Pattern of a time as ``format_utc`` writes it."""
 
 
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
-    """Return the last failure of each template in each pool, from the slots and from the windows that back off."""
+    """Return the last failure of each template in each pool, found in the slots and in the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
     lasting = {key for key, window in memory.windows.items() if window.level}
@@ -84,9 +85,9 @@ def window_documents(
     """Return a document for each pool and template. ``waiting``: the number of machines that wait there. ``queues``: as
     ``find_queues`` returns them.
 
-    ``window``, ``backing_off`` and ``why``; ``since``: when the back-off began; ``next_probe``; ``last_error``: its
-    ``error``, ``text`` and time ``at``, or None; ``missing``: the number of machines that wait there; ``queue``: the
-    queued machines among them, or None.
+    ``window`` (None if untried), ``backing_off`` and ``why``, its reason; ``since``: the begin of the back-off;
+    ``next_probe``: the time of the next create during the back-off; ``last_error``: see ``last_error``; ``missing``:
+    the number of machines that wait there; ``queue``: the queued machines among them, or None.
     """
     return [
         _window_document(memory, key, failures.get(key), waiting.get(key, 0), now) | {"queue": queues.get(key)}
@@ -117,20 +118,23 @@ def _window_document(
 
 
 def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
-    """Return the class, text and time of a failure. Return None if it is over and no machine waits any more."""
+    """Return the class ``error``, the ``text`` and the time ``at`` of a failure. Return None if there is no failure, or
+    if the failure is over and no machine waits."""
     if last is None or (last.is_over and not waiting_machines):
         return None
     return {**last.failure.log_fields, **past_fields(memory, "at", last.at, now)}
 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return the fields for a moment in the past: its UTC time, and the seconds since then."""
+    """Return two fields for a past time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with the
+    seconds since then. Both are None if ``at`` is None."""
     seconds_passed = None if at is None else round(max(0.0, now - at), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
 def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return the fields for a moment in the future: its UTC time, and the seconds until then."""
+    """Return two fields for a future time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with
+    the seconds until then. Both are None if ``at`` is None."""
     seconds_left = None if at is None else round(max(0.0, at - now), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 
@@ -139,7 +143,7 @@ def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> di
 
 
 def format_pool_line(pool: Document) -> str:
-    """Return the line of a pool and template: window, missing machines, back-off, last error."""
+    """Return the line of a pool and template: window, missing and queued machines, back-off, last error."""
     facts = [f"window {pool['window']}"] if pool["window"] is not None else []
     if pool["missing"]:
         facts.append(f"{pool['missing']} missing")
@@ -161,12 +165,14 @@ def format_pool_line(pool: Document) -> str:
 
 
 def format_expected_start(one: Document) -> str:
-    """Return when the first queued machine starts by its place's estimate; empty if the place gives none."""
+    """Return a sentence part with the time at which the place expects to start the first queued machine; empty if the
+    place gives no estimate."""
     return f"expected to start at {format_local_time(one['expected_start'])}" if one["expected_start"] else ""
 
 
 def format_local_time(text: str) -> str:
-    """Return a text with its UTC times as local times. A time has its date if it is a day or more away."""
+    """Return a text in which each UTC time is replaced by the local time. A time that is a day or more away has its
+    date, too."""
     return UTC_TIME.sub(lambda found: _local_time(found[0]), text)
 
 
@@ -179,7 +185,7 @@ def _local_time(utc_time: str) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a number with its noun. The noun is singular for 1."""
+    """Return a number with its noun, for example ``3 machines``. The noun is singular for 1."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

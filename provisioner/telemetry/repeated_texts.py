@@ -1,4 +1,5 @@
-"""Texts of clouds that a status repeats: the first is written out behind a number, the others are the number. Pure."""
+"""Numbers in place of repeated texts of clouds in a status. The first time, a text is written out with its number.
+After that, only its number is written. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from typing import Any
 from provisioner.telemetry.status_model import StatusModel
 
 LEAST = 40
-"""Least characters of a text that is numbered."""
+"""Least characters of a text that gets a number."""
 
 SENTENCES = ("refused", "unseen", "failing", "losses", "down", "stuck", "requests")
-"""Fields whose texts every screen shows in full, in the order of the screen."""
+"""Fields whose texts every screen shows in full, in the order in which the screen shows the fields."""
 
 TABLES = ("templates", "pools", "machines")
-"""Fields whose texts are cut to the width of a column."""
+"""Tables in which texts are cut to the width of a column."""
 
 
 def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that puts a number before a text that occurs again, and returns the number alone after that."""
+    """Return a function that replaces a text. A text that occurs more than once in ``texts`` is returned with a number
+    before it at the first call, and as the number alone at later calls. Every other text is returned unchanged."""
     counts = Counter(text for text in texts if len(text) >= LEAST)
     numbers = {text: f"[{number}]" for number, text in enumerate([text for text in counts if counts[text] > 1], 1)}
     written: set[str] = set()
@@ -36,9 +38,10 @@ def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
 
 
 def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
-    """Return the status with numbered texts, for a reader. ``more``: other fields whose texts the screen shows in full.
+    """Return the status with numbered texts, for a screen. ``more``: further fields whose texts the
+    screen shows in full.
 
-    A table shows only the number of a text that is shown in full.
+    A table shows only the number of a text that a field shows in full.
     """
     names, found = (*SENTENCES, *more), list[str]()
     for name in names:
@@ -53,8 +56,8 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed. A last error with the text of its back-off is shown once, and so is a
-    text of several machines of a pool."""
+    """Return a document with its texts changed by ``change``. The text of a back-off is changed once, also if the last
+    error has the same text. So is a text that several machines of a pool share."""
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}

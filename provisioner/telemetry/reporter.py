@@ -1,4 +1,4 @@
-"""The report of a cycle and its way to metrics, log, health, status page and pool status."""
+"""The distribution of a cycle's report to metrics, log, health, status page and pool status."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from provisioner.telemetry.server import Health
 
 
 class Reporter:
-    """The receiver of each cycle's report in the loop's thread. The server's threads read its attributes."""
+    """The receiver of each cycle's report, in the loop's thread. The HTTP server's threads read its attributes."""
 
     def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
         self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
         metrics.configure(self._limits)
         self.memory: Memory | None = None
-        """The loop's memory after its last cycle."""
+        """The loop's memory after the last cycle; None before the first cycle."""
         self.samples = Samples()
         self._meter = CycleMeter(metrics, state)
         self._usage = UsageMeter(metrics)
@@ -38,7 +38,7 @@ class Reporter:
         self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
-        """Pass the report of one cycle on."""
+        """Pass the report of one cycle to all its readers."""
         ended, configuration = time.monotonic(), self._configuration
         limits = configuration.limits
         self._metrics.config_ok.set(not configuration.refused)
@@ -68,14 +68,14 @@ class LoopHealth:
         self._ended = time.monotonic()
         self._stands_by = False
         self._failing: float | None = None
-        """The monotonic time since which cycles have failed to plan; None if the last cycle could plan."""
+        """The monotonic time since which no cycle could plan; None if the last cycle could plan."""
 
     def stand_by(self) -> None:
-        """Record that this loop waits for another one, and is ready to take over."""
+        """Record that this loop is a standby: it waits for another loop to end, and is ready to take over."""
         self._stands_by = True
 
     def record_cycle(self, report: CycleReport, ended: float) -> None:
-        """Record one cycle, which ended at ``ended`` by the monotonic clock."""
+        """Record one cycle. ``ended``: its end in seconds of the monotonic clock."""
         self._ended = ended
         if not report.problem:
             self._failing = None
@@ -85,10 +85,10 @@ class LoopHealth:
         self._report = report
 
     def health(self) -> Health:
-        """Return the health. The loop is alive while cycles end. It is ready once a cycle has observed every pool, and
-        if the last cycle could plan. A standby is ready, too.
+        """Return the health. The loop is alive while cycles end. It is ready if some cycle has observed every pool and
+        the last cycle could plan. A standby is ready, too.
 
-        A loop that waits for a pool or an operator stays alive, because it would wait again after a restart.
+        A loop that waits for a pool or an operator counts as alive, because after a restart it would wait again.
         """
         report = self._report
         if report is None:
@@ -105,7 +105,7 @@ class LoopHealth:
         return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
 
     def status(self) -> Mapping[str, Any]:
-        """Return the numbers of the last cycle."""
+        """Return result, pools and deferrals of the last cycle, for the path /status."""
         report = self._report
         if report is None:
             return {"cycle": 0}
@@ -129,5 +129,6 @@ def _pool_facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
 
 
 def _format_unseen(report: CycleReport) -> str:
-    """Return a sentence with the reason for each pool that cannot be observed. The text follows another sentence."""
+    """Return a sentence for each pool that cannot be observed, with its reason. Each sentence begins with a space, so
+    that it can be appended to another sentence."""
     return "".join(f" Pool {name} cannot be seen: {failure.text}" for name, failure in report.unseen.items())

@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 JSON = "application/json; charset=utf-8"
 
 PROBES = ("/healthz", "/readyz")
-"""Paths that a platform may request without a token. The response is then only a status code, without a cloud's
-text."""
+"""Paths that a platform may request without a token. Without a token the response is only a status code, without texts
+of clouds."""
 
 SCRAPED = ("/metrics", *PROBES)
-"""Paths that may be requested under any host name, because their responses do not name machines, addresses or
+"""Paths that may be requested under any host name, because their responses name neither machines, addresses nor
 requests."""
 
 BACKLOG = 1024
@@ -51,30 +51,30 @@ REFUSALS = {
         WRONG_SECONDS,
     ),
 }
-"""Responses to readers without the right token."""
+"""Responses to requests without the right token, by status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of the loop. ``detail`` is a sentence for operators."""
+    """The health of the loop. ``detail``: a sentence for operators."""
 
     alive: bool
-    """True while cycles end in time. False asks the platform to restart the process."""
+    """True while cycles end in time. If False, the platform should restart the process."""
     ready: bool
-    """True if a cycle has observed every pool and the last cycle could plan."""
+    """True if some cycle has observed every pool and the last cycle could plan, or if the loop is a standby."""
     detail: str
 
 
 Page = Callable[[str, str], Response | None]
-"""A function that returns the response to a path and a query; None if the page does not exist."""
+"""A function that takes a path and a query, and returns the response; None if the path has no page."""
 
 
 class ListenError(Exception):
-    """Raised if the server cannot listen. The text names the address and the reason."""
+    """Raised if the server cannot listen. The text names address and reason."""
 
 
 class Server:
-    """The HTTP server. Its threads call ``health``, ``status`` and ``page`` once for each request."""
+    """The HTTP server. Its threads call ``health``, ``status`` or ``page`` for a request."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Server:
         self._socket: socket.socket | None = None
         self._connections: Connections | None = None
         self.rejected: Callable[[str], None] = lambda reason: None
-        """Called with the reason for each login, request or connection that is refused."""
+        """A function that is called with the reason for each refused login, request or connection."""
 
     @property
     def url(self) -> str:
-        """Return the URL of the server with its actual port. Raise RuntimeError before ``start``."""
+        """Return the URL of the server with the port on which it listens. Raise RuntimeError before ``start``."""
         if self._socket is None:
             raise RuntimeError("the server has not been started")
         host, port = self._socket.getsockname()[:2]
@@ -103,7 +103,7 @@ class Server:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def start(self) -> None:
-        """Listen, and answer requests from now on. Raise ListenError."""
+        """Listen, and answer requests from now on. Raise ListenError if the server cannot listen."""
         host, _, port = self._listen.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -125,7 +125,7 @@ class Server:
         self._connections.start()
 
     def stop(self) -> None:
-        """Stop answering and free the port. Do nothing if the server was not started."""
+        """Stop answering requests and free the port. If the server was not started, do nothing."""
         self._access.close()
         if self._connections is not None:
             self._connections.stop()
@@ -148,7 +148,8 @@ class Server:
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
-        """Return the response to a path that programs request. ``accept`` chooses the format of the metrics."""
+        """Return the response to a path that programs request; None for other paths. ``accept`` chooses the format of
+        the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
             return Response(HTTPStatus.OK, kind, encode(self._registry))

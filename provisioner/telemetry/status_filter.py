@@ -1,4 +1,4 @@
-"""The part of a status that concerns one pool, one template or one request. Pure."""
+"""The part of a status that concerns one pool, one template or one request. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from provisioner.telemetry.status_model import StatusModel
 
 
 def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
-    """Return the part of a status about this pool, template and request. An empty name selects all."""
+    """Return the part of a status that concerns this pool, this template and this request. An empty name selects
+    all."""
     template_id = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
     machines = [row for row in whole.machines if pool in ("", row.pool) and template_id in ("", row.template)]
     pools, templates = {pool, *(row.pool for row in machines)}, {template_id, *(row.template for row in machines)}
     kept = _entries(whole, pools | {""}, templates | {""}, request)
     if pool:
-        # A request belongs to each pool where it has or had machines or waits for some.
+        # a request belongs to each pool in which it has or had machines or waits for machines
         kept["requests"] = [
             one for one in kept["requests"] if pool in {*one["pools"], *(some["pool"] for some in one["missing"])}
         ]
@@ -33,8 +34,8 @@ def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) 
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
-    """Return the entries of these pools, templates and request. An entry without a pool belongs to all pools; the
-    same holds for templates and requests."""
+    """Return the entries that concern these pools, templates and request. An entry that names no pool concerns all
+    pools. The same holds for templates and requests."""
     names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "losses", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [

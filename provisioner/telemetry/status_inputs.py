@@ -1,4 +1,4 @@
-"""The inputs of a status: what the state directory records of the loop and its machines, read at one moment."""
+"""The inputs of a status: what the state directory records about the loop and its machines, read at one moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioner.telemetry.pool_windows import Document, format_duration, format
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The condition of a state file. The text is a sentence about it, and is empty if the file is fine."""
+    """The condition of a state file. ``text``: a sentence about a file that is not fine; empty if the file is fine."""
 
     condition: Condition = Condition.FINE
     text: str = ""
@@ -41,21 +41,22 @@ class StatusInputs:
     pool_status: PoolStatus
     signs: LifeSigns
     calls: ScriptCalls
-    """HF's calls as the poll markers of the scripts record them."""
+    """HF's calls, as the scripts' poll markers record them."""
     release_asked: bool
-    """True if an operator has asked the loop to release the brake."""
+    """True if an operator has asked the loop to release the brake, and the loop has not done so yet."""
     holds: Mapping[str, Any]
-    """The holds that operators set, as returned by ``current_holds``."""
+    """The holds in force, as ``current_holds`` returns them."""
     refusal: str
-    """Reason why the loop cannot write the state directory; empty if only this host or user cannot write it."""
+    """Reason why the loop cannot write the state directory. It is empty if the loop can write, or if only this host or
+    this user cannot write."""
     differing: Sequence[Difference]
-    """HF's files of which scripts and loop have read different contents."""
+    """HF's files of which the scripts have read another content than the loop uses."""
     wall: float
-    """The time of this reading in epoch seconds."""
+    """The time at which the inputs were read, in epoch seconds."""
 
 
 def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
-    """Read the files. If this process's loop passes its ``memory``, do not read memory.json.
+    """Read the state files. ``memory``: the memory of this process's loop; None to read it from memory.json.
 
     Raise StateError, for example if neither a script nor a loop has ever used the directory.
     """
@@ -82,9 +83,9 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
 
 
 def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
-    """Return why the loop cannot write; empty if the reason applies only to this user or host.
+    """Return the reason why the loop cannot write; empty if it can write, or if only this user or this host cannot.
 
-    For example, another host may mount the directory read-only.
+    For example, this host may mount the directory read-only.
     """
     error = state.find_write_error()
     if error is None or is_denied(error):
@@ -129,7 +130,7 @@ def _intent(state: State, memory: Memory | None, *, has_loop: bool) -> tuple[Int
 
 
 def read_script_calls(state: State) -> ScriptCalls:
-    """Return HF's calls, in seconds by the file system's clock."""
+    """Return HF's calls of scripts. Times are in seconds by the file system's clock."""
     marks = state.polls()
     _, listed = state.listed_hosts() or ((), 0)
     return ScriptCalls(
@@ -142,7 +143,8 @@ def read_script_calls(state: State) -> ScriptCalls:
 
 
 def last_calls(state: State) -> Mapping[str, float]:
-    """Return by script the times of HF's last poll and last list, in epoch seconds by this host's clock."""
+    """Return the time of HF's last call of getRequestStatus and of getReturnRequests, by script, in epoch seconds by
+    this host's clock."""
     calls, now = read_script_calls(state), state.life_signs().now
     ahead = 0.0 if now is None else time.time() - now
     times = {"getRequestStatus": max(calls.polled.values(), default=0.0), "getReturnRequests": calls.listed}
@@ -166,7 +168,7 @@ def hf_document(calls: ScriptCalls, signs: LifeSigns) -> Document:
 
 
 def hf_message(hostfactory: Document) -> str:
-    """Return a sentence on HF's last poll or list."""
+    """Return a sentence about HF's last poll and its last list of hosts."""
     last, listed, silent = (hostfactory[key] for key in ("last_call", "last_list", "silent_seconds"))
     if last is None:
         return "HostFactory has not polled or listed its hosts here yet"
@@ -195,7 +197,7 @@ def loop_document(signs: LifeSigns) -> Document:
 
 
 def _waits_message(signs: LifeSigns) -> str:
-    """Return the message about a loop that waits before it acts; empty if no loop waits."""
+    """Return a message about a loop that waits for the calls of the loop before it; empty if no loop waits."""
     until, pid, host = (signs.holder.get(key) for key in ("waits_until", "pid", "host"))
     if signs.fate != "waits" or not isinstance(until, str):
         return ""
@@ -204,7 +206,8 @@ def _waits_message(signs: LifeSigns) -> str:
 
 
 def silence_message(loop: Document) -> str:
-    """Return since when no loop has run, and for how long; empty if a loop runs or may run."""
+    """Return the time since which no loop has run, and its age, as the part of a sentence; empty if a loop runs or may
+    run."""
     if loop["running"] is not False:
         return ""
     if not loop["last_beat"]:

@@ -1,6 +1,6 @@
 """The status: machines wanted, running and missing, the reasons, and the alarms for an operator.
 
-``status``, its JSON and the status page show it. The functions are pure.
+The command ``status``, its JSON and the status page show this status. The functions are pure.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from provisioner.telemetry.unmet import UnmetDocuments, count_waiting, find_queu
 
 @dataclass(frozen=True, slots=True)
 class StatusModel:
-    """Each field is a key of ``status -o json``. Times are UTC. A key with ``_seconds`` says how long ago, or in how
-    long."""
+    """The status. Each field is a key of ``status -o json``. Times are UTC. A key that ends in ``_seconds`` holds the
+    seconds since or until the time."""
 
     time: str
     """The time at which the status was made."""
@@ -60,47 +60,50 @@ class StatusModel:
     """The generation of intent.json."""
     loop: Document
     """The last holder of the loop lock with its ``fate``; ``last_beat``, ``silent_seconds`` and ``running`` (None if
-    unknown); ``advice``: the next step if no loop runs; ``waits``: empty unless a loop waits; ``intent_lock``: the
-    process that has held the lock of intent for long, or empty."""
+    unknown); ``advice``: the next step if no loop runs; ``waits``: a message if a loop waits, or empty;
+    ``intent_lock``: the process that has held the lock of intent.json for too long, or empty."""
     files: Document
-    """The ``condition`` of intent and of memory. If it is not fine, a ``text`` explains it."""
+    """The ``condition`` of intent and of memory, each with a ``text`` if its condition is not fine."""
     hostfactory: Document
-    """HF's last poll or list of hosts: ``last_call``, ``script``, ``silent_seconds``, ``last_list``; and its calls that
-    were ``refused`` in the last minutes."""
+    """HF's last poll or list of hosts (``last_call``, ``script``, ``silent_seconds``), HF's ``last_list``, and the
+    calls that the scripts ``refused`` in the last minutes."""
     unwritable: str
-    """Reason why the state directory cannot be written, and the remedy; empty if it can be written."""
+    """Reason why the loop cannot write the state directory, and the remedy; empty if it can write."""
     memory_lost: bool
     nothing_planned: Document | None
-    """``since`` and ``text``."""
+    """The problem that keeps the loop from planning (``since``, ``text``); None if it can plan."""
     configuration_refused: Document | None
-    """``since`` and ``text``."""
+    """The mistake because of which the loop refuses the configuration in the files (``since``, ``text``); None if the
+    configuration is in force."""
     configuration_differs: Sequence[Document]
-    """HF's files of which scripts and loop have read different contents: ``file``, ``newer`` side and ``text``. A newer
-    content that the loop refuses is ``configuration_refused`` instead."""
+    """HF's files of which the scripts have read another content than the loop uses: ``file``, the ``newer`` side and
+    ``text``. A newer file that the loop refuses is left out here, because it is in ``configuration_refused``."""
     paused: Sequence[str]
     """The pools that the configuration pauses."""
     holds: Document
-    """The holds that operators have set: ``held`` and ``problem``, as ``current_holds`` returns them."""
+    """The holds in force: ``held`` and ``problem``, as ``current_holds`` returns them."""
     refused: Sequence[Document]
-    """Pools that refuse creates or deletes until an operator fixes something."""
+    """Refusals of creates or deletes that last until an operator fixes the cause."""
     unseen: Sequence[Document]
     """The unseen pools, as ``unseen_documents`` returns them."""
     failing: Sequence[Document]
     """Pools and templates whose machines fail until an operator fixes the cause: see ``failing_documents``."""
     brake: Document | None
-    """``reason``, ``detail``, ``pool`` and ``since``."""
+    """``reason``, ``detail``, ``pool`` and ``since`` of the latched brake; None if the brake is not latched."""
     release_asked: bool
     """True if the loop will release the brake in its next cycle."""
     waiting: Sequence[Document]
-    """Machines that wait to be deleted as orphans: ``machine``, ``pool`` (or empty), ``unlisted``, ``deleted_at``.
+    """Machines that wait to be deleted as orphans: ``machine``, ``pool`` (empty if unknown), ``unlisted``,
+    ``deleted_at``.
 
-    ``deleted_at`` is the earliest time of the delete if the brake is not latched from now on. None: it is not deleted,
-    or unknown.
+    ``unlisted``: True if the machine has a request but HF's lists do not name the machine. ``deleted_at``: the earliest
+    time of the delete if the brake is not latched from now on; None if the machine is never deleted, or if the time is
+    unknown.
     """
     forgotten: Sequence[Document]
-    """Requests that will be cancelled as forgotten, each with the number of ``machines`` that the cancel deletes."""
+    """Requests that will be cancelled as forgotten. ``machines``: the number of machines that will then be deleted."""
     problems: Mapping[str, Sequence[str]]
-    """Sentences about places, by pool. A fault that an operator has to fix begins with ``FAULT``."""
+    """Sentences about the places of pools, by pool. A sentence that begins with ``FAULT`` needs an operator."""
     templates: Sequence[Row]
     pools: Sequence[Row]
     machines: Sequence[Row]
@@ -108,13 +111,15 @@ class StatusModel:
     budget: Document | None
     """The costs and budgets, as ``cost.spending`` returns them; None if no pool has a price."""
     requests: Sequence[Document]
-    """Requests with ``deadline``, their machines by pool, the ``missing`` machines with reasons (see
-    ``UnmetDocuments``), and in ``text`` why machines were given up without a try."""
+    """Requests with their ``deadline``, their machines by pool, and their ``missing`` machines with reasons (see
+    ``UnmetDocuments``). ``text``: why machines failed that were never tried; empty if there are none."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
-    """Machines that still exist after their grace period. If their place gives a reason, it is in ``text``."""
+    """Machines that still exist after their grace period. ``text``: the place's reason; empty if the place gives none.
+    """
     down: Sequence[Document]
-    """Machines that were reported to HF and do not run now, with the time ``since`` and the reason in ``text``."""
+    """Machines that were reported to HF and do not run now. ``since``: the time at which they stopped. ``text``: the
+    reason."""
     losses: Sequence[Document]
     """Machines that ended although the loop did not delete them, as ``loss_documents`` returns them."""
     pressure: Sequence[Document]
@@ -122,28 +127,28 @@ class StatusModel:
     unlisted: Sequence[str]
     """Machines that HF's lists have not named for a day."""
     unread: Sequence[str]
-    """Requests and returns that the loop has not read yet."""
+    """Requests and return requests that the loop has not read yet."""
 
     def document(self) -> dict[str, Any]:
-        """Return the document for ``-o json``."""
+        """Return the JSON object for ``-o json``."""
         rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("templates", "pools", "machines")}
         return {one.name: getattr(self, one.name) for one in fields(self)} | rows
 
     @property
     def alarms(self) -> list[str]:
-        """Return the problems that an operator has to fix, the worst first."""
+        """Return the problems that an operator has to fix, as sentences, the worst first."""
         return list(_alarms(self))
 
     @property
     def alarm_counts(self) -> Mapping[str, int]:
-        """Return the number of problems that an operator has to fix, by their words in capitals."""
+        """Return the number of alarms by the words in capitals with which they begin."""
         texts = [*self.alarms, *["BRAKE"][: self.brake is not None]]
         capitals = (re.match("[A-Z]+(?: [A-Z]+)*", text) for text in texts)
         return Counter(found[0] for found in capitals if found)
 
     @property
     def is_fine(self) -> bool:
-        """Return True if this status does not need an operator."""
+        """Return True if this status has no alarm."""
         return not (self.alarms or self.brake)
 
     @property
@@ -153,18 +158,18 @@ class StatusModel:
 
     @property
     def unmet_machines(self) -> int:
-        """Return the number of machines that open requests miss for a reason that needs attention."""
+        """Return the number of machines that are missing in open requests for a reason that needs attention."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 
     @property
     def total(self) -> Row:
-        """Return the sum of all rows. It has no window and no cap."""
+        """Return the sum of all rows. The sum has no window and no cap."""
         wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
         return Row("", "", wanted, *Counts(*counts), None, None, None)
 
     @property
     def is_loop_acting(self) -> bool:
-        """Return True if a loop runs and plans, or may do so."""
+        """Return True if a loop runs and plans, or may run and plan."""
         return self.loop["running"] is not False and not self.nothing_planned and not self.unwritable
 
 
@@ -212,13 +217,13 @@ def _failure_entry(failure: LastingFailure | None) -> Document | None:
 
 
 def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
-    """Return the fields that follow from memory, including the reasons of missing machines."""
+    """Return the fields of a ``StatusModel`` that are computed from memory."""
     now, failures = get_loop_time(memory, wall), pool_failures(memory)
     slots = {record.id: count_slots(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
     limits, waiting = pool_status.limits or Limits("", {}, {}), count_waiting(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
-    # A machine that was given up is not replaced, so it is not wanted any more.
+    # a machine that was given up is not replaced, so it does not count as wanted
     wanted = waiting - count_waiting(memory, unmet, PendingReason.GIVEN_UP)
     return tables(memory, limits, slots, wanted, errors) | {
         "failing": failing_documents(memory, pool_status, failures, waiting, now),
@@ -304,7 +309,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _process_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield sentences about the state directory, its lock, the loop and HostFactory."""
+    """Yield alarms about the state directory, its lock, the loop and HostFactory."""
     if status.unwritable:
         message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
@@ -323,7 +328,7 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield sentences about machines that ended, do not run, still exist but should be gone, or are set aside."""
+    """Yield alarms about machines that ended, do not run, still exist though they should be gone, or are set aside."""
     yield from loss_lines(status.losses, quiet=False)
     for one, count in _count_by_reason(status.down):
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"
@@ -339,7 +344,7 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _count_by_reason(machines: Sequence[Document]) -> Iterator[tuple[Document, int]]:
-    """Yield the first machine of each pool and reason, and the number of machines."""
+    """Yield the first machine of each pool and reason, and the number of machines with the same pool and reason."""
     firsts = {(one["pool"], one["text"]): one for one in reversed(machines)}
     for reason, count in Counter((one["pool"], one["text"]) for one in machines).items():
         yield firsts[reason], count

@@ -1,5 +1,5 @@
-"""The status page: what ``status`` shows, as HTML that is rendered on request. It reloads itself and needs no
-script."""
+"""The status page: what ``status`` shows, as HTML. The server renders a page at each request. The page reloads itself
+and needs no JavaScript."""
 
 from __future__ import annotations
 
@@ -39,28 +39,31 @@ from provisioner.telemetry.unmet import unmet_lines
 HTML = "text/html; charset=utf-8"
 
 REFRESH = 10
-"""Seconds after which a browser loads the page again, unless the reader has stopped the refresh."""
+"""Seconds after which a browser reloads the page, unless the reader has stopped the reload."""
 
 SHOWN = 100
-"""Most entries of a list that are shown. The page says how many more there are, and its filter finds them."""
+"""Most entries that a list shows. The page says how many entries it leaves out, and its filter finds them."""
 
 LONGEST = 120
-"""Most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
+"""Most characters of a name or sentence that are shown. The limit keeps a text of four kilobytes from filling the page.
+"""
 
 MOST_SENTENCES = 100
-"""Most sentences of a timeline that are shown: the newest."""
+"""Most sentences of a timeline that are shown. The newest are shown."""
 
 MOST_LINES = 5_000
-"""Most journal lines from which a pool's timeline is made: the newest. They make more sentences than the page shows.
+"""Most journal lines from which a pool's timeline is made. The newest are used, and they give more sentences than the
+page shows.
 
 A pool that has refused all day has fifty thousand lines.
 """
 
 FRESH = 1.0
-"""Seconds for which one reading of the files serves all pages, so that many open pages cost little more than one."""
+"""Seconds for which the page uses one reading of the files again, so that many open pages cost little more than one
+page."""
 
 TimelineRow = tuple[str, str]
-"""The time of an event as text, and the event."""
+"""The time of an event as text, and the event as a sentence."""
 
 
 class Visit(NamedTuple):
@@ -69,21 +72,21 @@ class Visit(NamedTuple):
     inputs: StatusInputs
     status: StatusModel
     subject: PlottedSubject
-    """The kind of the page and the name in its path. Both texts are empty for the first page."""
+    """The kind of the subject and its name, from the path. Both are empty for the first page."""
     query: str
 
     @property
     def name(self) -> str:
-        """Return the name in the path."""
+        """Return the name of the subject."""
         return self.subject[1]
 
     @property
     def find(self) -> str:
-        """Return the filter that the reader has entered."""
+        """Return the text that the reader has entered as a filter."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
     def format_time(self, at: float | None) -> str:
-        """Return a moment of loop time as text: the clock time, and how long ago it was or in how long it comes."""
+        """Return a moment of loop time as text: the clock time, and the time since or until then."""
         memory = self.inputs.memory
         if at is None or memory is None:
             return ""
@@ -93,16 +96,18 @@ class Visit(NamedTuple):
 
 
 class StatusPage:
-    """The pages. The server's threads render them. ``memory`` returns the memory of this process's loop."""
+    """The pages of the status. The server's threads render them. ``memory`` returns the memory of this process's
+    loop."""
 
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, StatusInputs, StatusModel] | None = None
-        """The newest reading of the files, after its time by the monotonic clock."""
+        """The newest reading: its time by the monotonic clock, the inputs and the status; None before the first
+        reading."""
 
     def respond(self, path: str, query: str) -> Response | None:
-        """Return the page of a path; None if there is no such page."""
+        """Return the page at a path; None if there is no page at this path."""
         kind, _, name = path.removeprefix("/").partition("/")
         pages: Mapping[str, Callable[[Visit], Response]] = {
             "pool": self._pool,
@@ -123,7 +128,8 @@ class StatusPage:
         return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
     def observe(self) -> tuple[StatusInputs, StatusModel]:
-        """Return the inputs and the status, at most ``FRESH`` seconds old. Raise StateError."""
+        """Return the inputs and the status. They are at most ``FRESH`` seconds old. Raise StateError if the files
+        cannot be read."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
@@ -207,7 +213,8 @@ class StatusPage:
         return _render(template, HTTPStatus.OK, **(shown | values))
 
     def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
-        """Return the events of a subject in order, from the newest file of the journal. ``explain`` reads all files."""
+        """Return the events of a subject in order, from the newest file of the journal. For all files of the journal,
+        use the command ``explain``."""
         kind, name = visit.subject
         if kind not in ("pool", "request", "machine"):
             return ()
@@ -219,7 +226,8 @@ class StatusPage:
         return [(format_local_time(format_utc(one.at)), one.text) for one in sentences]
 
     def _plot(self, subject: PlottedSubject, status: StatusModel) -> Plot | None:
-        """Return a plot of the samples of a pool, a template or all machines. It ends with the present numbers."""
+        """Return a plot of the samples of a pool, a template or all machines. The plot ends with the numbers of
+        ``status``."""
         kind, name = subject
         rows = {"pool": status.pools, "template": status.templates}.get(kind, [status.total])
         row = next((row for row in rows if row.name == name), None)
@@ -231,7 +239,7 @@ class StatusPage:
 
 
 def _unknown(visit: Visit, names: Sequence[str]) -> Response:
-    """Return the page for an unknown name. It lists the names that exist."""
+    """Return the page for a name that does not exist. It lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
     text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
@@ -244,7 +252,7 @@ def _sentence(code: HTTPStatus, title: str, text: str, root: str = "") -> Respon
 
 def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
     text = format_printable_lines(templates().get_template(template).render(values))
-    # The digest allows our own style, and the browser loads no other file.
+    # The Content-Security-Policy allows only our own style, by its digest, so the browser loads no other file.
     digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
     own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
     policy = f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
@@ -253,7 +261,8 @@ def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
 
 @cache
 def templates() -> Environment:
-    """Return the templates of the pages. Each is compiled once, escapes every value, and fails if a name is missing."""
+    """Return the HTML templates of the pages. Each template is compiled once. A template escapes every value, and
+    raises an error if a name is missing."""
     environment = Environment(
         loader=PackageLoader("provisioner.telemetry"),
         autoescape=True,
@@ -275,7 +284,7 @@ def templates() -> Environment:
 
 
 def clip(text: object, longest: int = LONGEST) -> str:
-    """Return a text on one line of at most ``longest`` characters."""
+    """Return a text as one line of at most ``longest`` characters."""
     line = format_local_time(format_printable(str(text)))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -285,7 +294,7 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
 
 
 def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
-    """Return the first machines of a list and its length. Machines that do not run come first."""
+    """Return the first machines of a list, and the length of the list. Machines that do not run come first."""
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:

@@ -1,4 +1,5 @@
-"""A backend that wraps another one, times its calls and counts its errors, so that backends need no metrics."""
+"""A backend that wraps another backend, times its calls and counts its errors. So the wrapped backend needs no
+metrics."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from provisioner.telemetry.metrics import Metrics, Operation
 
 
 class TimedBackend:
-    """A backend that passes each call to another backend. It records duration and failures of the call in the
-    metrics."""
+    """A backend that passes each call to the wrapped backend, and records the duration and the failures of the call in
+    the metrics."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend, self._metrics = backend, metrics
@@ -24,8 +25,8 @@ class TimedBackend:
             self.record_ends = backend.record_ends
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Observe the pool. A failed observation counts under its error class, an unexpected exception under
-        ``other``."""
+        """Observe the pool. If the observation fails, count the failure under its error class. An unexpected exception
+        counts as ``other``."""
         began = time.monotonic()
         try:
             return self._backend.observe(now, sought)
@@ -37,11 +38,11 @@ class TimedBackend:
             self._metrics.calls.labels(self.pool, "observe").observe(time.monotonic() - began)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create machines by the backend."""
+        """Create machines by the wrapped backend."""
         return self._act("create", lambda: self._backend.create(creates, may_start))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete machines by the backend."""
+        """Delete machines by the wrapped backend."""
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -1,6 +1,6 @@
 """The timeline of a request, a return request, a machine or a pool: dated sentences made from journal and memory.
 
-``timeline`` is pure. If the journal lacks events, memory supplies those that it contains.
+The function ``timeline`` is pure. Events that are in memory and not in the journal are added.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ class Subject(NamedTuple):
 
     kind: Kind
     id: str
-    """The id as in the state files. For a machine, its short name."""
+    """The id of the subject, as in the state files. For a machine, its short host name."""
 
     @property
     def request(self) -> str:
-        """Return the request of a machine, which its name contains, or the request itself; empty for other kinds."""
+        """Return the id of the request: for a request the subject itself, for a machine the request in its name. Empty
+        for other kinds."""
         if self.kind is Kind.REQUEST:
             return self.id
         return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""
 
 
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
-    """Return texts to search for. Each journal line about the subject contains at least one of them.
+    """Return texts by which to search the journal. Each line about the subject contains at least one of these texts.
 
-    ``lines``: the journal lines with the id of the subject. If memory lacks a return request, these lines name its
-    machines.
+    ``lines``: the journal lines that contain the id of the subject. They name the machines of a return request that
+    memory has no more.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
@@ -57,13 +58,13 @@ def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] 
 
 
 def _returned_names(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the machines that a return request names."""
+    """Yield the names of the machines of a return request."""
     return (name for line in lines if line.get("return") == subject.id for name in get_machine_names(line))
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
-    """Return the timeline in order. ``lines``: the journal lines that contain one of the ``search_texts``, and
-    perhaps others."""
+    """Return the timeline as sentences in order. ``lines``: all journal lines that contain one of the ``search_texts``.
+    Further lines are ignored."""
     kept = readable_lines(lines)
     if subject.kind is Kind.POOL:
         return sentences(read_facts(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
@@ -79,7 +80,7 @@ _SHARED = ("at", "event", "pool", "result", "reason", "verdict", "cause", "text"
 
 
 def readable_lines(lines: Iterable[Line]) -> list[Line]:
-    """Return the lines whose fields have the types that the loop writes.
+    """Return the lines whose fields have the types that the loop writes. Leave out the other lines.
 
     Lines of one cycle that differ only in their machine become one line. This saves most of the work for a request with
     ten thousand machines.
@@ -93,7 +94,7 @@ def readable_lines(lines: Iterable[Line]) -> list[Line]:
         key = tuple([line.get(field) for field in _SHARED])
         try:
             names = named.get(key)
-        except TypeError:  # a field is a list instead of a text, so the line is not from our loop
+        except TypeError:  # a field is a list where the loop writes a text, so another program wrote the line
             continue
         if names is None:
             names = named[key] = []
@@ -129,7 +130,7 @@ def get_machine_names(line: Line) -> list[str]:
 
 
 def _is_of_pool(line: Line) -> bool:
-    """Return True for failures, windows and holds of a pool, False for its successes."""
+    """Return True for a line about failures, windows or holds of a pool; False for a line about a success."""
     quiet = line["event"] in ("create", "delete", "close", "deferred", "opened", "running", "gone")
     return not quiet or ("text" in line and line["event"] != "deferred")
 
@@ -150,14 +151,15 @@ def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | Non
     part = f"-{subject.id}-" if is_whole else subject.id
 
     def is_ours(name: str) -> bool:
-        return part in name  # names have a fixed width, so one is never part of another
+        return part in name  # names have a fixed width, so no name is part of another
 
     facts = read_facts((line for line in lines if line.get("request", subject.request) == subject.request), is_ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
         slots = [slot for slot in record.slots.values() if is_ours(slot.name)]
         facts += _facts_from_memory(memory, record, slots, facts, is_whole=is_whole)
-    # A line has the time at which its cycle ended; memory has the time of the event. No event may precede the request.
+    # A journal line has the time at which its cycle ended, and memory has the time of the event itself. So an event
+    # from memory may seem to precede the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
     if not is_whole:
@@ -166,7 +168,8 @@ def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | Non
 
 
 def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
-    """Replace the starts of many machines by milestones: when the first, half, 90 % and the last of them ran."""
+    """Replace the starts of many machines by milestones: the times at which the first, half, 90 % and the last of them
+    ran."""
     running = [fact for fact in facts if fact.event == "running"]
     total = sum(fact.number for fact in running)
     if total <= FEW:
@@ -187,8 +190,8 @@ def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fa
 
 
 def _machine_facts(facts: list[Fact]) -> list[Fact]:
-    """Return the events of a request for a machine's timeline: the order, waits, the machine's own events, and first
-    answers."""
+    """Return those events of a request that belong to the timeline of one machine: the order, deferrals before the
+    machine was opened, the machine's own events, and the first answers."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
     before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
@@ -196,7 +199,8 @@ def _machine_facts(facts: list[Fact]) -> list[Fact]:
 
 
 def _first_answers(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
-    """Return the first answer that reports the machine as running, and the first terminal answer."""
+    """Return the first answer after the machine's start that reports running machines, and the first terminal
+    answer."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
     answers = [fact for fact in facts if fact.event == "reported" and not fact.machines]
     runs = [fact for fact in answers if fact.number and fact.at >= ran][:1]
@@ -210,8 +214,8 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 def _facts_from_memory(
     memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """Yield the facts in memory that the journal lacks, because an earlier version wrote it or its files were
-    rotated."""
+    """Yield the facts that memory has and the journal lacks. The journal may lack them because an earlier version wrote
+    it, or because old files of it were deleted."""
     journalled = defaultdict[str, set[str]](set)
     for fact in facts:
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
@@ -226,7 +230,7 @@ def _facts_from_memory(
 
 
 def _slot_steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
-    """Yield the steps of a slot, except those that are in ``journalled``."""
+    """Yield the steps of a slot. Leave out the events in ``journalled``, because the journal has them."""
     if slot.ran_at is not None and "running" not in journalled:
         yield _slot_fact(memory, slot, "running", slot.ran_at)
     if slot.deletion.closed_at is not None and "ended" not in journalled:
@@ -248,7 +252,8 @@ def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord
 
 
 def machine_documents(memory: Memory, request: str) -> list[dict[str, Any]]:
-    """Return a document for each machine of a request: ``pool``, the ``verdict`` of its slot, ``ran`` and ``gone``."""
+    """Return a document for each machine of a request: ``machine``, ``pool``, the ``verdict`` of its slot, ``ran``,
+    ``gone`` and the ``text`` of its failure."""
     record = memory.requests.get(request)
     return [
         {

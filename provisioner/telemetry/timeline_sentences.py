@@ -1,5 +1,5 @@
-"""The sentences of a timeline. A journal line becomes a fact, and equal facts that soon follow each other become a
-sentence. Pure."""
+"""The sentences of a timeline. Each journal line becomes a fact. Equal facts become one sentence if they follow each
+other soon. The functions are pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from provisioner.model import PendingReason, RequestStatus
 from provisioner.state.journal import Line, parse_time
 
 FEW = 3
-"""Most machines that a sentence names. For more machines it gives only the number."""
+"""Most machines that a sentence names. If there are more machines, the sentence gives only their number."""
 
 APART = 600.0
-"""Most seconds between two equal events that share a sentence."""
+"""Most seconds between two equal events that become one sentence."""
 
 
 class Fact(NamedTuple):
-    """The content of a journal line, or of a slot in memory, about the subject."""
+    """An event of the subject, from a journal line or from a slot in memory. Times are epoch seconds."""
 
     at: float
     event: str
     pool: str = ""
     about: str = ""
-    """Text that, together with event and pool, decides which facts are equal."""
+    """A detail of the event. Facts are equal if event, pool and this detail are equal."""
     machines: tuple[str, ...] = ()
     number: int = 1
     """Number of machines, slots or calls."""
     words: str = ""
-    """The failure in the cloud's words."""
+    """The failure in the cloud's words; empty if there is no failure."""
     until: float = 0.0
 
 
@@ -37,7 +37,8 @@ class Sentence(NamedTuple):
 
     at: float
     until: float
-    """Time of the last equal event, or of the end; for a single event the same as ``at``."""
+    """The time of the last event that the sentence contains. For a single event it is ``at``, or the time at which the
+    event ended."""
     event: str
     text: str
 
@@ -46,8 +47,8 @@ class Sentence(NamedTuple):
 
 
 def read_facts(lines: Iterable[Line], is_ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
-    """Return the facts about machines for which ``is_ours`` is true. A line that names no machine concerns all
-    machines."""
+    """Return a fact for each line. Of the machines that a line names, keep those for which ``is_ours`` is true. Leave
+    out a line that names only other machines."""
     return [fact for line in lines if (fact := _read_line(line, is_ours))]
 
 
@@ -56,7 +57,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     machines = tuple([name for name in named if is_ours(name)])
     if named and not machines:
         return None
-    # If a line also names other machines, count only ours.
+    # if the line also names other machines, count only those that are ours
     number = line.get("times") if len(machines) == len(named) else None
     if number is None:
         number = line.get("count", len(machines) or 1)
@@ -69,7 +70,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
 
 
 def format_order(template: str, account: object) -> str:
-    """Return the text for the template and account of a request."""
+    """Return the template and the account of a request as the end of a sentence."""
     return f"of template {template}" + (f" for account {account}" if account else "")
 
 
@@ -94,7 +95,7 @@ def _read_answer(line: Line) -> dict[str, Any]:
     if answer != "lost":
         return {"about": answer, "number": line.get("running", 0)}
     cause, seconds = line.get("cause", "unknown"), line.get("seconds")
-    if cause in ("drained", "cancelled", "aged"):  # it runs until HostFactory returns it
+    if cause in ("drained", "cancelled", "aged"):  # the machine runs until HostFactory returns it
         return {"about": cause, "event": "asked back"}
     if seconds:
         return {"about": f"in {seconds} s ({cause})", "event": "ending"}
@@ -117,7 +118,7 @@ def _read_hold(line: Line) -> dict[str, Any]:
 
 
 def _read_command(line: Line) -> dict[str, Any]:
-    """Read the operator and the reason, as a command writes them."""
+    """Return the operator and the reason from a line that a command wrote."""
     who = f" by {line['who']}" if line.get("who") else ""
     why = f": {line['reason']}" if line.get("reason") else ""
     return {"about": f"{who}{why}"}
@@ -138,7 +139,8 @@ _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "troubled": lambda line: {"about": line.get("error", "")},
     "window": _read_window,
 }
-"""Functions that read the fields of an event, by the name of the event."""
+"""Functions that return the fields of a ``Fact`` that differ between events, by event. Other events are read by
+``_read_command``."""
 
 _REASONS: Mapping[str, str] = {
     PendingReason.WINDOW: "the window",
@@ -154,11 +156,11 @@ _REASONS: Mapping[str, str] = {
 
 
 def sentences(facts: Iterable[Fact]) -> list[Sentence]:
-    """Return the sentences in order. Equal facts that soon follow each other become one sentence."""
+    """Return the sentences in order. Equal facts become one sentence if they follow each other soon."""
     merged: list[Fact] = []
     names: list[list[str]] = []
     latest: dict[tuple[str, ...], int] = {}
-    """Index of the newest sentence of each kind of fact."""
+    """Index in ``merged`` of the newest fact of each event, pool and detail."""
     for fact in sorted(facts, key=lambda fact: (fact.at, _ORDER.get(fact.event, len(_ORDER)))):
         until = max(fact.at, fact.until)
         if fact.event == "deferred" and fact.about == "over":  # no machine is deferred any more
@@ -206,7 +208,7 @@ _SENTENCES: Mapping[str, str] = {
     "gone": "{who} {are} gone.",
     "window": "The window of template {about}{quoted}.",
 }
-"""The sentence of each event. Events of the same moment are sorted in this order."""
+"""The sentence of each event. Events at the same time are sorted in the order of this table."""
 
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
 

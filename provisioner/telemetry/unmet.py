@@ -35,57 +35,61 @@ from provisioner.telemetry.pool_windows import (
 )
 
 HOLDERS_SHOWN = 3
-"""Most requests that a terminal line names as users of a cap. ``-o json`` names all of them."""
+"""Most requests that a line in a terminal names as users of a cap. ``-o json`` names all of them."""
 
 QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING, PendingReason.QUEUED})
 """Reasons that need no attention, because each machine passes through them."""
 
 ADJECTIVES = frozenset({PendingReason.PAUSED, PendingReason.STOPPED, PendingReason.UNSEEN})
-"""Reasons that tell the state of a pool."""
+"""Reasons that describe the state of a pool, as in ``POOL is paused``."""
 
 HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
-"""Reasons that last as long as the pool fails."""
+"""Reasons that last as long as machines of the pool fail."""
 
 BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
-"""Reasons that the window in memory explains once for all requests."""
+"""Reasons that have their cause in a window in memory. The cause is the same for all requests."""
 
 MET = DESIRED | {Verdict.CANCELLED}
-"""Verdicts of slots that no other machine has to replace."""
+"""Verdicts of slots whose machines need no replacement."""
 
 UNTRIED = Window(0)
-"""Window of a pool and template that have none in memory."""
+"""The window of a pool and template if memory has none."""
 
 PUBLISHED = ("pool", "reason", "machines", "spills_to", "behind", "bound")
-"""Fields of ``Unmet`` that a document repeats unchanged."""
+"""Fields of ``Unmet`` that a document contains unchanged."""
 
 
 class UnmetDocuments:
-    """Maker of documents about unmet machines, from memory and from the pool status that the loop published."""
+    """A maker of documents about unmet machines. Its inputs are memory and the pool status that the loop published."""
 
     def __init__(
         self, memory: Memory, pool_status: PoolStatus, failures: Mapping[Key, PoolFailure], now: float
     ) -> None:
         self._memory, self._pool_status, self._failures, self._now = memory, pool_status, failures, now
         self._holders: dict[Key, Mapping[str, int]] = {}
-        """The users of each cap that is used up."""
+        """The number of machines of each request that use a cap, by the pool and template of the cap."""
         self._boots = defaultdict[Key, list[float]](list)
-        """The seconds that machines took from their create until they ran."""
+        """The seconds that each machine took from its create until it ran, by pool and template."""
         for record, slot in memory.slots:
             if slot.ran_at is not None:
                 self._boots[slot.pool, record.template].append(slot.ran_at - slot.boots_from)
 
     def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Return an entry for each pool and reason of each open request that misses machines.
+        """Return an entry for each pool and reason, by open request. Requests without missing machines are left out.
 
         * ``reason``: a ``PendingReason`` that holds for ``machines`` machines in ``pool``.
-        * ``error``: the class or None; ``text``: the cloud's words.
-        * ``since``, ``next_try``, ``spills_at``: UTC or None; with ``_seconds``, how long ago or in how long.
+        * ``error``: the error class or None; ``text``: the cloud's words.
+        * ``since``, ``next_try``, ``spills_at``: UTC times or None. The same keys with ``_seconds`` hold the seconds
+          since or until the time.
         * ``spills_to``, ``behind``, ``bound``, ``elsewhere``, ``full``: as in ``Unmet``.
-        * ``usual_seconds``: the median time in which other machines of the pool began to run; None if no machine did.
-        * ``holders``: machines that use up the cap, by request; an empty name stands for machines without a request.
-        * ``braked``: the brake keeps machines without a request, and these use up the cap.
-        * ``expected_start``: UTC by the clock of the place, which estimates it for a queued machine; or None.
-        * ``quiet``: the reason needs no attention.
+        * ``usual_seconds``: the median of the seconds that other machines of the pool took to run; None if no machine
+          ran.
+        * ``holders``: the number of machines that use the cap, by request. The empty name stands for machines without a
+          request.
+        * ``braked``: True if machines without a request use the cap, and the brake prevents their deletion.
+        * ``expected_start``: the start of a queued machine as its place estimates it, in UTC by the place's clock; or
+          None.
+        * ``quiet``: True if the reason needs no attention.
         """
         requests = [record for record in self._memory.requests.values() if record.ended is None]
         return {record.id: entries for record in requests if (entries := self._request_entries(record))}
@@ -120,8 +124,8 @@ class UnmetDocuments:
     def _find_cause(
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
-        """Return the class and text of the failure behind the reason, when the reason began, and when the next try
-        is."""
+        """Return the error class and the text of the failure, the loop time at which the reason began, and the loop
+        time of the next try. Each is None (the text is empty) if unknown."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text, since = self._find_unseen_cause(one)
@@ -143,7 +147,8 @@ class UnmetDocuments:
         return self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt"), since
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
-        """Return the users of the cap, which is of one template or of all templates. The largest user comes first."""
+        """Return the number of machines that use the cap, by request, the largest first. The cap is of one template, or
+        of all templates together."""
         key = (one.pool, "" if one.text == TOTAL else template)
         if key not in self._holders:
             users = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
@@ -158,8 +163,8 @@ class UnmetDocuments:
 def count_waiting(
     memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None
 ) -> Counter[Key]:
-    """Count the machines that do not run, by pool and template. If ``reason`` is given, count only those with this
-    reason."""
+    """Return the number of machines that do not run, by pool and template. If ``reason`` is given, count only machines
+    that miss for this reason."""
     waiting = Counter[Key]()
     for id_, entries in unmet.items():
         for one in entries:
@@ -169,7 +174,8 @@ def count_waiting(
 
 
 def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapping[Key, Document]:
-    """Return the queued machines by pool and template: number, longest wait with its reason, and earliest start."""
+    """Return a document about the queued machines of each pool and template: their number, the longest wait with its
+    reason, and the earliest expected start."""
     queued = defaultdict[Key, list[Document]](list)
     for id_, entries in unmet.items():
         for one in entries:
@@ -191,9 +197,10 @@ def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapp
 
 
 def unmet_lines(request: Document, *, loop_acts: bool, dated: Container[str] = ()) -> Iterator[str]:
-    """Yield a line for each pool and reason for which a request misses machines.
+    """Yield a line for each pool and reason for which the request misses machines.
 
-    ``loop_acts``: True if a loop runs and plans. ``dated``: unseen pools whose alarm has the time.
+    ``loop_acts``: True if a loop runs and plans. ``dated``: pools that are unseen since a time that an alarm has shown
+    already.
     """
     for one in request["missing"]:
         where = f" in {one['pool']}" if one["pool"] else ""
@@ -223,7 +230,7 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _format_elsewhere(one: Document) -> Iterator[str]:
-    """Yield why other pools take no machine."""
+    """Yield the reasons why other pools take none of the machines."""
     yield from (f"{pool} is at its cap of {cap}" for pool, cap in one["full"].items())
     lacks = {pool: lack for pool, lack in one["elsewhere"].items() if pool not in one["full"]}
     yield from (f"{pool} is {lack}" for pool, lack in lacks.items() if lack in ADJECTIVES)

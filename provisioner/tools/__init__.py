@@ -1,1 +1,1 @@
-"""Makers of HostFactory's files: they read one settings file, and render, register and place the files."""
+"""Programs that render, register and place HostFactory's files, from one settings file."""

@@ -1,7 +1,7 @@
-"""Placement of rendered files in HostFactory's directories: the difference to the present files, and copies of replaced
-files.
+"""Placement of rendered files in HostFactory's directories: the difference from the present files, and copies of the
+files that are replaced.
 
-The module reads and writes files. No network, no clock, no logger.
+The module reads and writes files. It uses neither network, clock nor log.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from provisioner.files.ownership import group_name, user_name
 from provisioner.state import atomic
 
 NEW_MODE = 0o644
-"""Mode of new files. HostFactory, its scripts and the loop may read them as different users. A copy keeps the mode
-of its original."""
+"""Mode of new files. HostFactory, its scripts and the loop may read them as different users. The copy of a replaced
+file keeps the file's mode."""
 NEW_DIRECTORY_MODE = 0o2775
-"""Mode bits that a new directory takes from its parent: those of owner and group, and read access for others."""
+"""Mode bits that a new directory takes from its parent: all bits of owner and group, and read access for others."""
 KEPT = "before-render-hf"
-"""Directory below HostFactory's configuration for the replaced files. Each call makes a subdirectory in it."""
+"""Directory for the copies of replaced files, below HostFactory's configuration. Each call makes a subdirectory in
+it."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
-"""Mode bits of group and others. A file without these bits is private."""
+"""Mode bits of group and others. A file that has none of these bits is private."""
 
 
 class Rendered(NamedTuple):
-    """The content and the mode of a file. If the mode is None, an existing file keeps its own."""
+    """The content and the mode of a rendered file. If the mode is None, an existing file keeps its mode."""
 
     content: bytes
     mode: int | None = None
@@ -47,7 +48,7 @@ class Change(NamedTuple):
 
 
 def changes(files: Mapping[Path, Rendered]) -> list[Change]:
-    """Return the changes that are necessary to have ``files`` in place. Raises OSError."""
+    """Return the changes that put ``files`` in place. Files that are in place already are left out. Raises OSError."""
     found = []
     for path, (content, mode) in files.items():
         before = path.read_bytes() if path.exists() else None
@@ -59,7 +60,7 @@ def changes(files: Mapping[Path, Rendered]) -> list[Change]:
 
 
 def difference(due: Iterable[Change]) -> Iterator[str]:
-    """Yield the changes as lines of a unified diff. Of a private file, only the name is shown."""
+    """Yield the changes as lines of a unified diff. The content of a private file is not shown."""
     for path, before, mode_before, content, mode in due:
         if before is not None and mode_before != mode:
             yield f"mode of {path}: {mode_before:o} to {mode:o}"
@@ -73,10 +74,12 @@ def difference(due: Iterable[Change]) -> Iterator[str]:
 
 
 def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
-    """Put the files below ``conf`` in place. Each file is replaced in one step.
+    """Put the files below ``conf`` in place. Each file is replaced in one step. ``moment``: the name of the directory
+    for copies.
 
-    Return the directory with copies of the replaced files; None if no file was replaced. A file keeps its owner and
-    group. A new file gets those of its directory. Raises OSError before any file is replaced, and StateUnwritable.
+    Return the directory with copies of the replaced files; None if no file was replaced. A replaced file keeps its
+    owner and group. A new file gets those of its directory. Raises OSError before any file is replaced, or
+    StateUnwritable.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):
         _make_directory(directory)

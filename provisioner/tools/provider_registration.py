@@ -1,6 +1,6 @@
-"""HostFactory's registration files, with our entries added. The entries of other providers do not change.
+"""HostFactory's registration files with the entries of this provider. Entries of other providers do not change.
 
-The module reads files. No network, no clock, no logger.
+The module reads files. It uses neither network, clock nor log.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]
 VERSION = 2
-"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md, registration files)."""
+"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md: registration files)."""
 
 
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
-    """Return the document for ``path`` with our entries.
+    """Return the JSON object for ``path`` with these ``entries`` below ``key``.
 
     Each entry replaces the entry with the same name, or is appended. Raises ConfigError if the file exists and has
     another structure.
@@ -35,14 +35,14 @@ def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObj
 
 
 def plugin_entry(settings: HostFactorySettings) -> JsonObject:
-    """Return our entry in hostProviderPlugins.json."""
+    """Return this provider's entry for hostProviderPlugins.json."""
     name = settings.plugin
     scripts = settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
     return {"name": name, "enabled": 1, "scriptPath": scripts}
 
 
 def provider_entry(settings: HostFactorySettings) -> JsonObject:
-    """Return our entry in hostProviders.json."""
+    """Return this provider's entry for hostProviders.json."""
     name = settings.instance
     places = {
         "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
@@ -53,11 +53,11 @@ def provider_entry(settings: HostFactorySettings) -> JsonObject:
 
 
 def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
-    """Return the document for hostRequestors.json. Our instance is added to the existing requestors with the given
-    names.
+    """Return the JSON object for hostRequestors.json, in which the requestors of the settings file may use this
+    provider instance.
 
-    Raises ConfigError as ``with_entries`` does. Also raises it if the settings file changes the mode of a requestor
-    that has other providers, because the mode applies to all of them.
+    Raises ConfigError if the file has another structure. Also raises ConfigError if the settings file changes the mode
+    of a requestor that uses other providers, too, because the mode applies to all its providers.
     """
     entries = {name: _new_requestor(name, settings) for name in settings.requestors}
     problems: list[Problem] = []
@@ -72,8 +72,8 @@ def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
 
 
 def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
-    """Return the requestors of ``instance`` that are disabled in hostRequestors.json. HostFactory makes no requests
-    for these."""
+    """Return the names of the disabled requestors that use ``instance``. HostFactory makes no requests for a disabled
+    requestor."""
     return [
         entry["name"]
         for entry in document["requestors"]
@@ -82,35 +82,35 @@ def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
 
 
 def without_entries(path: Path, key: str, name: str) -> JsonObject:
-    """Return the document for ``path`` without the entry with this name. Raises ConfigError as ``with_entries``
-    does."""
+    """Return the JSON object for ``path`` without the entry with this name. Raises ConfigError if the file has another
+    structure."""
     document = _read(path, key)
     return {**document, key: [entry for entry in document[key] if entry["name"] != name]}
 
 
 def without_requestor(path: Path, instance: str) -> JsonObject:
-    """Return the document for hostRequestors.json without ``instance``: requestors no longer use it.
+    """Return the JSON object for hostRequestors.json, in which no requestor uses ``instance``.
 
-    A requestor without another provider is disabled, but stays, because it may be older than our registration. Raises
-    ConfigError as ``with_entries`` does.
+    A requestor that is left without providers is disabled. It is not removed, because it may be older than this
+    provider's registration. Raises ConfigError if the file has another structure.
     """
     document = _read(path, "requestors")
     return {**document, "requestors": [_without_provider(entry, instance) for entry in document["requestors"]]}
 
 
 def registration_text(path: Path, document: JsonObject) -> str:
-    """Return the text of a registration file, with the indentation and layout of the file that is at ``path`` now."""
+    """Return the text of a registration file, with the indentation and layout of the present file at ``path``."""
     before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
     return _Style.from_text(before).written(document, 0) + "\n"
 
 
 def _json_text(value: object) -> str:
-    """Return the JSON of a value on one line. Letters are not escaped; surrogates are, because UTF-8 lacks them."""
+    """Return the JSON of a value on one line. Only surrogates are escaped, because UTF-8 cannot encode them."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 class _Style(NamedTuple):
-    """The layout of a JSON text, in those points in which HostFactory and editors differ."""
+    """The layout of a JSON text: the points in which HostFactory's files and those of editors differ."""
 
     indent: str
     colon: str
@@ -123,8 +123,9 @@ class _Style(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the layout of a text. For an empty text, return the layout of Python's ``json`` with two spaces."""
-        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # quoted text is not layout
+        """Return the layout of a JSON text. For an empty text, return the layout of Python's ``json`` with an
+        indentation of two spaces."""
+        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # remove quoted texts, because they are not layout
         indent, colon = re.search(r'\n([ \t]+)""', bare), re.search(r'""([ \t]*:[ \t]*)\S', bare)
         return cls(
             indent[1] if indent else "  ",
@@ -135,7 +136,7 @@ class _Style(NamedTuple):
         )
 
     def written(self, value: object, depth: int) -> str:
-        """Return the text of a value at this depth."""
+        """Return the JSON text of a value, with the indentation of ``depth`` levels."""
         if not isinstance(value, (dict, list)) or not value:
             return _json_text(value)
         parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
@@ -169,14 +170,14 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
 
 
 def _get_given_keys(requestor: Requestor) -> JsonObject:
-    """Return the keys of a requestor for which the settings file has a value."""
+    """Return those keys of a requestor for which the settings file has a value."""
     enabled = None if requestor.enabled is None else int(requestor.enabled)
     named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
     return {key: value for key, value in named.items() if value is not None}
 
 
 def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
-    """Return the entry of a requestor that is not in hostRequestors.json."""
+    """Return the entry for a requestor that hostRequestors.json does not have yet."""
     requestor = settings.requestors[name]
     symphony = {
         "plugin": "symA",
@@ -192,13 +193,14 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
 
 
 def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
-    """Return an existing requestor with our provider and all keys for which the settings file has a value.
+    """Return the entry of an existing requestor with this provider, and with all keys for which the settings file has a
+    value.
 
-    A requestor without providers is enabled, because ``without_requestor`` has disabled it. Any other requestor stays
-    enabled or disabled.
+    A requestor without providers is enabled, because ``without_requestor`` may have disabled it. Every other requestor
+    stays enabled or disabled.
     """
     if not entry.get("providers"):
-        entry = {**entry, **new, **entry, "enabled": 1}  # the keys of the entry keep their places
+        entry = {**entry, **new, **entry, "enabled": 1}  # the existing keys keep their order
     providers = entry.get("providers", [])
     joined = {**entry, "providers": providers if settings.instance in providers else [*providers, settings.instance]}
     given = _get_given_keys(settings.requestors[entry["name"]])
@@ -206,8 +208,8 @@ def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySe
 
 
 def _read(path: Path, key: str) -> JsonObject:
-    """Return the document of a file. If the file does not exist, return a document without entries. Raises
-    ConfigError."""
+    """Return the JSON object in a file. If the file does not exist, return an object without entries. Raises
+    ConfigError if the file has another structure."""
     if not os.path.lexists(path):
         return {"version": VERSION, key: []}
     try:
@@ -221,7 +223,7 @@ def _read(path: Path, key: str) -> JsonObject:
 
 
 def _find_structure_problems(document: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each part of a document that has a wrong structure, with a message about it."""
+    """Yield path and message for each part of a JSON value that has a wrong structure."""
     if not isinstance(document, dict):
         yield "", format_expected("an object", document)
         return

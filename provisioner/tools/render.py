@@ -1,7 +1,7 @@
 """Rendering of all files that HostFactory needs for a provider instance, from one settings file.
 
-All files are rendered and checked before any is put in place. Registration files keep the entries of other providers.
-The module reads and writes files. No network, no clock, no logger.
+All files are rendered and checked before the first is put in place. Registration files keep the entries of other
+providers. The module reads and writes files. It uses neither network, clock nor log.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ REGISTRATIONS = {
     "providers": Path("providers", "hostProviders.json"),
     "requestors": Path("requestors", "hostRequestors.json"),
 }
-"""HF's registration files below its conf directory, by the key under which each has its entries."""
+"""Paths of HF's registration files below its directory ``conf``, by the key that holds the entries of the file."""
 
 FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE", "STATE_KUBECONFIG")
 """Keys of the provider config whose values name a file."""
 
 
 class Given(NamedTuple):
-    """A value, and the file that contains it."""
+    """A setting's value, and the file that contains the value."""
 
     value: Any
     file: str
 
 
 class Rendering:
-    """The files to write, with all problems that were found."""
+    """The files to write, and all problems that were found."""
 
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
@@ -75,8 +75,8 @@ class Rendering:
             self._merge(file.parent / source)
 
     def files(self, conf: Path) -> dict[Path, Rendered]:
-        """Return all files below ``conf``, which is HostFactory's configuration. Registrations come last. Raises
-        ConfigError."""
+        """Return all files below ``conf``, which is HostFactory's configuration directory. Registration files come
+        last, so that HostFactory finds the other files. Raises ConfigError with all problems."""
         registrations = self._registrations(conf)
         if self._problems:
             raise ConfigError(self._problems)
@@ -85,7 +85,7 @@ class Rendering:
         return {**{directory / name: rendered for name, rendered in own.items()}, **registrations}
 
     def _instance_files(self) -> dict[str, Rendered]:
-        """Return the files of the provider instance, by their path in its directory."""
+        """Return the files of the provider instance, by their path in the instance's directory."""
         name = self._settings.instance
         parts = [{name: given.value for name, given in part.items()} for part in self._parts.values()]
         config, sections, entries, pools = parts
@@ -116,7 +116,8 @@ class Rendering:
         return files
 
     def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
-        """Read copies of the instance's files as the loop will. Raises ConfigError with the paths in ``conf``."""
+        """Check copies of the instance's files with the code by which the loop reads them. Raises ConfigError, which
+        names the files by their paths in ``conf``."""
         with TemporaryDirectory() as staged:
             for name, rendered in files.items():
                 path = Path(staged, name)
@@ -140,7 +141,7 @@ class Rendering:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def _merge(self, source: Path) -> None:
-        """Add the content of the directory of another instance."""
+        """Add the files and settings of another instance's directory ``source``."""
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
@@ -149,7 +150,9 @@ class Rendering:
                 copied = _copied_path(value, source) if key in FILE_KEYS else value
                 self._add("config", key, copied, provider.config_path)
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
-        if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, even if HF's file gives it
+        if (
+            provider.config.gcp_instance_prefix
+        ):  # the name prefix counts as a setting of provisioner.yaml, even if HF's provider config gives it
             sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
@@ -166,10 +169,10 @@ class Rendering:
                 self._copy(str(copied.relative_to(source)), copied)
 
     def _add(self, part: str, name: str, value: object, file: str) -> None:
-        """Add a value from ``file``, unless the settings file gives this value.
+        """Add a value from ``file``, unless the settings file already has a value of this name.
 
-        A template or pool may be in only one merged file. Any other value may be in several files if it is equal in
-        all.
+        A template or pool may be in only one merged file. Any other value may be in several files, if it is equal in
+        all of them.
         """
         first = self._parts[part].setdefault(name, Given(value, file))
         if first.file in (self._file, file):
@@ -181,7 +184,7 @@ class Rendering:
             self._complain(part, f"{name} is {values}; give it here")
 
     def _copy_named(self, base: Path, name: str) -> None:
-        """Copy a file that the settings file names; of a directory, copy all files."""
+        """Copy a file that the settings file names. If it is a directory, copy all files below it."""
         source = base / name
         if os.path.isabs(name) or ".." in Path(name).parts:
             self._complain("files", f"{name!r} is not beside the settings file; move it")
@@ -200,12 +203,14 @@ class Rendering:
 
 
 def render(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Return all files below ``conf`` that ``file`` describes. Raises ConfigError, TemplatesError and OSError."""
+    """Return all files below ``conf`` that the settings file ``file`` describes. Raises ConfigError, TemplatesError and
+    OSError."""
     return Rendering(read_settings(file), file).files(conf)
 
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
-    """Yield a sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
+    """Yield a sentence for each disabled requestor that uses the instance of the settings file ``file``. ``files``: the
+    rendered files."""
     settings = read_settings(file)
     disabled_by_settings = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
@@ -218,9 +223,9 @@ def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[st
 
 
 def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
-    """Return the registration files below ``conf`` without the instance that ``file`` names.
+    """Return the registration files below ``conf`` without the instance that the settings file ``file`` names.
 
-    The plug-in stays if another provider uses it. Raises ConfigError and OSError.
+    The plug-in's entry stays if another provider uses the plug-in. Raises ConfigError and OSError.
     """
     settings = read_settings(file)
     plugins, providers, requestors = (conf / path for path in REGISTRATIONS.values())
@@ -244,13 +249,14 @@ def _files_below(directory: Path) -> list[Path]:
 
 
 def _body(pool: Pool, source: Path) -> dict[str, Any]:
-    """Return the settings of a pool for provisioner.yaml. Paths are relative to its directory."""
+    """Return the settings of a pool for provisioner.yaml. Paths of copied files are relative to the directory of
+    provisioner.yaml."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
     return {key: _copied_path(value, source) for key, value in body.items()}
 
 
 def _copied_path(value: object, source: Path) -> object:
-    """Return the path of the copy of a file below ``source``. Return any other value unchanged."""
+    """Return the path of a copied file, relative to ``source``. Return every other value unchanged."""
     if isinstance(value, str) and (os.path.isabs(value) or value.startswith(f"{source}{os.sep}")):
         for path, directory in ((Path(value).absolute(), source.absolute()), (Path(value).resolve(), source.resolve())):
             if path.is_relative_to(directory):

@@ -1,6 +1,6 @@
 """The settings file of ``provisioner render-hf``: its keys, and those problems that can be found without other files.
 
-The module reads this file. No network, no clock, no logger.
+The module reads the settings file. It uses neither network, clock nor log.
 """
 
 from __future__ import annotations
@@ -20,54 +20,56 @@ Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or 
 
 
 def _with_mode(written: object) -> object:
-    """Return the settings of a requestor. If they are only a text, it is the mode."""
+    """Return the settings of a requestor. If the settings are only a text, the text is the mode."""
     return {"mode": written} if isinstance(written, str) else written
 
 
 class Requestor(Section):
-    """The settings of a requestor that may request machines of the instance."""
+    """The settings of a requestor that may request machines from the instance."""
 
     mode: Mode | None = None
-    """POLL, REST or REST_MANUAL; default the mode in hostRequestors.json, else POLL."""
+    """POLL, REST or REST_MANUAL. Default: the mode in hostRequestors.json, or POLL for a new requestor."""
     enabled: Annotated[bool | None, Expects("true or false")] = None
-    """False disables, true enables an existing requestor; default unchanged. A new requestor is enabled by default."""
+    """True enables and false disables an existing requestor; default unchanged. A new requestor is enabled by
+    default."""
     providers: Annotated[list[HfName] | None, Expects("a list of provider instances")] = None
-    """All provider instances that the requestor may ask; default its present ones, and this instance."""
+    """All provider instances from which the requestor may request; default its present instances and this instance."""
 
 
 class HostFactorySettings(Section):
     """The settings file of ``render-hf``."""
 
     instance: HfName
-    """Name of the provider instance, which its scripts have in HF_PROVIDER_NAME. No default."""
+    """Name of the provider instance, which HostFactory passes to the scripts in HF_PROVIDER_NAME. No default."""
     plugin: HfName = "provisioner"
     """Name of the provider plug-in; default provisioner."""
     scripts: Annotated[str | None, Expects("a path")] = None
-    """Directory of the scripts, as HostFactory finds it; default the plug-in's own below HF_TOP."""
+    """Directory of the scripts, as HostFactory finds it; default the directory of the plug-in below HF_TOP."""
     requestors: Annotated[
         Mapping[HfName, Annotated[Requestor, BeforeValidator(_with_mode)]],
         Expects("requestors, each with POLL, REST or REST_MANUAL, or with mode, enabled and providers"),
     ] = {"symAinst": Requestor(mode="POLL"), "admin": Requestor(mode="REST_MANUAL")}
-    """Requestors that may ask this instance, each with its mode or a ``Requestor``; default symAinst: POLL, admin:
-    REST_MANUAL."""
+    """Requestors that may request from this instance, each with its mode or with a ``Requestor``; default symAinst:
+    POLL, admin: REST_MANUAL."""
     config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = {}
-    """Keys of the provider config, as they stand in the file. They take precedence over keys of ``merge``."""
+    """Keys and values of the provider config, which are written unchanged. They take precedence over keys of
+    ``merge``."""
     templates: Annotated[
         list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
     ] = Field(default=[])
-    """HF's templates, as they stand in the file. They replace templates of ``merge`` with the same templateId."""
+    """HF's templates, which are written unchanged. They replace templates of ``merge`` with the same templateId."""
     pools: Annotated[Mapping[str, Any], Expects("pools by name")] = {}
-    """Pools of the rendered provisioner.yaml, as they stand in it. They replace pools of ``merge`` of the same
-    name."""
+    """Pools of the rendered provisioner.yaml, which are written unchanged. They replace pools of ``merge`` with the
+    same name."""
     provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = {}
     """Other settings of the rendered provisioner.yaml, which take precedence over settings of ``merge``. Without
-    ``provisioner``, ``pools`` and ``merge`` no provisioner.yaml is rendered, and an existing one stays."""
+    ``provisioner``, ``pools`` and ``merge`` no provisioner.yaml is rendered, and an existing provisioner.yaml stays."""
     files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(default=[])
-    """Files that the pools name, such as pod specs. They are copied into the instance's directory, to the same relative
-    path."""
+    """Files that the pools name, such as pod specs. They are copied to the same relative path in the instance's
+    directory."""
     merge: Annotated[list[str], Expects("a list of directories")] = Field(default=[])
-    """Configuration directories of provider instances that this instance replaces, relative to the settings file. Those
-    instances stay registered: disable them before this instance runs."""
+    """Configuration directories of provider instances that this instance replaces, relative to the settings file. The
+    replaced instances stay registered. Disable them before this instance runs."""
 
 
 def read_settings(file: Path) -> HostFactorySettings:

@@ -1,1 +1,1 @@
-"""The commands of the laboratory; ``commands/cli.py`` loads them by name."""
+"""The commands of the laboratory. The module ``commands/cli.py`` loads them by name."""

@@ -1,4 +1,4 @@
-"""``provisioner demo``: HostFactory played against the embedded cloud."""
+"""The command ``provisioner demo``: play HostFactory against the embedded cloud."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``provisioner new-kind``: the skeleton of a distribution that brings a kind of place."""
+"""The command ``provisioner new-kind``: write the skeleton of a distribution with a kind of place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = {
     "backend.py": "skeleton_provisioner/backend.py",
     "contract.py": "tests/test_contract.py",
 }
-"""The files of ``provisioner.lab.skeleton``, each with its path in the distribution."""
+"""The files of ``provisioner.lab.skeleton``, each with its path in the new distribution."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""``provisioner replay``: a recorded trace of HostFactory's calls, played against the scripts."""
+"""The command ``provisioner replay``: make the recorded calls of HostFactory again to the scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay the trace and return the exit code: PROBLEM if a call was refused. Raises UsageError, DirectoryError."""
+    """Replay the trace. Return PROBLEM if a call was refused. Raises UsageError, DirectoryError."""
     from provisioner.lab.replay import Replay, is_loop_alive, run_script
     from provisioner.lab.trace import TraceError, read_trace
     from provisioner.state.directory import StateDir

@@ -1,5 +1,5 @@
-"""``provisioner simulate``: play the loop in virtual time under faults, judge it, and compare it with other
-programs."""
+"""The command ``provisioner simulate``: run the loop in virtual time under faults, judge it, and compare it with the
+formulas of other programs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.scenario_choice import Chosen
 
 SEEDS = 5
-"""The default number of seeds. They show how much the numbers vary, and take little time. The laws are judged over
-hundreds."""
+"""The default number of seeds. It shows how much the numbers vary, and takes little time. Tests judge the laws over
+hundreds of seeds."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulate and return the exit code, which reports a problem if a law was broken or a goal was missed.
+    """Simulate, and return the exit code. PROBLEM means that a law was broken or a goal was missed.
 
     Raises ConfigError, UsageError, MissingExtra.
     """
@@ -123,8 +123,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, one scenario after the other, so that each picture is drawn as soon as the last run of its
-    scenario has ended."""
+    """Return the runs, ordered by scenario. So the picture of a scenario can be drawn as soon as its last run has
+    ended."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -139,9 +139,9 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 
 
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
-    """Return a function that draws the picture of a scenario. Without a directory, it draws none.
+    """Return a function that draws the picture of a scenario. If there is no directory, the function draws nothing.
 
-    The directory is made and tested now, before the runs.
+    The directory is made and tested now, before the runs. Raises UsageError if it cannot be used.
     """
     if directory is None:
         return lambda report, scenario: None
@@ -156,7 +156,8 @@ def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
 
 
 def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report, str], None]) -> bool:
-    """Fill the report. Return True if all runs were played to the end."""
+    """Add the result of each run to the report. Return True if all runs were played to the end, and False after
+    Ctrl-C."""
     from rich.console import Console
 
     from provisioner.lab.virtual.parallel_runs import play_all

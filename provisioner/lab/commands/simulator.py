@@ -1,4 +1,4 @@
-"""``provisioner simulator``: the embedded cloud on an address of its own."""
+"""The command ``provisioner simulator``: run the embedded cloud as a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend of a virtual place: what the loop sees of the place, and how long its calls take."""
+"""The backend of a virtual place: the observations that the loop gets, and the duration of its calls."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from provisioner.model import (
 
 
 class VirtualBackend:
-    """A virtual ``provisioner.backends.Backend``. Its calls take effect at once. ``VirtualActors`` adds their
-    duration."""
+    """A ``provisioner.backends.Backend`` of a virtual place. Its calls take effect at once. ``VirtualActors`` adds
+    their duration."""
 
     def __init__(self, place: Place, world: World) -> None:
         self.pool = place.name
@@ -35,21 +35,21 @@ class VirtualBackend:
         self._world = world
         self._machines: Mapping[str, Machine] = {}
         self._listed: dict[str, Machine] = {}
-        """The machines that the place would list now."""
+        """The machines that a complete observation would list now."""
         self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
-        """The machines that have changed since the last observation."""
+        """The machines that have changed since the last observation, by name."""
         self._frozen: Mapping[str, Machine] | None = None
         self._wake: Callable[[], None] = lambda: None
         self.observations = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Follow the place: call ``wake`` whenever an observation would differ from the last one."""
+        """Follow the place, and call ``wake`` whenever an observation would differ from the last one."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
 
     def close(self) -> None:
-        """Stop following the place, so that its changes wake no loop."""
+        """Stop following the place, so that its changes no longer wake the loop."""
         self._place.watchers.remove(self._hear)
         self._place.behaves.remove(self._wake)
 
@@ -58,7 +58,7 @@ class VirtualBackend:
         self._wake()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return what the scenario shows of the place. This need not be true."""
+        """Return the observation that the scenario chooses. The observation may be false."""
         self.observations += 1
         shows = self._place.pool.observations
         if shows is not ObservationMode.FROZEN:
@@ -89,8 +89,8 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """Return the machines that exist and are listed. If no machine has changed, return the same mapping as
-        before."""
+        """Return the machines that exist and are listed. If no machine has changed, return the same mapping as at the
+        last call."""
         listed_until = self._world.now - self._place.pool.appears_seconds
         news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:
@@ -103,11 +103,11 @@ class VirtualBackend:
         return self._listed
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create all machines in one call."""
+        """Create all machines by one call of the place."""
         return self._call(creates, lambda create: self._place.create(create.name, create.template))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete all machines in one call."""
+        """Delete all machines by one call of the place."""
         return self._call(deletes, self._delete)
 
     def _delete(self, delete: Delete) -> None:
@@ -129,15 +129,16 @@ class Running:
 
     batch: Batch
     until: float
-    """The time from which no further call of the batch begins."""
+    """The virtual time from which no further call of the batch begins."""
     calls: list[tuple[Action, ...]]
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: set[str] = field(default_factory=set)
-    """The templates whose creates this batch has stopped."""
+    """The templates of which this batch creates no more machines, because a create of the template failed."""
 
 
 class VirtualActors:
-    """A virtual executor of batches with several concurrent calls. Each call takes the pool's ``call_seconds``."""
+    """An executor of batches in virtual time, with several concurrent calls. Each call takes the pool's
+    ``call_seconds``."""
 
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
@@ -147,14 +148,15 @@ class VirtualActors:
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
         self.alive = True
-        """False once the process has ended. Then no further call begins."""
+        """False after the loop's process has ended. Then no further call begins."""
 
     def busy(self) -> Set[str]:
-        """Return the pools with a batch that is under way or not yet collected."""
+        """Return the pools whose batch is under way, or has ended and was not collected yet."""
         return frozenset(self._running) | {results.pool for results in self._ended}
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch. ``may_start`` is ignored: it reads the real clock, and virtual calls take no real time."""
+        """Begin a batch. ``may_start`` is ignored, because it reads the real clock, and virtual calls take no real
+        time."""
         size = self._places[batch.pool].pool.machines_per_call
         running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
         running.calls += _parts(batch.creates, size)
@@ -162,12 +164,12 @@ class VirtualActors:
         self._next(running)
 
     def collect(self) -> list[Results]:
-        """Return the batches that ended since the last call."""
+        """Return the results of the batches that have ended since the last call of ``collect``."""
         ended, self._ended = self._ended, []
         return ended
 
     def _next(self, running: Running) -> None:
-        """Begin the next calls of the batch; they take effect when they end."""
+        """Begin the next calls of a batch. The calls take effect when they end."""
         if not self.alive:
             return
         name, now = running.batch.pool, self._world.now
@@ -198,7 +200,7 @@ class VirtualActors:
         self._next(running)
 
     def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
-        """Report the end of a call to the flow, which sets the number of concurrent calls."""
+        """Report the end of a call to the pool's ``Flow``, which limits the number of concurrent calls."""
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:

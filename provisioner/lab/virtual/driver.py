@@ -1,4 +1,5 @@
-"""The driver of the loop's own cycle in virtual time: it wakes the loop, lets it wait, kills it and starts it again."""
+"""The driver of the production loop's cycle in virtual time. It wakes the loop, lets it wait, kills it and starts it
+again."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Upt
 from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
-"""Seconds between a change and the cycle after it, as in production."""
+"""Seconds from a change to the cycle that the change causes, as in production."""
 
 
 class VirtualClock:
-    """The loop's clock on one host. Its uptime is virtual time, and scenarios move its wall clock."""
+    """The clock of a loop on one host. The host's uptime is virtual time, and scenarios set its wall clock."""
 
     def __init__(self, world: World, before: Memory | None, moved: float) -> None:
         self._world = world
@@ -29,7 +30,7 @@ class VirtualClock:
         """Seconds by which the wall clock was set forward."""
         start = self.wall() if before is None else before.written.time + gap(before, self.uptime(), self.wall())
         self.ahead = start - world.now
-        """Seconds from virtual time to loop time."""
+        """Seconds by which loop time is ahead of virtual time."""
 
     def now(self) -> float:
         return self._world.now + self.ahead
@@ -42,7 +43,7 @@ class VirtualClock:
 
 
 class VirtualLoop:
-    """A process of the loop, from its start until its end."""
+    """A process of the loop, from its start to its end."""
 
     def __init__(
         self,
@@ -53,9 +54,8 @@ class VirtualLoop:
         heard: Callable[[CycleReport], None],
         moved: float,
     ) -> None:
-        """Start the loop. ``moved``: seconds by which the host's wall clock was set forward. ``heard`` gets each
-        cycle's report.
-        """
+        """Start the loop. ``moved``: seconds by which the host's wall clock was set forward. ``heard``: a function that
+        gets the report of each cycle."""
         self._world, self._state, self._places = world, state, places
         self._pace = settings.loop
         self._heard = heard
@@ -75,11 +75,11 @@ class VirtualLoop:
         )
         self._observations: dict[str, Observation] = {}
         self._next = NEVER
-        """The time of the next cycle."""
+        """The virtual time of the next cycle."""
         self._earliest = world.now
-        """The earliest time of the next cycle. Changes gather until then."""
+        """The earliest virtual time of the next cycle. All changes until then are handled by this cycle."""
         self._due = NEVER
-        """The time at which the next plan has to be made even if no change has come."""
+        """The virtual time at which the next plan is due, even if nothing has changed."""
         self.alive = True
         self.paused_until = 0.0
         for backend in self.backends.values():
@@ -88,7 +88,7 @@ class VirtualLoop:
         self.wake()
 
     def end(self) -> None:
-        """Kill the process. Calls under way still take effect, but the loop does not get their outcomes."""
+        """Kill the process. Calls under way still take effect, but the loop never gets their outcomes."""
         if self.alive:
             self.alive = self.actors.alive = False
             self._state.watchers.remove(self.wake)
@@ -96,16 +96,17 @@ class VirtualLoop:
                 backend.close()
 
     def pause(self, seconds: float) -> None:
-        """Stop the process for some seconds. Calls under way still take effect."""
+        """Stop the process for some seconds. Calls that are under way still take effect."""
         self.paused_until = self._world.now + seconds
         self.wake()
 
     def wake(self) -> None:
-        """Begin a cycle once changes have gathered."""
+        """Begin a cycle in ``GATHER`` seconds, so that further changes until then are handled by the same cycle."""
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """Wake the loop after a change of a place: at once if the place is watched, else with its next observation."""
+        """Wake the loop after a change in a place. If the place is watched, wake it at once, and if not, at the place's
+        next observation."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:

@@ -1,6 +1,7 @@
-"""The formulas with which other programs decide how many machines to add, on the same places and with the same demand.
+"""The formulas by which other programs decide how many machines to add. They work on the same places and the same
+demand as the loop.
 
-A formula uses neither requests nor names. Its constants and its order of steps come from the program.
+A formula uses neither requests nor names. Its constants and the order of its steps are those of the program.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from provisioner.lab.virtual.scenario import Event
 from provisioner.model import Create, Delete, DeleteReason, Phase
 
 IDLE_SECONDS = 1200.0
-"""Seconds that PRP and GlideinWMS keep a machine without work."""
+"""Seconds for which PRP and GlideinWMS keep a machine without work."""
 
 
 class Formula(ABC):
-    """A controller that keeps a number of machines by a formula. A subclass sets the interval of its rounds and the
-    number to add."""
+    """A controller that sets the number of machines by a formula. Subclasses define the interval of its rounds and the
+    number of machines to add."""
 
     name = ""
     period = 60.0
@@ -42,7 +43,7 @@ class Formula(ABC):
         self._round()
 
     def _ask(self) -> None:
-        """Update the wanted number at the same moments as HostFactory."""
+        """Update the wanted number of machines, at the same times as HostFactory does."""
         self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._ask)
         self._ledger.want(sum(self._levels.step(self._world.now).values()))
 
@@ -61,16 +62,15 @@ class Formula(ABC):
 
     @abstractmethod
     def more(self, idle: int, pending: int, running: int) -> int:
-        """Return the number of machines to add. ``idle``: the wanted machines that do not run."""
+        """Return the number of machines to add. ``idle``: the number of wanted machines that do not run."""
 
     def spread(self, machines: int) -> Mapping[str, int]:
-        """Return by pool the number of machines to add. All go to the first pool, unless a subclass decides
-        otherwise."""
+        """Return the number of machines to add, by pool. All machines are added to the first pool, unless a subclass
+        overrides this method."""
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """Create machines, one call each, until the place refuses a call. The next round tries the remaining ones
-        again."""
+        """Create machines, with one call each, until the place refuses a call. The next round decides anew."""
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")
@@ -89,13 +89,13 @@ class Formula(ABC):
             self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
 
     def happens(self, event: Event) -> None:  # noqa: B027 - empty on purpose
-        """Ignore the event: a formula records no state and has no HostFactory."""
+        """Ignore the event, because a formula has neither a state nor a HostFactory."""
 
     def window(self) -> int:
         return 0
 
     def check(self) -> None:  # noqa: B027 - empty on purpose
-        """Do nothing: a formula makes no promises about names and states, so no law applies."""
+        """Do nothing, because a formula makes no promise about names and states, so there is no law to check."""
 
     def end(self) -> Mapping[str, float | None]:
         return {}
@@ -105,8 +105,8 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """The provisioner of PRP. At most a part of the idle jobs, and at most 20 machines, may wait. A round comes every
-    two minutes.
+    """The formula of PRP's provisioner, with a round every two minutes. The machines that wait are limited to about a
+    quarter of the idle jobs, and to 20.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -125,8 +125,8 @@ class Prp(Formula):
 
 
 class GlideinWms(Formula):
-    """GlideinWMS. It adds a third of the idle jobs, with at most 100 waiting and 100 new a minute, evenly over the
-    pools.
+    """The formula of GlideinWMS, with a round every minute. The machines that wait are limited to a third of the idle
+    jobs, and to 100. A round adds at most 100 machines, evenly over the pools.
 
     Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
     """
@@ -137,7 +137,7 @@ class GlideinWms(Formula):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self._since: float | None = None
-        """The time since which some wanted machine has not run."""
+        """The virtual time since which some wanted machine has not run; None if all wanted machines run."""
 
     def more(self, idle: int, pending: int, running: int) -> int:
         if not idle:
@@ -155,7 +155,7 @@ class GlideinWms(Formula):
 
 
 class Exact(Formula):
-    """A controller that requests exactly the missing machines at once, and ignores failures."""
+    """A controller that requests exactly the missing machines, at once and in spite of failures."""
 
     name = "exact"
     period = 5.0

@@ -19,7 +19,7 @@ from provisioner.state.protocols import ScriptState
 
 
 class Levels:
-    """The number of machines of each template that is wanted now."""
+    """The demand over time: the number of wanted machines of each template."""
 
     def __init__(self, demand: tuple[Demand, ...], chance: random.Random) -> None:
         self._demand = demand
@@ -27,7 +27,8 @@ class Levels:
         self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
 
     def step(self, now: float) -> Counter[str]:
-        """Return the wanted machines by template. If a demand varies by chance, each call is one step of it."""
+        """Return the number of wanted machines by template. For a demand that varies by chance, each call moves the
+        number by one random step."""
         wanted: Counter[str] = Counter()
         for number, one in enumerate(self._demand):
             level = one.level(now)
@@ -39,42 +40,43 @@ class Levels:
 
 
 class Grid:
-    """A HostFactory; call ``round`` every ``poll_seconds``."""
+    """A HostFactory. The caller calls ``round`` every ``poll_seconds``."""
 
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
         self.hosts: Mapping[str, str] = {}
-        """The template of each machine that HostFactory has. The mapping is replaced, never changed."""
+        """The template of each machine that HostFactory has, by machine. The mapping is replaced at a change, and never
+        modified."""
         self.failures: Counter[str] = Counter()
-        """The messages of failed machines and requests."""
+        """The messages of failed machines, with their numbers."""
         self.broken: list[str] = []
-        """Answers that a provider must never give."""
+        """Descriptions of answers that a provider must never give."""
         self.lost: list[str] = []
-        """Machines whose loss was reported in the last round."""
+        """Machines that getReturnRequests reported as lost in the last round."""
         self.ended = 0
         self.silent_until = 0.0
         self.asked = 0
         self._scenario, self._habits = scenario, scenario.hostfactory
         self._state, self._world = state, world
         self._numbers: Counter[str] = Counter()
-        """The number of hosts of each template."""
+        """The number of HostFactory's machines by template."""
         self._chance = random.Random(f"{world.seed} grid")
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
-        """Template, count and start of each request whose end HostFactory has not read."""
+        """Template, number of machines and start of each request whose end HostFactory has not read, by request."""
         self._returns: dict[str, float] = {}
-        """The start of each return request whose end HostFactory has not read."""
+        """The start of each return request whose end HostFactory has not read, by return request."""
         self._late: set[str] = set()
         self._patience = scenario.ends_within()
         self._answers: dict[str, str] = {}
         self._given: set[str] = set()
         """The machines that HostFactory has returned."""
         self._never_made: list[str] = []
-        """Names for the next returns that machines never had."""
+        """Names of machines that were never made, for the returns of the next round."""
         self._since: dict[str, float] = {}
-        """The time at which HostFactory got each machine."""
+        """The virtual time at which HostFactory got each machine, by machine."""
         self._idle: dict[str, float] = {}
-        """The time since which each machine has been unwanted."""
+        """The virtual time since which each machine has been unwanted, by machine."""
 
     def forget(self) -> None:
         """Restart HostFactory with an empty database."""
@@ -86,7 +88,7 @@ class Grid:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def return_unknown_machines(self, machines: int) -> None:
-        """Return that many machines that were never made, in the next round."""
+        """Return ``machines`` machines that were never made, in the next round."""
         names = [f"{self._scenario.provisioner().name_prefix}-unknown{number:02d}-000000" for number in range(machines)]
         self._never_made += names
 
@@ -105,7 +107,7 @@ class Grid:
             for template in self._scenario.templates:
                 self._balance(template)
         except StateError:
-            return  # the script exits with 1, and HF calls again
+            return  # the script ends with exit code 1, and HF calls it again in the next round
 
     def _poll(self) -> None:
         ids = [*self._open, *self._returns, *self._some_answered()]
@@ -121,7 +123,8 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Now and then, return a request that has ended, because HostFactory polls such requests again."""
+        """Return the id of an ended request at every tenth call on average, because HostFactory sometimes polls an
+        ended request again."""
         return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -158,7 +161,7 @@ class Grid:
         self._return_machines(list(lost))
 
     def _balance(self, template: str) -> None:
-        """Request the missing machines, or return the surplus."""
+        """Request the machines that are missing, or return the surplus."""
         have, wanted = self._numbers[template], self.wanted[template]
         coming = sum(count for of, count, _ in self._open.values() if of == template)
         missing = wanted - have - coming
@@ -173,7 +176,8 @@ class Grid:
             self._settle_idle(template, max(0, have - wanted))
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Mark the oldest machines beyond the demand as idle, and return them after ``idle_minutes``."""
+        """Find the machines beyond the demand, the oldest first, and return those that have been unwanted for
+        ``idle_minutes``."""
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
@@ -186,7 +190,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """Split the machines into parts as large as HF names in one call."""
+        """Split machines into parts of the size that HostFactory names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 

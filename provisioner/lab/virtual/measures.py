@@ -1,4 +1,4 @@
-"""The measures of a run: names in results and goals, headings of the table, and meanings."""
+"""The measures of a run: their names in results and goals, their headings in the table, and their meanings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Measure(NamedTuple):
-    """A number of a run."""
+    """The heading and the meaning of a number that describes a run."""
 
     heading: str
     meaning: str
     digits: int = 0
-    """Digits behind the decimal point in the table."""
+    """Digits after the decimal point in the table."""
 
 
 TIMES = {
@@ -53,4 +53,5 @@ PACE = {
     "observations": Measure("observations", "observations of pools"),
 }
 MEASURES: Mapping[str, Measure] = {**TIMES, **AMOUNTS, **LAWS, **PACE}
-"""All measures by name. Times count from ``judge_from_minutes``. Only the provisioner has the measures of ``PACE``."""
+"""All measures by name. Times are seconds from ``judge_from_minutes``. Only the provisioner has the measures of
+``PACE``."""

@@ -1,4 +1,4 @@
-"""The player of many runs, in parallel processes."""
+"""The execution of many runs in parallel processes."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ CONTROLLERS: Mapping[str, Callable[[Stage], Controller]] = {Provisioner.name: Pr
 """The controllers by name, the provisioner first."""
 
 MOST_SAMPLES = 480
-"""The most samples that are kept of a run for its picture, which shows no more."""
+"""The most samples of a run that are kept for its picture. The picture can show no more."""
 
 
 class Run(NamedTuple):
-    """A run that is to be played."""
+    """The inputs of a run."""
 
     scenario: Scenario
     seed: int
     controller: str
     drawn: bool = False
-    """True if the run's samples are kept for a picture."""
+    """True to keep the run's samples for a picture."""
 
 
 def play_all(runs: Sequence[Run], jobs: int) -> Generator[Result, None, None]:
-    """Yield the results in the order in which the runs end. Close the iterator to end its processes."""
+    """Yield the results in the order in which the runs end. If the caller closes the generator, the processes end."""
     if min(jobs, len(runs)) <= 1:
         return (played(run) for run in runs)
     return _beside_each_other(runs, jobs)
 
 
 def played(run: Run) -> Result:
-    """Return the result of a run. An exception counts as a broken law, so that the other runs can go on."""
+    """Play a run, and return its result. An exception counts as a broken law, so that the other runs can go on."""
     try:
         result = play(run.scenario, run.seed, CONTROLLERS[run.controller])
     except Exception:  # noqa: BLE001 - any exception is reported with the run that raised it
@@ -80,15 +80,16 @@ class _Workers:
         self._context = multiprocessing.get_context("spawn")
 
     def send(self, run: Run) -> Connection:
-        """Give a run to an idle process. If all processes are busy, start another one."""
+        """Send a run to an idle process, and return the connection to it. If all processes are busy, start another
+        process."""
         worker = self._idle.pop() if self._idle else self._begin()
-        with suppress(BrokenPipeError):  # the process has died; ``result`` finds that out
+        with suppress(BrokenPipeError):  # the process has died, and ``result`` will report this
             worker.send(run)
         return worker
 
     def _begin(self) -> Connection:
-        """Start a process that ignores SIGINT. Ctrl-C reaches every process of the terminal; this process handles it
-        and ends the others."""
+        """Start a process that ignores SIGINT, and return the connection to it. Ctrl-C reaches every process of the
+        terminal, but only this process handles it, and ends the others."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with deferred_interrupts():
@@ -102,7 +103,7 @@ class _Workers:
         return ours
 
     def result(self, worker: Connection, run: Run) -> Result:
-        """Return the result that a process sent. If the process died, return a broken law."""
+        """Return the result that a process sends. If the process has died, return a result with a broken law."""
         try:
             result: Result = worker.recv()
         except (EOFError, OSError):
@@ -113,7 +114,7 @@ class _Workers:
         return result
 
     def kill(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -121,17 +122,19 @@ class _Workers:
 
 
 def _work(caller: Connection) -> None:
-    """Play each run that comes through the connection. This is the main function of a worker process."""
+    """Play each run that comes through the connection, and send its result back. This function is the main function of
+    a worker process."""
     threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
         while True:
             caller.send(played(caller.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the caller has ended
+        return  # the calling process has ended
 
 
 def _end_with_caller() -> None:
-    """End this process if its parent was killed, because otherwise a run would go on for minutes."""
+    """Wait in a thread until the calling process ends, then end this process. If it went on, its run would take minutes
+    more."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

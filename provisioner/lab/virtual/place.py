@@ -1,6 +1,8 @@
-"""The machines of a pool in virtual time. Scenario and chance decide how they boot, run, fail and end.
+"""The machines of a pool in virtual time. The scenario and a random generator decide how machines boot, run, fail and
+end.
 
-The place has the true state. ``backend`` shows it to the loop with the distortions of the scenario.
+This module has the true state. The module ``backend`` shows this state to the loop, with the distortions of the
+scenario.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ DIED = Failure(ErrorClass.OTHER, "The machine ended: exit code 1.")
 
 @dataclass(slots=True)
 class Member:
-    """A machine of a place in its true state."""
+    """A machine of a place, in its true state."""
 
     name: str
     template: str
     """The template for which the machine was made; empty if another program created it."""
     uid: str
     asked: float
-    """The time at which its create took effect."""
+    """The virtual time at which the machine's create took effect."""
     phase: Phase = Phase.PENDING
     is_waiting: bool = False
     """True while the machine waits for room in the place."""
     queued: Queued | None = None
-    """The wait for room, if the place has a queue."""
+    """The wait for room, if the place has a queue; None if the machine does not wait or the place has no queue."""
     ran: float | None = None
     stopping: bool = False
     failure: Failure | None = None
@@ -50,14 +52,15 @@ class Member:
     launched: int = 0
 
     def set_waiting(self, is_waiting: bool, *, queues: bool) -> None:
-        """Let the machine wait for room, in a queue or with a failure, or end its wait."""
+        """Begin or end the machine's wait for room. ``queues``: True if the place has a queue. If not, a waiting
+        machine reports a failure."""
         self.is_waiting = is_waiting
         self.queued = Queued(self.launched, "Resources") if is_waiting and queues else None
         self.failure = FULL if is_waiting and not queues else None
 
     @property
     def is_running(self) -> bool:
-        """Return True while the machine runs and was not asked to end."""
+        """Return True if the machine runs and is not being stopped."""
         return self.phase is Phase.RUNNING and not self.stopping
 
     def shown(self) -> Machine:
@@ -79,7 +82,7 @@ class Member:
 
 
 class Witness(Protocol):
-    """A receiver of all events that really happen in a place."""
+    """A receiver of all true events of a place."""
 
     def created(self, pool: str, member: Member) -> None:
         """Record that a create took effect."""
@@ -91,10 +94,10 @@ class Witness(Protocol):
         """Record that the provisioner's delete took effect."""
 
     def ended(self, pool: str, member: Member) -> None:
-        """Record that the machine is no longer pending or running, whatever the reason."""
+        """Record that the machine is no longer pending or running, for any reason."""
 
     def gone(self, pool: str, member: Member) -> None:
-        """Record that the machine has left the place."""
+        """Record that the machine no longer exists."""
 
 
 class Place:
@@ -103,14 +106,14 @@ class Place:
     def __init__(self, pool: VirtualPool, world: World, witness: Witness) -> None:
         self.name = pool.name
         self.pool = pool
-        """The present settings of the place's behaviour."""
+        """The settings of the place, with the changes of the scenario that are in effect."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
-        """Functions that are called with each machine whose view has changed."""
+        """Functions that are called with each machine that observations show differently from now on."""
         self.behaves: list[Callable[[], None]] = []
-        """Functions that are called when the place's behaviour changes."""
+        """Functions that are called when the settings of the place change."""
         self.ends: dict[str, MachineEnd] = {}
-        """The end of each vanished machine, if the place reports causes."""
+        """The end of each machine that no longer exists, if the place reports causes, by machine."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -118,15 +121,15 @@ class Place:
         self._chance = random.Random(f"{world.seed} {pool.name}")
         self._changes: list[Mapping[str, Any]] = []
         self._roomy = 0
-        """Number of machines that have found room and are not gone yet."""
+        """Number of machines that do not wait for room and still exist."""
         self._tokens, self._filled = 0.0, world.now
         self._made = 0
         world.after(60.0, self._preempt_some)
 
-    # --- how it behaves -----------------------------------------------------------------------------------------------
+    # --- settings -----------------------------------------------------------------------------------------------------
 
     def change(self, change: Mapping[str, Any], seconds: float | None) -> None:
-        """Change settings of the place, for good or for ``seconds``."""
+        """Change settings of the place for ``seconds`` (None: for the rest of the run)."""
         self._changes.append(change)
         self._behave()
         if seconds is not None:
@@ -150,7 +153,7 @@ class Place:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def take_call(self) -> Failure | None:
-        """Return a failure if a call has no effect, or None if it takes effect."""
+        """Count a call. Return the failure of a call without effect; None if the call takes effect."""
         self.calls += 1
         if not self._may_call():
             self.throttled += 1
@@ -158,7 +161,7 @@ class Place:
         return {Calls.ANSWERED: None, Calls.UNANSWERED: UNANSWERED, Calls.DENIED: DENIED}[self.pool.calls]
 
     def is_answered(self) -> bool:
-        """Return True if the response to this call arrives."""
+        """Return True if the response to the present call arrives. The result is random."""
         return self._chance.random() >= self.pool.lost_answers
 
     def _may_call(self) -> bool:
@@ -174,7 +177,7 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find the existing one. Return the failure if the place refuses the machine."""
+        """Make a machine, or find the one of this name. Return the failure if the place refuses the machine."""
         there = self.members.get(name)
         if there is not None:
             return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
@@ -185,17 +188,17 @@ class Place:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete the machine with this name and uid. Another machine of the same name stays."""
+        """Delete the machine with this name and uid (empty: any uid). Another machine of this name stays."""
         member = self.members.get(name)
         if member is None or (uid and member.uid != uid) or self.pool.ignores_deletes:
             return
         self._witness.deleting(self.name, member)
         self._stop(member, self.pool.stop_seconds)
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, template: str, *, ours: bool = True) -> None:
-        """Let a machine appear."""
+        """Add a machine. ``template``: empty for one of another program. ``ours``: True if it has our identity."""
         self._made += 1
         number, now = self._made, self._world.now
         launched = int(self._world.start_wall + now)
@@ -209,7 +212,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a share of the running machines. With the cause ``deleted``, end a share of all machines."""
+        """End a random share of the running machines; with the cause ``deleted``, of all machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):
@@ -230,7 +233,7 @@ class Place:
             self._boot(member)
 
     def _admit(self) -> None:
-        """Give free room to waiting machines, in the order of their arrival."""
+        """Give free room to machines that wait, in the order in which they were created."""
         waiting = [member for member in self.members.values() if member.is_waiting and not member.stopping]
         for member in waiting:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:
@@ -265,7 +268,7 @@ class Place:
                 self._end(member, None, LossCause.PREEMPTED)
 
     def _end(self, member: Member, failure: Failure | None, cause: LossCause) -> None:
-        """End a machine that failed by itself or that the place took away."""
+        """End a machine that failed by itself, or that the place took away."""
         if member.phase is Phase.GONE or member.stopping:
             return
         self._witness.ended(self.name, member)

@@ -1,6 +1,6 @@
-"""A picture for each scenario: machines wanted, running and pending, and the window.
+"""A picture for each scenario: the machines that are wanted, running and pending, and the window.
 
-The same results give the same bytes.
+The same results give a file with the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from provisioner.model import HOUR
 logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 Lines = dict[str, tuple[str, dict[str, Any]]]
-"""By field of the samples, label and style of its line."""
+"""Label and style of a line, by the field of ``Sample`` that the line shows."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "provisioner",
@@ -42,17 +42,18 @@ COMING: Lines = {
     "pending": ("pending", {"color": "#b03a2e", "linewidth": 1.4}),
     "window": ("window", {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}),
 }
-"""The lines of the lower part. They differ in form and in lightness, so that they are distinct without colours."""
+"""The lines of the lower part. They differ in form and lightness, so that they can be distinguished without colours."""
 
 OTHERS = ((0, (1, 1)), (0, (4, 2)), (0, (6, 1, 1, 1)))
-"""Dashes of the other controllers' lines."""
+"""Dashes of the lines of the other controllers."""
 
 MOST_IN_MINUTES = 3 * HOUR
-"""Seconds of the longest run whose time axis is in minutes; longer runs are drawn in hours."""
+"""Seconds of the longest run whose time axis is in minutes. The axis of a longer run is in hours."""
 
 
 def draw(report: Report, scenario: str, path: Path) -> None:
-    """Write the picture of a scenario as ``path`` with .png and .svg. It shows the run with the median seed."""
+    """Write the picture of a scenario to ``path`` with the endings .png and .svg. It shows the run with the median
+    result."""
     with matplotlib.rc_context(STYLE):
         figure = _figure(report, scenario)
         FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""The progress of many runs on stderr: a bar on a terminal, or occasional lines elsewhere."""
+"""The progress of many runs on stderr: a bar if stderr is a terminal, and a line now and then if not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from provisioner.lab.virtual.run import Result
 
 LINE_SECONDS = 15.0
-"""Seconds between two lines, so that the log of a night's runs stays short."""
+"""Least seconds between two lines, so that the log of a night of runs stays short."""
 
 
 @contextmanager
 def progress(runs: int, console: Console) -> Iterator[Callable[[Result], None]]:
-    """Provide a function to call with each result."""
+    """Show the progress of ``runs`` runs. The context is a function to call with each result."""
     if console.is_terminal:
         with _bar(runs, console) as show:
             yield show

@@ -1,4 +1,4 @@
-"""The results of many runs as a document: summaries, goals, broken laws. No I/O, no clock, no logger."""
+"""The results of many runs as a JSON object: summaries, goals, broken laws. The functions are pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioner.lab.virtual.run import Provisioner, Result
 from provisioner.lab.virtual.scenario import Scenario
 
 VERSION = 1
-"""Version of the document. It rises when a key is removed or changes its meaning."""
+"""Version of the JSON object. The version rises when a key is removed or gets another meaning."""
 
 OURS = Provisioner.name
 
@@ -23,42 +23,42 @@ class Goal(NamedTuple):
     name: str
     most: float
     worst: float | None
-    """The worst value over all seeds; None if the measure was not reached in a seed."""
+    """The worst value over all seeds; None if the measure has no value for some seed."""
 
     @property
     def met(self) -> bool:
-        """Return True if every seed kept the limit."""
+        """Return True if the worst value is within the limit."""
         return self.worst is not None and self.worst <= self.most
 
 
 class ReasonGoal(NamedTuple):
-    """The reason that a scenario expects to be shown to operators, and the number of seeds in which it was shown."""
+    """The class of failure that a scenario expects as a reported reason, and the number of runs that reported it."""
 
     reason: str
     seeds: int
-    """The number of seeds in which the reason was reported."""
+    """The number of runs in which the reason was reported."""
     runs: int
 
     @property
     def met(self) -> bool:
-        """True if the reason was reported in every seed."""
+        """Return True if the reason was reported in every run."""
         return self.seeds == self.runs
 
 
 @dataclass
 class Report:
-    """The results so far."""
+    """A collection of results."""
 
     scenarios: Mapping[str, Scenario]
     _results: dict[str, dict[str, list[Result]]] = field(default_factory=dict)
-    """The results by scenario and controller, in the order in which runs ended."""
+    """The results by scenario and controller, in the order in which the runs ended."""
 
     def add(self, result: Result) -> None:
         """Add the result of a run that has ended."""
         self._results.setdefault(result.scenario, {}).setdefault(result.controller, []).append(result)
 
     def played(self) -> list[str]:
-        """Return the scenarios that have results, in order."""
+        """Return the scenarios that have results, in the order of ``scenarios``."""
         return [name for name in self.scenarios if name in self._results]
 
     def ended(self) -> int:
@@ -70,23 +70,24 @@ class Report:
         return sorted(self._results[scenario], key=lambda name: (name != OURS, name.lower()))
 
     def results(self, scenario: str, controller: str = OURS) -> list[Result]:
-        """Return the results of a scenario with one controller, in the order of seeds."""
+        """Return the results of a controller in a scenario, in the order of the seeds."""
         return sorted(self._results[scenario].get(controller, ()), key=lambda result: result.seed)
 
     def forget_samples(self, scenario: str) -> None:
-        """Drop the samples of a scenario after its picture is drawn. The samples of thousands of runs would fill
-        memory."""
+        """Drop the samples of a scenario whose picture is drawn, because the samples of thousands of runs would fill
+        the computer's memory."""
         for results in self._results[scenario].values():
             results[:] = [replace(result, samples=()) for result in results]
 
     def goals(self, scenario: str) -> list[Goal]:
-        """Return the goals of a scenario; none if the provisioner has not played the scenario."""
+        """Return the goals of a scenario; empty if the provisioner has not played the scenario."""
         results = self.results(scenario)
         goals = self.scenarios[scenario].goals.items() if results else ()
         return [Goal(name, most, worst(values(results, name))) for name, most in goals]
 
     def reason_goal(self, scenario: str, controller: str = OURS) -> ReasonGoal | None:
-        """Return the goal for the reported reason; None if the scenario expects no reason."""
+        """Return the reason that the scenario expects to be reported, and the number of runs that reported it. Return
+        None if the scenario expects no reason."""
         reason, results = self.scenarios[scenario].reason, self.results(scenario, controller)
         return ReasonGoal(reason, sum(reason in result.reasons for result in results), len(results)) if reason else None
 
@@ -102,17 +103,18 @@ class Report:
 
 
 def values(results: Iterable[Result], measure: str) -> list[float | None]:
-    """Return the value of a measure in each result; None for a run that did not reach it."""
+    """Return the value of a measure in each result; None for a result in which the measure has no value."""
     return [result.measures.get(measure) for result in results]
 
 
 def worst(numbers: Sequence[float | None]) -> float | None:
-    """Return the largest number; None if there are no numbers or a run did not reach the measure."""
+    """Return the largest number. Return None if there are no numbers, or if one of the numbers is None."""
     return percentile(numbers, 1.0)
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """Return the percentile ``share`` (0 to 1) of the numbers. None counts as infinitely large."""
+    """Return the percentile ``share`` (0 to 1) of the numbers. None counts as infinitely large, and is returned for an
+    infinite percentile."""
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)
@@ -121,7 +123,8 @@ def percentile(numbers: Sequence[float | None], share: float) -> float | None:
 
 
 def middle(results: Sequence[Result]) -> Result:
-    """Return the result with the median time until 90 % are usable, and among equal results the median cost."""
+    """Return the result with the median of ``t90``. Results with the same ``t90`` are ordered by ``cost``, then by
+    seed."""
 
     def rank(result: Result) -> tuple[float, ...]:
         until, cost = result.measures.get("t90"), result.measures.get("cost")
@@ -131,7 +134,8 @@ def middle(results: Sequence[Result]) -> Result:
 
 
 def document(report: Report, *, interrupted: bool = False) -> dict[str, Any]:
-    """Return all results as one document. docs/pressure.md describes its keys."""
+    """Return all results as a JSON object, whose keys docs/pressure.md describes. ``interrupted``: True if some runs
+    were not played."""
     return {
         "version": VERSION,
         "interrupted": interrupted,

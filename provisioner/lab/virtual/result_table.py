@@ -1,5 +1,5 @@
-"""The results of many runs for a terminal: a block for each scenario with a row for each controller, or two
-scenarios side by side."""
+"""The results of many runs for a terminal: a table for each scenario with a row for each controller, or a table with
+two scenarios side by side."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ OURS_ALONE = frozenset({"orphan", "answer", "hold"})
 """Laws that only the provisioner can break, because other controllers have neither slots nor answers."""
 
 MOST_BROKEN = 5
-"""Number of runs with broken laws that are shown. The JSON output has all of them."""
+"""Most runs with broken laws that are shown. The JSON output has all of them."""
 
 BROKEN_LINES = 3
-"""The number of breaches that are shown of each run."""
+"""Most lines about broken laws that are shown for a run."""
 
 WIDEST = 1000
-"""Columns of the console. Tables take the width that they need, and in a file lines are not cut off."""
+"""Columns of the console. It is wider than every table, so that no line is cut off in a file."""
 
 
 def wide(console: Console) -> Console:
-    """Return a console like the given one, on which tables have their full width."""
+    """Return a console with the same output, on which tables have their full width."""
     return Console(file=console.file, width=WIDEST, highlight=False)
 
 
 def report_text(report: Report, repeat: Callable[[str], str]) -> Group:
-    """Return the blocks of all scenarios, then the broken laws.
+    """Return the tables of all scenarios, then the broken laws.
 
-    ``repeat`` returns the argument that plays a scenario again.
+    ``repeat``: a function that returns the command-line argument that plays a scenario again.
     """
     blocks = [_block(report, name) for name in report.played()]
     return Group(*blocks, *_broken_lines(report.broken(), repeat), _verdict(report))
@@ -76,14 +76,14 @@ def _cells(report: Report, scenario: str, controller: str) -> Iterator[str]:
 
 
 def _spread(results: Sequence[Result], measure: str) -> str:
-    """Return the median and, below it, the 95th percentile over the seeds if it differs."""
+    """Return the median over the seeds. If the 95th percentile differs, return it on a second line."""
     numbers = values(results, measure)
     cells = [number_text(measure, percentile(numbers, share)) for share in (0.5, 0.95)]
     return "\n".join(dict.fromkeys(cells))
 
 
 def number_text(measure: str, number: float | None) -> str:
-    """Return a number in the form of the table; "never" if the run did not reach the measure."""
+    """Return a number as the table shows it; "never" for None."""
     return "never" if number is None else f"{number:,.{MEASURES[measure].digits}f}"
 
 
@@ -129,7 +129,8 @@ def _verdict(report: Report) -> Text:
 
 
 def comparison_text(report: Report, pairs: Sequence[Sequence[str]], repeat: Callable[[str], str]) -> Group:
-    """Return the provisioner's numbers of two scenarios each, and the difference of the second from the first."""
+    """Return a table for each pair of scenarios: the provisioner's numbers in both, and the difference between the
+    second and the first. ``repeat``: see ``report_text``."""
     tables = [_comparison(report, one, other) for one, other in pairs if {one, other} <= set(report.played())]
     return Group(*tables, *_broken_lines(report.broken(), repeat), _verdict(report))
 
@@ -154,7 +155,8 @@ def _comparison(report: Report, one: str, other: str) -> RenderableType:
 
 
 def _difference(first: Sequence[Result], second: Sequence[Result], measure: str) -> str:
-    """Return the median difference between runs with the same seed. Seeds in which a run has no value are left out."""
+    """Return the median of the differences between runs with the same seed. A seed is left out if one of its two runs
+    has no value."""
     before = {result.seed: result.measures.get(measure) for result in first}
     pairs = [(before.get(result.seed), result.measures.get(measure)) for result in second]
     both = [(one, other) for one, other in pairs if one is not None and other is not None]

@@ -1,4 +1,4 @@
-"""A run of a scenario with a seed and a controller, and its measures."""
+"""A run of a scenario with a seed and a controller, and the measures of the run."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ SAMPLE = 10.0
 """Least seconds between two samples, and between two checks of the laws."""
 
 MOST_SAMPLES = 2880
-"""The most samples of a run. The samples of a run longer than eight hours are further apart."""
+"""The most samples of a run. In a run of more than eight hours, the time between two samples is longer than
+``SAMPLE``."""
 
 ORPHAN_SLACK = 900.0
-"""Seconds beyond its grace for which an orphan may wait to be deleted."""
+"""Seconds after its grace period within which an orphan has to be deleted."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The numbers of a run. Times are seconds from ``judge_from_minutes``. None means that the run did not reach the
-    measure."""
+    """The result of a run. Times in ``measures`` are seconds from ``judge_from_minutes``. A measure is None if the run
+    did not reach it."""
 
     scenario: str
     seed: int
     controller: str
     measures: Mapping[str, float | None]
     broken: tuple[str, ...]
-    """The broken laws, each with time and place."""
+    """The broken laws, each with its time and a description."""
     reasons: tuple[str, ...]
-    """The reasons that were reported for missing machines."""
+    """The classes of failures that were reported as reasons for missing machines."""
     samples: tuple[Sample, ...] = field(repr=False)
 
 
@@ -54,7 +55,7 @@ class Controller(Protocol):
         """Begin the run."""
 
     def happens(self, event: Event) -> None:
-        """Carry out an event on the controller or HostFactory."""
+        """Carry out an event that concerns the controller or HostFactory."""
 
     def window(self) -> int:
         """Return the number of machines that may be pending now; 0 if the controller has no such limit."""
@@ -70,7 +71,7 @@ class Controller(Protocol):
 
 
 class Stage:
-    """World, places and ledger of a run. The controller is added to them."""
+    """The ``World``, the places and the ledger of a run. Only the controller is missing."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -88,7 +89,7 @@ class Stage:
         self._numbers = 0
 
     def act(self, event: Event) -> None:
-        """Carry out an event on the places."""
+        """Carry out an event that concerns the places."""
         for name in event.pools or self.places:
             place = self.places[name]
             if event.change:
@@ -106,7 +107,7 @@ CAUSES = {Act.PREEMPT: LossCause.PREEMPTED, Act.KILL: LossCause.EXITED, Act.REMO
 
 
 class Provisioner:
-    """The loop of production, together with HostFactory."""
+    """The controller that consists of the production loop and HostFactory."""
 
     name = "provisioner"
 
@@ -121,7 +122,7 @@ class Provisioner:
         self._reasons: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
-        """The time since which each machine of ours has had no slot."""
+        """The virtual time since which each machine of ours has had no slot, by machine."""
         self._check_at = 0.0
         self._moved = 0.0
         """Seconds by which the wall clock of the loop's host was set forward."""
@@ -150,7 +151,7 @@ class Provisioner:
                 self._reasons["cap"] += 1
 
     def _check_holds(self, plan: Plan) -> None:
-        """Check that a plan does not make or delete machines in spite of a hold."""
+        """Record a breach if a plan makes or deletes machines in spite of a hold."""
         holds = self.state.holds.current
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
@@ -170,7 +171,8 @@ class Provisioner:
         self._ledger.use(self.grid.hosts)
 
     def _check_losses(self) -> None:
-        """If observations are true, check that HostFactory is not asked to give up a running machine."""
+        """Record a breach if HostFactory was asked to return a running machine. Skip this check if observations may be
+        false."""
         if self._is_truthful:
             for name in self._ledger.running.intersection(self.grid.lost):
                 self._ledger.breach("killed", f"{name} runs, but was reported to HostFactory as gone")
@@ -251,13 +253,13 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """Check that the ledger adds up, and that a machine of ours is without a slot only as long as an orphan may
-        be."""
+        """Check the ledger's sums. Record a breach for each machine of ours that has had no slot for longer than an
+        orphan may exist."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
         if self.state.intent.current is None:
-            return  # HostFactory has not requested any machine yet, so the loop has no intent to work from
+            return  # HostFactory has not requested a machine yet, so the loop has no intent and does not plan
         explained = {slot.name for _, slot in memory.slots} if memory else set()
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
@@ -286,7 +288,7 @@ class Provisioner:
 
 
 def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:
-    """Play a scenario to its end."""
+    """Play a scenario to its end, and return the result. ``decide``: a function that makes the controller."""
     stage = Stage(scenario, seed)
     controller = decide(stage)
     world, ledger = stage.world, stage.ledger
@@ -320,7 +322,7 @@ def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = 
 
 
 def measures(stage: Stage) -> dict[str, float | None]:
-    """Return the measures of a run."""
+    """Return the measures of a run, by name."""
     ledger, scenario = stage.ledger, stage.scenario
     tally, most = ledger.tally, max((sample.wanted for sample in ledger.samples), default=0)
     start = 60 * scenario.judge_from_minutes
@@ -340,9 +342,9 @@ def measures(stage: Stage) -> dict[str, float | None]:
 
 
 def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
-    """Return the seconds from ``start`` until this ``share`` of the wanted machines is usable.
+    """Return the seconds from ``start`` until ``share`` (0 to 1) of the wanted machines is usable.
 
-    Return None if the share was never reached or no machine is wanted.
+    Return None if the share was never reached.
     """
     for sample in samples:
         if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:

@@ -1,6 +1,6 @@
 """A scenario as it is written in a file: pools and their faults, HostFactory's demand, and the expected results.
 
-Durations are in the unit that their names say; scenario time begins at 0. No I/O, no clock, no logger.
+A duration has the unit that its name says. The time of a scenario begins at 0. The functions are pure.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ Room = Annotated[int | None, Field(ge=0), Expects("a whole number ≥ 0")]
 
 
 PROVISIONER = "virtual"
-"""HF's provider instance."""
+"""Name of HF's provider instance in every scenario."""
 
 
 class ObservationMode(StrEnum):
-    """The view that a pool gives to observations."""
+    """The kinds of observations of a pool."""
 
     COMPLETE = "complete"
     FAILED = "failed"
-    """The observation ends with an error."""
+    """The observation fails with an error."""
     EMPTY = "empty"
-    """The observation claims to be complete, and holds no machine."""
+    """The observation claims to be complete, and contains no machine."""
     TRUNCATED = "truncated"
-    """The observation claims to be complete, and ends after ``page`` machines."""
+    """The observation claims to be complete, and contains only the first ``page`` machines."""
     FROZEN = "frozen"
     """The observation claims to be new, and shows the pool as it was when this mode began."""
 
 
 class Calls(StrEnum):
-    """The result of calls that create or delete machines."""
+    """The result of all calls that create or delete machines."""
 
     ANSWERED = "answered"
     UNANSWERED = "unanswered"
@@ -72,95 +72,99 @@ class VirtualPool(Pool):
     boot_seconds: DurationOrZero = 120.0
     """Median seconds from an accepted create until the machine runs; default 120."""
     boot_p95_seconds: OptionalDuration = None
-    """Seconds in which 95 of 100 machines have booted, lognormally distributed; default none: all take
-    ``boot_seconds``.
-    """
+    """Seconds in which 95 of 100 machines have booted, in a lognormal distribution. Default none: all machines take
+    ``boot_seconds``."""
     boot_failures: Share = 0.0
-    """Part of the machines that end instead of running; default 0."""
+    """Fraction of the machines that end instead of running; default 0."""
     hangs: Share = 0.0
-    """Part of the machines that never run and report no failure; default 0."""
+    """Fraction of the machines that never run and report no failure; default 0."""
     dies: Share = 0.0
-    """Part of the machines that run and end by themselves ``dies_after_seconds`` later; default 0."""
+    """Fraction of the machines that run, and end by themselves after ``dies_after_seconds``; default 0."""
     dies_after_seconds: Duration = 30.0
-    """Seconds that such a machine runs; default 30."""
+    """Seconds for which a machine of the fraction ``dies`` runs; default 30."""
     preempted_per_hour: Share = 0.0
-    """Part of the running machines that the place takes away in an hour; default 0."""
+    """Fraction of the running machines that the place takes away in an hour; default 0."""
     capacity: Room = None
-    """Machines that the place has room for; default any. Further machines wait there and report the missing room."""
+    """Machines for which the place has room; default any number. Further machines wait in the place and report a
+    stock-out."""
     queues: Switch = False
-    """Machines wait for room in a queue, as in a batch system, and report no missing room; default false."""
+    """If true, further machines wait for room in a queue, as in a batch system, and report no stock-out; default
+    false."""
     quota: Room = None
-    """Machines that calls may create; default any. A call for one more machine is refused."""
+    """Most machines that may exist in the place; default any number. A create of a further machine is refused."""
     stop_seconds: DurationOrZero = 30.0
     """Seconds from a delete until the machine is gone; default 30."""
     remains: Switch = True
-    """Machines that ended by themselves stay until they are deleted, as pods do; default true."""
+    """If true, the leftovers of machines that ended by themselves stay until they are deleted, as those of pods do;
+    default true."""
     tells_why: Switch = True
-    """The place reports why a machine ended; default true."""
+    """If true, the place reports why a machine ended; default true."""
     call_seconds: Duration = 0.15
-    """Seconds that a call takes; default 0.15. With 32 calls at once this equals an API server on two processors."""
+    """Seconds that a call takes; default 0.15. With 32 concurrent calls, this is the speed of an API server on two
+    processors."""
     calls_at_once: Count = 32
-    """Most calls that are under way at once; default 32. Fewer while the place is slow or throttles."""
+    """Most concurrent calls; default 32. The number is lower while the place is slow or throttles calls."""
     machines_per_call: Count = 1
     """Machines that one call creates or deletes; default 1. A managed instance group takes 100 and more."""
     calls_per_second: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Calls that the place accepts in a second; default any. A further call is throttled."""
+    """Calls that the place accepts in a second; default any number. A further call is throttled."""
     calls: CallsField = Calls.ANSWERED
-    """The result of calls; default answered."""
+    """The result of all calls that create or delete machines; default answered."""
     lost_answers: Share = 0.0
-    """Part of the calls that take effect but get no response; default 0."""
+    """Fraction of the calls that take effect, but whose response is lost; default 0."""
     ignored_creates: Share = 0.0
-    """Part of the creates that are answered with success but make no machine; default 0."""
+    """Fraction of the creates that are answered with success, but make no machine; default 0."""
     ignores_deletes: Switch = False
-    """Deletes are answered with success but delete no machine; default false."""
+    """If true, deletes are answered with success, but delete no machine; default false."""
     observations: ModeField = ObservationMode.COMPLETE
-    """The view that observations show; default complete."""
+    """The kind of the observations; default complete."""
     page: Count = 500
-    """Machines in a truncated observation; default 500."""
+    """Number of machines in a truncated observation; default 500."""
     appears_seconds: DurationOrZero = 0.0
-    """Longest time in seconds until a created machine is listed; default 0."""
+    """Seconds from a create until observations list the machine; default 0."""
     watched: Switch = True
-    """Changes wake the loop at once, as by a watch; default true. Otherwise the next observation shows them."""
+    """If true, changes wake the loop at once, as a watch does; default true. If false, the loop sees changes at the
+    next observation."""
     price_per_hour: Price = 1.0
-    """Price of a machine for an hour; default 1."""
+    """Cost of a machine for an hour; default 1."""
 
 
 class Template(TemplateSettings):
     """A template that HostFactory may request, with its settings in provisioner.yaml."""
 
     pools: Annotated[tuple[Text, ...], Field(strict=False, min_length=1), Expects("a list of pools")]
-    """The pools that make its machines, in order."""
+    """The pools that can make machines of the template, in the order of preference. No default."""
     max_machines: Cap = None
     """HF's maxNumber; default none."""
 
 
 class Demand(Section):
-    """Machines of one template that HostFactory wants from a time on. Several demands add up."""
+    """A number of machines of one template that HostFactory wants from a time on. Several demands are added up."""
 
     template: Text = "T"
     """The template; default T."""
     machines: CountOrZero
     """The number of machines. No default."""
     at_minutes: DurationOrZero = 0.0
-    """The start in minutes; default 0."""
+    """The start of the demand in minutes; default 0."""
     ramp_minutes: DurationOrZero = 0.0
-    """Minutes in which the number grows evenly from zero; default 0, so at once."""
+    """Minutes in which the number grows evenly from zero; default 0: the whole number at once."""
     for_minutes: OptionalDuration = None
-    """Minutes after which the machines are no longer wanted; default none."""
+    """Minutes after the start at which the machines are no longer wanted; default none: they stay wanted."""
     every_minutes: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Minutes after which the demand begins again; default none: once."""
+    """Minutes from one start of the demand to its next start; default none: the demand starts once."""
     walk: CountOrZero = 0
-    """Most machines by which the number changes at each poll, up or down by chance, between 0 and ``machines``; default
-    0: the number stays.
-    """
+    """Most machines by which the number changes at random at each poll, between 0 and ``machines``; default 0: the
+    number does not change at random."""
     levels: tuple[tuple[float, int], ...] = ()
-    """Seconds after ``at_minutes``, and the number of ``machines`` wanted from then on; default: all at once.
+    """Pairs of the seconds after ``at_minutes`` and the number of ``machines`` wanted from then on; empty: all machines
+    at once.
 
-    A trace sets this field; it is not a setting.
+    The reader of a trace sets this field. A scenario file cannot set it.
     """
 
     def level(self, seconds: float) -> int:
-        """Return the number of wanted machines at a time, without the part that varies by chance."""
+        """Return the number of wanted machines at a time in seconds, without the part that changes at random."""
         since = seconds - 60 * self.at_minutes
         if since < 0:
             return 0
@@ -176,16 +180,17 @@ class Demand(Section):
 
 
 class TracedDemand(Section):
-    """Machines that a recorded HostFactory wanted: a ``demand`` that names a ``trace``."""
+    """A demand that is computed from a recorded ``trace`` of HostFactory's calls."""
 
     trace: Text
-    """Path of the trace file, relative to the scenario's file, as ``provisioner replay`` reads it. No default."""
+    """Path of the trace, relative to the scenario's file. The file has a format that ``provisioner replay`` reads. No
+    default."""
     recorded: Annotated[str | None, Expects("a text")] = None
-    """Recorded template whose requests count; default: all templates."""
+    """Template of the recording whose requests count; default: all templates."""
     template: Text = "T"
-    """Template that the machines are wanted of in the scenario; default T."""
+    """Template of the scenario of which machines are then wanted; default T."""
     at_minutes: DurationOrZero = 0.0
-    """Start of the trace in minutes; default 0."""
+    """Minute of the scenario at which the trace begins; default 0."""
 
 
 class HostFactory(Section):
@@ -194,38 +199,39 @@ class HostFactory(Section):
     poll_seconds: Duration = 30.0
     """Seconds between two rounds of calls; default 30."""
     batch: CountOrZero = 100
-    """Most machines in a requestMachines or requestReturnMachines call; default 100; 0: any number."""
+    """Most machines in a call of requestMachines or requestReturnMachines; default 100; 0: any number."""
     idle_minutes: DurationOrZero = 0.0
-    """Minutes that a machine is kept after it is no longer wanted; default 0."""
+    """Minutes for which HostFactory keeps a machine that is no longer wanted; default 0."""
     hourly_billing: Switch = False
-    """Machines are returned only in minutes 50 to 57 of each of their hours; default false."""
+    """If true, HostFactory returns a machine only in minutes 50 to 57 of an hour since it got the machine; default
+    false."""
 
 
 class Act(StrEnum):
-    """An event that happens at one moment."""
+    """The kinds of events that happen at one moment."""
 
     PREEMPT = "preempt"
-    """The place takes ``share`` of the running machines away."""
+    """The place takes away ``share`` of the running machines."""
     KILL = "kill"
     """``share`` of the running machines end by themselves."""
     REMOVE = "remove"
-    """``share`` of all machines in the place are deleted by hand."""
+    """Another program deletes ``share`` of all machines in the place."""
     UNKNOWN_MACHINES = "unknown_machines"
-    """``machines`` that are not ours appear under names that begin like ours."""
+    """``machines`` machines that are not ours appear, with names that begin like ours."""
     DOUBLES = "doubles"
-    """``machines`` with our identity appear that this provisioner did not make."""
+    """``machines`` machines with our identity appear that another program made."""
     RESTART = "restart"
-    """The loop's process is killed and starts anew."""
+    """The loop is killed, and starts anew."""
     PAUSE = "pause"
-    """The loop stands still for ``for_minutes``, in the middle of a batch if one is under way."""
+    """The loop's process stops for ``for_minutes``. A batch may be under way."""
     SECOND_LOOP = "second_loop"
-    """Another loop takes over the same state; the previous loop goes on until it reads the new epoch."""
+    """A second loop takes over the state. The first loop goes on until it reads the new epoch."""
     LOSE_MEMORY = "lose_memory"
     """The loop's memory is deleted, and the loop is killed and starts anew."""
     OLD_MEMORY = "old_memory"
-    """Memory is put back as it was ``for_minutes`` ago, and the loop is killed and starts anew."""
+    """An old memory, of ``for_minutes`` ago, is restored, and the loop is killed and starts anew."""
     LOSE_ANSWERS = "lose_answers"
-    """The published status is deleted."""
+    """The published answers are deleted."""
     UNREADABLE_INTENT = "unreadable_intent"
     """Intent cannot be read for ``for_minutes``."""
     CLOCK = "clock"
@@ -235,7 +241,7 @@ class Act(StrEnum):
     HF_SILENT = "hf_silent"
     """HostFactory makes no call for ``for_minutes``."""
     RETURN_UNKNOWN = "return_unknown"
-    """HostFactory returns ``machines`` that were never made."""
+    """HostFactory returns ``machines`` machines that were never made."""
     HOLD = "hold"
     """An operator pauses the pools for ``for_minutes``."""
     DRAIN = "drain"
@@ -249,57 +255,57 @@ class Act(StrEnum):
 
 
 STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})
-"""Acts during which no request ends, or HostFactory reads no end."""
+"""Acts during which requests cannot end, or HostFactory cannot read their ends."""
 
 END_SLACK = 900.0
-"""Seconds after its deadline within which a request or return request has to end."""
+"""Seconds after the deadline of a request or return request within which it has to end."""
 
 ActField = Annotated[Act | None, Field(strict=False), Expects(f"one of {', '.join(Act)}")]
 
 
 class Event(Section):
-    """An event of a scenario: an act, or a change of pools' settings for a while."""
+    """An event of a scenario: an act (``do``), or a ``change`` of the settings of pools."""
 
     at_minutes: DurationOrZero
-    """The moment in minutes. No default."""
+    """The time of the event in minutes. No default."""
     pools: Annotated[tuple[Text, ...], Field(strict=False), Expects("a list of pools")] = ()
-    """The affected pools; default: all."""
+    """The pools that the event concerns; default: all."""
     change: Mapping[str, Any] = Field(default={}, strict=False)
-    """Settings of these pools from now on, or for ``for_minutes``."""
+    """New settings of these pools, for ``for_minutes``."""
     do: ActField = None
     """The act that happens once."""
     for_minutes: Annotated[float | None, Expects("a number")] = None
-    """The duration in minutes; default: without end."""
+    """The duration in minutes; default: until the end of the run."""
     share: Share = 1.0
-    """Part of the machines; default all."""
+    """Fraction of the machines that the act concerns; default 1, for all."""
     machines: CountOrZero = 0
-    """Number of machines; default 0."""
+    """Number of machines that the act concerns; default 0."""
 
     @property
     def at(self) -> float:
-        """The moment in seconds."""
+        """Return the time of the event in seconds."""
         return 60 * self.at_minutes
 
     @property
     def seconds(self) -> float | None:
-        """The duration in seconds; None: without end."""
+        """Return the duration in seconds; None: until the end of the run."""
         return None if self.for_minutes is None else 60 * self.for_minutes
 
 
 class Scenario(Section):
-    """A sequence of demand and events that is played with a seed."""
+    """Pools, demand and events, which are played with a seed."""
 
     name: str
     about: Text
-    """A sentence that describes the scenario."""
+    """A sentence that describes the scenario. No default."""
     hours: Duration = 2.0
     """The length in hours; default 2."""
     judge_from_minutes: DurationOrZero = 0.0
-    """Minute from which the seconds until 50, 90 and 100 % of the demand are counted; default 0."""
+    """Minute from which the measures t50, t90, t100 and t90_running count their seconds; default 0."""
     pools: Mapping[str, VirtualPool] = Field(strict=False)
     """The pools by name."""
     templates: Mapping[str, Template] = Field(strict=False)
-    """The templates by id; default one, T, that may use all pools in order."""
+    """The templates by id; default one template T that may use all pools, in their order."""
     demand: Annotated[tuple[Demand, ...], Field(strict=False), Expects("a list")]
     """The demand of HostFactory."""
     hostfactory: HostFactory = HostFactory()
@@ -307,19 +313,20 @@ class Scenario(Section):
     events: Annotated[tuple[Event, ...], Field(strict=False), Expects("a list")] = ()
     """The events of the scenario."""
     settings: Mapping[str, Any] = Field(default={}, strict=False)
-    """Settings of provisioner.yaml other than pools; default as in provisioner.yaml."""
+    """Settings of provisioner.yaml except the pools; default those of provisioner.yaml."""
     goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
-    """The highest allowed value of measures in any seed, by name in the results."""
+    """The highest allowed value of measures, by measure. It applies to every seed."""
     reason: str = ""
-    """The class of the failure that has to be reported; default: any."""
+    """The class of failure that has to be reported as a reason; default: none has to be."""
 
     @property
     def seconds(self) -> float:
-        """The length in seconds."""
+        """Return the length in seconds."""
         return 3600 * self.hours
 
     def is_truthful(self) -> bool:
-        """Return True if successful observations show the true state, late by at most the pool's ``lag_seconds``."""
+        """Return True if every successful observation shows the true state, late by at most the pool's
+        ``lag_seconds``."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
         observations = [pool.observations for pool in self.pools.values()]
         changed = [event.change.get("observations", ObservationMode.COMPLETE) for event in self.events]
@@ -328,7 +335,8 @@ class Scenario(Section):
         return not late and not slower and {*observations, *changed} <= truthful
 
     def ends_within(self) -> float | None:
-        """Return the seconds in which every request has to end; None if a lost memory may not be rebuilt in time."""
+        """Return the seconds within which every request has to end. Return None if there is no limit, because a lost
+        memory may not be rebuilt in time."""
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
         if losses and not (self.is_truthful() and self._is_always_seen()):
@@ -342,7 +350,7 @@ class Scenario(Section):
         return ObservationMode.FAILED not in [*changed, *(pool.observations for pool in self.pools.values())]
 
     def provisioner(self) -> Settings:
-        """Return the configuration that the loop works by."""
+        """Return the settings with which the loop runs."""
         templates = {
             name: template.limits(name, template.pools, template.max_machines)
             for name, template in self.templates.items()

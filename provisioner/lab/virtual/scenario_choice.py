@@ -1,4 +1,4 @@
-"""The choice of scenarios for a command: by name from the catalogue, or from a file."""
+"""The choice of scenarios by the arguments of a command: by name from the catalogue, or from a file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ ENDINGS = (".yaml", ".yml")
 
 
 class UnknownScenario(Exception):
-    """Raised for a name that does not belong to a scenario. The text lists the existing scenarios."""
+    """Raised if a name belongs to no scenario. The text suggests similar names."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A scenario, and the argument that chooses this scenario alone."""
+    """A scenario, and the command-line argument that chooses only this scenario."""
 
     scenario: Scenario
     argument: str
 
 
 def choose(arguments: Iterable[str]) -> dict[str, Chosen]:
-    """Return the chosen scenarios by name. Without arguments, return all. Raises ConfigError, UnknownScenario."""
+    """Return the chosen scenarios by name. If there are no arguments, return all scenarios of the catalogue. Raises
+    ConfigError, UnknownScenario."""
     chosen: dict[str, Chosen] = {}
     for argument in [*arguments] or catalogue():
         for one in _named(argument):
@@ -59,9 +60,10 @@ def _one_of(scenarios: Mapping[str, Scenario], name: str, where: str) -> Scenari
 
 
 def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
-    """Return the pairs of scenarios to compare: scenarios with the same name, or the only scenario of each file.
+    """Return the pairs of scenarios to compare: the scenarios that have the same name in both files, or the only
+    scenario of each file.
 
-    Each scenario of a pair gets the name of its file. Raises ConfigError, UnknownScenario.
+    Each scenario of a pair is renamed to contain the name of its file. Raises ConfigError, UnknownScenario.
     """
     first, second = choose([one]), choose([other])
     if len(first) == len(second) == 1:
@@ -83,7 +85,7 @@ def _labelled(chosen: Chosen, argument: str) -> Chosen:
 
 
 def written(name: str) -> str:
-    """Return the text of a scenario of the catalogue, with its comments. Raises UnknownScenario."""
+    """Return the YAML text of a scenario of the catalogue, with its comments. Raises UnknownScenario."""
     _one_of(catalogue(), name, "the catalogue")
     text = catalogue_text()
     document = yaml.compose(text, Loader=yaml.SafeLoader)

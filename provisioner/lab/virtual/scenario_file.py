@@ -1,4 +1,4 @@
-"""The reader of scenarios in YAML. It reports all mistakes. A file contains one scenario, or several by name."""
+"""The reader of scenarios in YAML, which reports all mistakes. A file contains one scenario, or several by name."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from provisioner.schema.validation import ConfigError, Problem, Section, expecte
 from provisioner.settings.definitions import SECTIONS, Settings
 
 CATALOGUE = "catalogue.yaml"
-"""The scenarios that come with this package."""
+"""File with the scenarios that come with this package."""
 
 GIVEN = frozenset({"id", "pools", "templates", "template_limits", "instance"})
-"""Settings of provisioner.yaml that a scenario defines elsewhere."""
+"""Settings of provisioner.yaml that a scenario may not give, because other keys of the scenario define them."""
 
 REASONS = (*map(str, ErrorClass), "cap")
-"""Reasons that may be reported for missing machines."""
+"""Reasons for missing machines that a scenario may expect."""
 
 SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def catalogue_text() -> str:
-    """Return the text of the catalogue of this package's scenarios. It is also an example for a site's own files."""
+    """Return the text of the catalogue, which is also an example for scenario files of a site."""
     return resources.files("provisioner.lab.virtual").joinpath(CATALOGUE).read_text()
 
 
@@ -61,7 +61,8 @@ def read(path: Path) -> dict[str, Scenario]:
 
 
 def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
-    """Return the scenarios of a document by name. Raises ConfigError with every mistake."""
+    """Return the scenarios of a parsed document by name. ``file``: its name for messages. Raises ConfigError with every
+    mistake."""
     readers = {str(name): _Reader(file, str(name)) for name in document}
     by_name = {name: readers[name].scenario(body) for name, body in document.items()}
     problems = [problem for reader in readers.values() for problem in reader.problems]
@@ -73,14 +74,15 @@ def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
 
 
 class _Reader:
-    """A reader of one scenario, which gathers every mistake."""
+    """A reader of one scenario, which gathers all mistakes in ``problems``."""
 
     def __init__(self, file: str, name: str) -> None:
         self.problems: list[Problem] = []
         self._file, self._name = file, name
 
     def scenario(self, body: object) -> Scenario | None:
-        """Return the scenario, or None. It is valid only if ``problems`` is empty after the call."""
+        """Return the scenario; None if it cannot be made. The scenario is valid only if ``problems`` is empty after the
+        call."""
         if not isinstance(body, dict):
             self._complain(self._name, expected("a mapping of settings", body))
             return None
@@ -184,8 +186,8 @@ class _Reader:
                 self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
 
     def _check_settings(self, scenario: Scenario) -> None:
-        """Check the scenario's ``settings`` as settings of provisioner.yaml, without those that a scenario defines
-        elsewhere."""
+        """Check the scenario's ``settings`` with the rules of provisioner.yaml. Settings that other keys of the
+        scenario define are a mistake."""
         for name in [name for name in scenario.settings if name in GIVEN]:
             self._complain(join(self._name, "settings", name), "the scenario defines this itself; leave it out")
         settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}
@@ -196,7 +198,7 @@ class _Reader:
         self.problems += validate(Settings, settings, self._file, join(self._name, "settings"), **given)[1]
 
     def _check_expected(self, scenario: Scenario) -> None:
-        """Check that goals name measures and that the reason is a class of failures."""
+        """Check that the goals name measures, and that ``reason`` is a class of failure."""
         for name in scenario.goals:
             if name not in MEASURES:
                 self._complain(join(self._name, "goals", name), "unknown measure" + suggestion(name, list(MEASURES)))

@@ -1,6 +1,6 @@
-"""A state directory in memory: one object that is a ``ScriptState`` and a ``State`` and outlives the loops that use it.
+"""A state in memory: one object that is a ``ScriptState`` and a ``State``, and that outlives the loops that use it.
 
-A scenario can damage its parts in the ways in which files are damaged: they are lost, replaced by an old copy, or
+A scenario can damage its parts as files can be damaged: a part can be lost, be replaced by an old copy, or be
 unreadable.
 """
 
@@ -91,11 +91,11 @@ class VirtualIntent:
 
 
 class VirtualMemory:
-    """The loop's memory as a value. Scenarios delete it or put back an old copy."""
+    """The loop's memory as a value. A scenario can delete it or restore an old copy."""
 
     def __init__(self) -> None:
         self.copies: list[Memory] = []
-        """The memories of this run that scenarios may restore, the newest last."""
+        """The memories of this run that a scenario may restore, the newest last."""
         self.current: Memory | None = None
         self._written = 0
         self._generation = 0
@@ -131,17 +131,17 @@ class VirtualMemory:
         return self._lives
 
     def lose(self) -> None:
-        """Delete the memory, as a scenario demands."""
+        """Delete the memory."""
         self.current = None
 
     def put_back(self, before: float) -> None:
-        """Put back the copy of this loop time, or the oldest copy."""
+        """Restore the memory as it was at this loop time. If all copies are newer, restore the oldest copy."""
         old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
         self.current, self._generation = old[-1] if old else None, 0
 
 
 class VirtualAnswers:
-    """The answers that scripts print."""
+    """The answers that the loop published for the scripts."""
 
     def __init__(self) -> None:
         self.answers: Mapping[str, Answer] | None = None
@@ -176,7 +176,7 @@ class VirtualAnswers:
         self.answers, self.losses, self.available = answers, lost, available
 
     def lose(self) -> None:
-        """Delete the answers, as a scenario demands."""
+        """Delete the answers."""
         self.answers, self.losses = None, {}
 
 
@@ -188,7 +188,8 @@ class VirtualTerminalAnswers:
         self._claimed: dict[str, str] = {}
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Return the text to print: the answer that was settled before, or else this text."""
+        """Return the text to print. If an answer was settled before, it is that answer, and if not, ``text``, which is
+        then settled."""
         return self._read.setdefault(id_, self._claimed.get(id_, text))
 
     def ids(self) -> frozenset[str]:
@@ -214,7 +215,7 @@ class VirtualTerminalAnswers:
 
 
 class VirtualTurn:
-    """A loop lock that is always granted. Only the epoch matters, so that a scenario can let two loops run at once."""
+    """A loop lock that is always granted, so that a scenario can let two loops run at once. Only its epoch matters."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -281,7 +282,7 @@ class VirtualHolds:
 
 
 class VirtualState:
-    """A whole state directory in memory."""
+    """A whole state in memory."""
 
     path = "virtual"
     least_pause_seconds = 0.0
@@ -298,7 +299,7 @@ class VirtualState:
         self.loop_lock = VirtualTurn()
         self.holds = VirtualHolds()
         self.watchers: list[Callable[[], None]] = []
-        """Functions that are called when HF records a request or polls, and when a hold changes."""
+        """Functions that are called when HF makes a call of a script, and when a hold changes."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
@@ -419,7 +420,8 @@ class VirtualState:
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         listed, number = self._listed or ((), 0)
-        self._listed = listed if names is self._noted else tuple(names), number + 1  # other hosts, another object
+        # A changed list of hosts is always a new object.
+        self._listed = listed if names is self._noted else tuple(names), number + 1
         self._noted = names
         self._changed()
 
@@ -431,7 +433,7 @@ class VirtualState:
         """Ignore the digests, because scripts and loop share one configuration in virtual time."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Ignore the refusal, because virtual scripts have no site whose faults could be its reason."""
+        """Ignore the refusal, because virtual scripts refuse no call for a problem of the installation."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

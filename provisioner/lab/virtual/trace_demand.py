@@ -1,5 +1,5 @@
-"""The number of machines that a recorded HostFactory wanted over time, computed from its calls. No I/O, clock or
-logger."""
+"""The number of machines that a recorded HostFactory wanted over time, computed from its calls. The functions are
+pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from provisioner.lab.trace import Document, Event, listed
 
 Levels = tuple[tuple[float, int], ...]
-"""Seconds since the first call, and the number of machines wanted from then on."""
+"""Pairs of the seconds since the first call and the number of machines wanted from then on."""
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """Return the number of wanted machines over time: of one template, or of all templates if ``template`` is None.
+    """Return the number of wanted machines over time. ``template``: the template that counts; None for all templates.
 
-    Requests add to the number, and returns subtract from it. A refused call does not count. A machine that failed and
-    was requested again counts twice, because a trace does not show the failure.
+    Requests increase the number, and returns decrease it. A refused call does not count. A machine that failed and was
+    requested again counts twice, because a trace does not show the failure. Return an empty tuple if no machine was
+    ever wanted.
     """
     recording = _Recording()
     levels: dict[float, int] = {}
@@ -29,16 +30,16 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
 
 
 class _Recording:
-    """The templates of those requests and machines that the calls have named so far."""
+    """The templates of requests and machines, as far as the calls until now have named them."""
 
     def __init__(self) -> None:
         self._templates: dict[str, str] = {}
         self._requests: dict[str, str] = {}
-        """The template of each machine."""
+        """The request of each machine, by machine."""
         self._returned: set[str] = set()
 
     def changes(self, event: Event) -> list[tuple[str, int]]:
-        """Return how a call changes the number of wanted machines of each template."""
+        """Return template and number of machines for each change of the wanted number that a call makes."""
         for request, names in event.machines.items():
             self._requests |= dict.fromkeys(names, request)
         if event.request and event.command == "requestMachines":
@@ -54,7 +55,7 @@ class _Recording:
     def _template(self, machine: str) -> str:
         """Return the template of a machine; empty if it is unknown.
 
-        Morgan Stanley's machines are named after their requests, and its traces need not list them.
+        Morgan Stanley's traces may list no machines. Then the request of a machine is the beginning of its name.
         """
         request = self._requests.get(machine, machine.rpartition("-")[0])
         return self._templates.get(request, "")

@@ -1,4 +1,4 @@
-"""The events that really happened in a run, and the broken laws. They are kept apart from what the loop believes."""
+"""The true events of a run, and the broken laws. They do not depend on the loop's observations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MINUTE = 60.0
 
 @dataclass(slots=True)
 class Sample:
-    """The true numbers at one moment."""
+    """The true numbers of machines at one moment."""
 
     at: float
     wanted: int
     usable: int
-    """Machines that run and that HostFactory has."""
+    """Number of machines that run and that HostFactory has."""
     running: int
     pending: int
     window: int
@@ -29,47 +29,48 @@ class Sample:
 
 @dataclass
 class Tally:
-    """The sums over all machines of a run."""
+    """Sums over all machines of a run."""
 
     created: int = 0
     gone: int = 0
     ran: int = 0
     pending_seconds: float = 0.0
-    """Sum over all machines of the seconds until the machine ran or ended."""
+    """Sum over all machines of the seconds from the create until the machine ran or ended."""
     seconds: float = 0.0
-    """Seconds of all machines together from their creates until they were gone."""
+    """Sum over all machines of the seconds from the create until the machine was gone."""
     idle_seconds: float = 0.0
-    """Seconds of all machines together that ran although they were not wanted."""
+    """Sum of the seconds of running machines beyond the wanted number."""
     cost: float = 0.0
 
 
 @dataclass
 class Ledger:
-    """A ``Witness`` that counts all true events in the places."""
+    """A ``Witness`` that counts the true events in all places, and records broken laws."""
 
     world: World
     limits: dict[str, PoolLimits]
     prices: dict[str, float]
     """Price of a machine for an hour, by pool."""
     orphan_grace: float
-    """Seconds for which a machine of ours may stay without a request."""
+    """Seconds for which a machine of ours may exist without a request."""
     judge_from: float = 0.0
-    """The time from which ``most_ran_at`` is looked for."""
+    """The virtual time from which ``most_ran_at`` is measured, in seconds."""
     most_ran_at: float | None = None
-    """The first time after ``judge_from``, to the second, at which 90 % of the wanted machines ran."""
+    """The first virtual time from ``judge_from`` on at which 90 % of the wanted machines ran; None if they never
+    did."""
     tally: Tally = field(default_factory=Tally)
     samples: list[Sample] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """The first hundred breaches of laws, with time and place."""
+    """The first hundred breaches of laws, each with its virtual time and a description."""
     counts: Counter[str] = field(default_factory=Counter)
-    """The number of breaches of each law."""
+    """The number of breaches, by law."""
     wanted: int = 0
     peak: int = 0
-    """The largest surplus of machines over the wanted number at the moment of a create."""
+    """The largest number of machines beyond the wanted number, measured at each create."""
     made: Counter[str] = field(default_factory=Counter)
-    """The number of machines that were made in each pool."""
+    """The number of machines that were made, by pool."""
     hosts: Collection[str] = ()
-    """The names of the machines in use. Such a machine must not be deleted while it runs. See ``use``."""
+    """The names of the machines that are in use. A running machine that is in use must not be deleted. See ``use``."""
     running: set[str] = field(default_factory=set)
     """The names of the machines that run."""
     pending: int = 0
@@ -77,11 +78,11 @@ class Ledger:
     _starting: Counter[tuple[str, str]] = field(default_factory=Counter)
     _names: set[str] = field(default_factory=set)
     _usable: int | None = None
-    """The number of machines that run and are in use; None if it has to be counted again."""
+    """The number of machines that run and are in use; None if it has to be computed again."""
     _since: float = 0.0
 
     def breach(self, law: str, text: str) -> None:
-        """Record that a law was broken."""
+        """Record that ``law`` was broken. ``text``: a description."""
         self.counts[law] += 1
         if len(self.broken) < 100:
             self.broken.append(f"{self.world.now:.0f} s: {law}: {text}")
@@ -159,8 +160,8 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the machines that are in use from now on. For a changed set, pass a new object, because the same
-        object counts as unchanged."""
+        """Set the names of the machines that are in use from now on. If the names have changed, pass a new object,
+        because the same object counts as unchanged."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
@@ -177,7 +178,7 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """End the run. Count the machines that still exist until now."""
+        """End the run. Machines that still exist are counted until now."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)
@@ -186,7 +187,7 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """Record a broken law unless ``there``, the number of our machines, equals the number made minus the number
-        gone."""
+        """Record a breach of the law ``books``, unless the number of our machines (``there``) is the number made minus
+        the number gone."""
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")
