@@ -17,7 +17,8 @@ POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
 """Words of an admission webhook and of a ValidatingAdmissionPolicy."""
 
 _MISSING_RIGHT = re.compile(r"\bcannot [a-z*]+ resource \S+|\brequired ('[\w.]+' )?permission\b", re.IGNORECASE)
-"""Words of Kubernetes' authorizer and of Google's IAM. Admission and quotas, which also answer 403, use other words."""
+"""Words of Kubernetes' authorizer and of Google's IAM. Refusals by admission and by quotas also have status 403, but
+other words."""
 
 _CERTIFICATE_TIME = re.compile(r"certificate (is not yet valid|has expired)")
 """Words of OpenSSL about a certificate whose time is not now."""

@@ -1,6 +1,6 @@
 """The clock of a place and the duration of its calls. Both come from the responses of the place.
 
-The clocks of place and host have to agree, because otherwise logins and certificates are refused.
+The clocks of place and host have to agree. If they differ, logins and certificates are refused.
 """
 
 from __future__ import annotations

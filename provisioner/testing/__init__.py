@@ -1,1 +1,1 @@
-"""Tests for kinds of places: the promises that a backend must keep, and faults for the way to its place."""
+"""Tests for kinds of places: the promises that a backend must keep, and faults of its connection to a place."""

@@ -1,4 +1,4 @@
-"""An HTTP proxy between a backend and its place that fails as networks and servers do."""
+"""An HTTP proxy between a backend and its place. The proxy can fail in the ways in which networks and servers fail."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ HOP_HEADERS = frozenset({"connection", "content-length", "host", "keep-alive", "
 
 
 class Fault(StrEnum):
-    """The faults of the way to a place, each in force until the next is set."""
+    """The faults of the connection to a place. A fault is in force until another is set."""
 
     NONE = "none"
     HANG = "hang"
-    """No request is answered."""
+    """No request gets a response."""
     DEAD = "dead"
-    """Each connection is closed without an answer."""
+    """Each connection is closed without a response."""
     LOST_ANSWER = "lost_answer"
-    """Writes take effect, and their answers are lost."""
+    """Writes take effect, and their responses are lost."""
     REFUSE = "refuse"
-    """Each request is answered with 503."""
+    """Each request gets a response with status 503."""
     CUT = "cut"
-    """Each answer ends in the middle."""
+    """Each response ends in the middle."""
     STALE = "stale"
-    """Each read gets the answer that the same read got before the fault began, if there is one."""
+    """Each read gets the response that the same read got before the fault began, if there was such a read."""
 
 
 class Exchange(NamedTuple):
-    """A request that reached the place, with the status of its answer."""
+    """A request that reached the place, with the status of its response."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Exchange(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of the place."""
+    """The response of the place."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,10 +53,10 @@ class Answer(NamedTuple):
 
 
 class FaultProxy:
-    """A proxy to one server: ``with FaultProxy("http://127.0.0.1:6820") as proxy`` leads from ``proxy.address``."""
+    """A proxy to one server. ``with FaultProxy("http://127.0.0.1:6820") as proxy`` starts it at ``proxy.address``."""
 
     def __init__(self, server: str, ca_file: str | None = None) -> None:
-        """Prepare the proxy. ``server``: address with scheme. ``ca_file``: its authority."""
+        """Prepare the proxy. ``server``: address with scheme. ``ca_file``: the certificate authority of the server."""
         self._server = server.rstrip("/")
         self._upstream = urllib3.PoolManager(ca_certs=ca_file, maxsize=64, retries=False)
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ class FaultProxy:
             block_on_close = False
 
             def handle_error(self, *_: object) -> None:
-                """Report errors other than broken connections, which faults cause."""
+                """Report all errors except broken connections, because faults break connections on purpose."""
                 if not isinstance(error := sys.exc_info()[1], OSError):
                     print(f"fault proxy: {error!r}", file=sys.stderr)
 
@@ -124,7 +124,7 @@ class FaultProxy:
 
     @property
     def fault(self) -> Fault:
-        """Return the fault that is in force."""
+        """Return the fault that is in force; None if there is none."""
         return self._fault
 
     @fault.setter
@@ -136,7 +136,7 @@ class FaultProxy:
             self._calm.set()
 
     def cut(self) -> None:
-        """Close all connections. New ones are possible."""
+        """Close all open connections. New connections are accepted."""
         with self._lock:
             for client in self._clients:
                 with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ class FaultProxy:
 
 
 def _send(handler: BaseHTTPRequestHandler, answer: Answer, *, half: bool = False) -> None:
-    """Send an answer, or only the first half of its body."""
+    """Send a response, or only the first half of its body."""
     handler.send_response(answer.status)
     for name, value in answer.headers.items():
         handler.send_header(name, value)

@@ -1,7 +1,7 @@
-"""The place that a test owns: a backend, and actions of others at the same place.
+"""A place that belongs to a test: a backend, and the actions of others at the same place.
 
-A kind implements ``Place`` for a real place, or for one that behaves alike, and runs ``provisioner.testing.suite``
-with it. A method that returns False by default is optional: the tests that need it are skipped.
+A kind implements ``Place`` for a real or simulated place, and runs ``provisioner.testing.suite`` with it. A method that
+returns False by default is optional. If a kind does not implement it, the tests that need it are skipped.
 """
 
 from __future__ import annotations
@@ -26,35 +26,38 @@ class How(StrEnum):
     """The ways in which a machine ends without a delete by the loop."""
 
     EXIT = "exit"
-    """Its program ends."""
+    """The machine's program ends."""
     KILL = "kill"
-    """Another user, or an operator, ends it."""
+    """Another user, or an operator, ends the machine."""
     TIME_LIMIT = "time_limit"
-    """The place ends it when its time is over."""
+    """The place ends the machine, because its time limit is over."""
     PREEMPTION = "preemption"
-    """The place needs its room."""
+    """The place ends the machine, because it needs the machine's room."""
     HOST = "host"
-    """Its host fails."""
+    """The host of the machine fails."""
 
 
 class Place(ABC):
-    """A pool in a place that a test owns. It is empty at first. Loop time advances with each call of :meth:`now`."""
+    """A pool in a place that belongs to a test. The pool is empty at first. Loop time advances with each call of
+    :meth:`now`."""
 
     pool: str
     """Name of the pool."""
     backend: Backend
-    """The backend that is tested. It belongs to the provisioner ``demo``."""
+    """The backend that is tested. The backend belongs to the provisioner ``demo``."""
     patience: float = 30.0
-    """Seconds within which all effects in the place have happened."""
+    """Seconds within which each change has taken effect in the place."""
     call: float = 3.0
-    """Seconds of the time-out of a call. Tests with a place that hangs halve it, so read it when a backend is made."""
+    """Time-out of a call in seconds. Tests with a place that hangs halve this value, so a backend must read it when it
+    is made."""
     shows_since = True
     """True if the place shows when a wait in its queue began."""
     shows_start = True
-    """True if the place shows when a machine began to run. If not, each backend counts from its first snapshot."""
+    """True if the place shows when a machine began to run. If not, each backend takes the time of its first snapshot of
+    the running machine."""
 
     def __init__(self) -> None:
-        """Begin loop time."""
+        """Start loop time."""
         self._times = count(1000.0)
 
     # --- the suite's methods ------------------------------------------------------------------------------------------
@@ -100,13 +103,15 @@ class Place(ABC):
 
     @abstractmethod
     def another(self) -> Backend:
-        """Return a second backend of the pool, as for a successor or an operator's tool. The place closes it."""
+        """Return a second backend of the pool, as for a successor or an operator's tool. The place closes this
+        backend."""
 
     @abstractmethod
     def present(self) -> list[str]:
-        """Return the name of each object in the place, from the place itself. Two objects of one name are two entries.
+        """Return the name of each object in the place, without the help of the backend. If two objects have the same
+        name, return it twice.
 
-        Records of machines that ended do not count.
+        Records of machines that have ended do not count.
         """
 
     @abstractmethod
@@ -114,18 +119,18 @@ class Place(ABC):
         """Return the number of create calls that reached the place."""
 
     def other_pool(self) -> Backend | None:
-        """Return the backend of another pool of the same provisioner at the same place, under another name. None if a
-        place cannot have two pools."""
+        """Return the backend of another pool of the same provisioner at the same place, under another name. Return None
+        if a place cannot have two pools."""
         return None
 
     def other_provisioner(self) -> Backend | None:
-        """Return the backend of a pool of the same name that belongs to another provisioner. None if two provisioners
-        cannot share a place."""
+        """Return the backend of a pool of the same name that belongs to another provisioner. Return None if two
+        provisioners cannot share a place."""
         return None
 
     def environment(self, name: str) -> Mapping[str, str] | None:
-        """Return the environment in which a running machine was started. None if the host has the machine's name, or
-        the place cannot show it."""
+        """Return the environment in which a running machine was started. Return None if the host has the machine's
+        name, or if the place does not show environments."""
         return None
 
     # --- actions of others --------------------------------------------------------------------------------------------
@@ -136,14 +141,16 @@ class Place(ABC):
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
-        """Make a machine as another user, with all marks of one of ours except its name."""
+        """Make a machine as another user. It is equal to the machine ``name``, with all marks that make a machine ours,
+        except for its name ``as_name``."""
 
     @abstractmethod
     def stray(self, name: str) -> None:
         """Remove the marks that make a machine ours."""
 
     def remove_stray(self, name: str) -> None:
-        """Delete a strayed machine as an operator. Needed only if the backend may not delete it."""
+        """Delete a strayed machine as an operator. Implement this only if the backend may not delete strayed
+        machines."""
         raise NotImplementedError(f"the backend deletes {name} itself")
 
     @abstractmethod
@@ -152,20 +159,22 @@ class Place(ABC):
 
     @abstractmethod
     def recreate(self, name: str) -> None:
-        """Replace a machine by another with the same name and identity.
+        """Replace a machine by a new machine with the same name and identity.
 
-        If the place may use a number or an address a second time, the other machine has the same number and address.
+        If the place may use a number or an address a second time, the new machine has the number and address of the old
+        machine.
         """
 
     # --- the life of a machine (optional) -----------------------------------------------------------------------------
 
     def end(self, name: str, how: How) -> bool:
-        """Let a machine end in this way. Return False if no machine of the place ends so."""
+        """Let a machine end in this way. Return False if the place has no such end."""
         return False
 
     def restart(self, name: str) -> bool:
-        """Let the place stop a machine and begin it again, if it does such a thing unless a machine forbids it, for
-        example when a host fails (requeue, automatic restart, repair). Return False if it never does."""
+        """Let the place stop a machine and start it again, for example as after a failure of its host (requeue,
+        automatic restart, repair). Return False if the place never restarts machines. If a machine can forbid its
+        restart, ours must do so."""
         return False
 
     def double(self, name: str) -> bool:
@@ -173,17 +182,18 @@ class Place(ABC):
         return False
 
     def hold(self) -> bool:
-        """Hold machines that are created from now on in the place's queue. Return False if the place has no queue."""
+        """Keep machines that are created from now on in the place's queue. Return False if the place has no queue."""
         return False
 
     def release(self) -> None:
-        """Release all machines from the queue. Needed only with ``hold``."""
+        """Release all machines from the queue. Implement this only together with ``hold``."""
         raise NotImplementedError("the place has no queue")
 
     def starve(self, reason: ErrorClass) -> bool:
-        """Accept creates from now on, but let the machines wait: without room (STOCKOUT), or at a limit (QUOTA).
+        """Accept creates from now on, but let the machines wait for the reason that there is no room (STOCKOUT) or that
+        a limit is reached (QUOTA).
 
-        Return False if the place refuses such creates, or gives no such reason.
+        Return False if the place refuses such creates, or does not show the reason.
         """
         return False
 
@@ -199,11 +209,11 @@ class Place(ABC):
 
     @abstractmethod
     def hang(self) -> None:
-        """Answer no call from now on."""
+        """Respond to no call from now on."""
 
     @abstractmethod
     def black_out(self) -> None:
-        """Answer each call from now on with a failure of the place."""
+        """Respond to each call from now on with a failure of the place."""
 
     @abstractmethod
     def heal(self) -> None:

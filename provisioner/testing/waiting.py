@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
-"""The factor by which all waits of tests are longer than on an idle machine; CI sets 4."""
+"""Factor by which all waits of tests are longer than on an idle machine; CI sets 4."""
 
 
 def until(condition: Callable[[], T], seconds: float, *, every: float = 0.02, what: str = "the condition") -> T:
-    """Return the first true value of ``condition``, which is asked every ``every`` seconds.
+    """Call ``condition`` every ``every`` seconds. Return its first true value.
 
     Raises AssertionError if the value is still false after ``seconds`` times ``PATIENCE``.
     """

@@ -1,1 +1,2 @@
-"""An embedded cloud: a model with a clock, a seed and faults, and HTTP APIs that the official clients can call."""
+"""The embedded cloud: a model of a cloud with its own clock, random seed and faults, and HTTP APIs that the official
+clients can call."""

@@ -1,4 +1,5 @@
-"""The embedded cloud as a whole, without HTTP: one world, one Kubernetes cluster, and managed instance groups."""
+"""The embedded cloud as a whole, without HTTP: a ``World`` (clock, random numbers, faults), one Kubernetes cluster, and
+managed instance groups."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """A cloud's faults, timings and switches. A part that is None stays as it is."""
+    """A cloud's faults, timings and switches. Parts that are None do not change the cloud."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
@@ -76,8 +77,8 @@ class Conditions:
     def parse(cls, document: object) -> Conditions:
         """Parse ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``.
 
-        A mistake raises a ValueError that names its place. If a section is given, the timings and switches that it
-        omits get their defaults. A section that is left out does not change.
+        Raise ValueError for a mistake, with its position in the document. If a section is given, the timings and
+        switches that it omits get their defaults. A section that is left out changes nothing.
         """
         root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
@@ -88,7 +89,8 @@ class Conditions:
 
     @classmethod
     def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
-        """Return conditions with timings and switches as in a document. A mistake in them raises a ValueError."""
+        """Return conditions with timings and switches as in a document. Raise ValueError for a mistake in ``timings``
+        or ``switches``."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
             faults=tuple(faults),
@@ -99,7 +101,7 @@ class Conditions:
 
     @classmethod
     def read(cls, path: Path) -> Conditions:
-        """Read a YAML or JSON file. A mistake raises a ValueError that names the file."""
+        """Read a YAML or JSON file. Raise ValueError with the file's name for a mistake or an unreadable file."""
         try:
             return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
         except (OSError, ValueError) as error:
@@ -133,7 +135,7 @@ def _fault(where: str, value: object) -> Fault:
 
 
 class Cloud:
-    """An embedded cloud. The owner of its world makes the calls, one after the other."""
+    """The embedded cloud. Its methods must be called in one thread, in which its ``World`` also advances."""
 
     def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
         self.world = world
@@ -141,7 +143,7 @@ class Cloud:
         self.groups = Groups(world, migs)
 
     def impose(self, conditions: Conditions) -> None:
-        """Replace faults and switches now. New timings apply to steps that begin later."""
+        """Replace faults and switches now. New timings apply only to steps that begin later."""
         self.world.set_faults(conditions.faults)
         if conditions.gke is not None:
             self.cluster.timings = conditions.gke
@@ -151,7 +153,7 @@ class Cloud:
             self.groups.impose_switches(conditions.switches)
 
     def state(self) -> dict[str, Any]:
-        """Return every machine, the world's clock (epoch seconds) and the number of API calls by method."""
+        """Return every machine, the cloud's time (epoch seconds) and the number of API calls by method."""
         machines = [*self.cluster.state(), *self.groups.state()]
         return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
 
@@ -169,7 +171,7 @@ class Cloud:
 
 
 def namespaces_of(settings: Settings) -> list[str]:
-    """Return the namespaces that a configuration's pools name, in their order."""
+    """Return the namespaces that a configuration's pools name, in the order of the pools."""
     return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if isinstance(pool, GkePool)))
 
 

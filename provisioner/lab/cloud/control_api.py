@@ -1,8 +1,8 @@
 """The control API, with which a test or an operator changes the embedded cloud without the provisioner.
 
-It has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake is answered
-with 400 and ``{"error": …}``. A request to a loopback address under another host name is answered with 421, because a
-page of the internet can make a browser send such a request.
+The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. The response to a
+mistake is 400 with ``{"error": …}``. The response is 421 if a request reaches a loopback address under another host
+name, because a page of the internet can make a browser send such a request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Callers that hang up during their call or before their response. The cloud reports no error about them."""
+"""Handling of callers that close the connection before their response. The cloud reports no error for this."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def hung_up(request: web.Request, error: Exception) -> bool:
-    """Return True if an error only means that the caller has gone. An error while the connection stands is a real
-    fault."""
+    """Return True if an error only means that the caller has closed the connection. If the connection is open, return
+    False."""
     gone = request.transport is None or request.transport.is_closing()
     return gone and isinstance(error, ConnectionError)
 
 
 @web.middleware
 async def forgive(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let a call whose caller has gone end without an error. Its response is dropped."""
+    """Respond to a request. If the caller has closed the connection, log no error and drop the response."""
     try:
         return await handler(request)
     except Exception as error:

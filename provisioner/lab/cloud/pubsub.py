@@ -1,6 +1,7 @@
 """The simulator's log sink, which publishes audit log entries to a topic of a Pub/Sub emulator by its JSON API.
 
-The sink has a thread of its own. Entries that the emulator does not accept in time are lost, as with a real sink.
+The sink has a thread of its own. If the emulator does not accept an entry in time, the entry is lost, as with a real
+sink.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ BATCH = 100
 
 
 class Sink:
-    """A publisher to the topic of one subscription. It makes topic and subscription if they do not exist."""
+    """A publisher to the topic of one subscription. The sink makes topic and subscription if they do not exist."""
 
     def __init__(self, address: str, project: str, subscription: str) -> None:
-        """``address`` as in PUBSUB_EMULATOR_HOST: host and port."""
+        """Make no call yet. ``address``: host and port, as in PUBSUB_EMULATOR_HOST."""
         self._root = f"http://{address}/v1/projects/{project}"
         self._topic = f"projects/{project}/topics/{subscription}"
         self._subscription = subscription
@@ -33,7 +34,7 @@ class Sink:
         self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
 
     def start(self) -> None:
-        """Make topic and subscription, and publish from now on. Raises OSError if the emulator does not answer."""
+        """Make topic and subscription, and publish from now on. Raises OSError if the emulator does not respond."""
         self._make("topics", {})
         self._make("subscriptions", {"topic": self._topic, "ackDeadlineSeconds": 10})
         self._thread.start()

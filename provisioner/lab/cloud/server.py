@@ -41,15 +41,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.05
-"""Most real seconds between two checks for due events in the world."""
+"""Most real seconds between two checks for due events of the embedded cloud."""
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Most real seconds that a call waits while the world runs due events, so that thousands of starts delay no response.
-"""
+"""Most real seconds that a call waits while due events run, so that thousands of starts delay no response."""
 
 SHUTDOWN = 0.2
-"""Seconds that responses under way get when the server ends. Watches are cut."""
+"""Seconds that responses under way get when the server ends. Watches are ended at once."""
 
 BODY_LIMIT = 16 * 1024 * 1024
 
@@ -57,7 +56,7 @@ T = TypeVar("T")
 
 
 class Clockwork:
-    """The drive of a world at the pace of real time, ``speed`` times as fast."""
+    """A clock that advances a ``World`` by ``speed`` seconds per real second."""
 
     def __init__(self, world: World, speed: float) -> None:
         self._world = world
@@ -65,9 +64,8 @@ class Clockwork:
         self._began = time.monotonic()
 
     def advance(self, patience: float = math.inf) -> None:
-        """Run the due events. After ``patience`` real seconds the rest waits and the world lags. A failed event is
-        logged.
-        """
+        """Run the due events. Events that are left after ``patience`` real seconds run later than due. A failed event
+        is logged."""
         now = time.monotonic()
         to = (now - self._began) * self._speed
         try:
@@ -80,7 +78,7 @@ class Clockwork:
             log.exception("An event in the simulated world failed")
 
     async def run(self) -> None:
-        """Advance for ever."""
+        """Run the due events, for ever."""
         while True:
             self.advance(PATIENCE)
             due = self._world.next_event()
@@ -89,7 +87,8 @@ class Clockwork:
 
 
 def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
-    """Return the application with the three APIs. The world advances before each request, and callers may hang up."""
+    """Return the application with the three APIs. Due events run before each request, and callers may close their
+    connections early."""
 
     @web.middleware
     async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -110,24 +109,27 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
 
 @dataclass(frozen=True)
 class Serving:
-    """The settings of a simulator: its address, the places of kubeconfig and log entries, and its world's pace."""
+    """The settings of a simulator: its address, the path of the kubeconfig, the receiver of log entries, and its
+    speed."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """The port; 0: a free one."""
+    """The port; 0: any free port."""
     kubeconfig: Path | None = None
-    """Path of the kubeconfig; None: in a directory that is removed with the simulator."""
+    """Path of the kubeconfig; None: a path in a directory that is removed when the simulator ends."""
     pubsub: str = ""
-    """Address of a Pub/Sub emulator. Audit log entries go to the subscription that the configuration names."""
+    """Address of a Pub/Sub emulator, whose subscription (named in the configuration) gets the audit log entries; empty:
+    none."""
     seed: int = 0
     speed: float = 1.0
-    """World seconds per real second."""
+    """Simulated seconds per real second."""
 
 
 class Simulator:
-    """An embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and further given ones.
+    """The embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names, and further ones from the
+    arguments.
 
-    It is a context manager. Inside the context a thread of its own runs the cloud.
+    A simulator is a context manager. Inside the context a thread of its own runs the cloud.
     """
 
     def __init__(
@@ -143,20 +145,20 @@ class Simulator:
         spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
         groups = [*(migs_of(settings) if settings else ()), *migs]
         self.cloud = Cloud(World(seed=serving.seed, start_wall=time.time()), spaces, groups)
-        """The model. It belongs to the simulator's thread: use :meth:`call`."""
+        """The model. Only the simulator's thread may use the model; other threads use :meth:`call`."""
         self.cloud.impose(conditions or Conditions())
         self._sink = _sink(settings, serving.pubsub)
         if self._sink:
             self.cloud.groups.audit.listeners.append(self._sink.put)
         self.address = ""
-        """``http://HOST:PORT`` once the simulator answers."""
+        """``http://HOST:PORT`` once the simulator is ready; empty before."""
         self.ended_by: signal.Signals | None = None
-        """The signal that ended the simulator, if any."""
+        """The signal that ended the simulator; None if it runs or ended without a signal."""
         self._contexts = contexts_of(settings) if settings else {}
         self._namespace = spaces[0] if spaces else "default"
         self._scratch = None if serving.kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
         self.kubeconfig = serving.kubeconfig or Path(str(self._scratch)) / "kubeconfig"
-        """Path of the file that leads kubectl and the official clients here."""
+        """Path of the kubeconfig with which kubectl and the official clients reach the simulator."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -179,7 +181,7 @@ class Simulator:
         return f"{self.address}/control/"
 
     def line(self) -> str:
-        """Return the line that ``provisioner simulator`` prints once it answers."""
+        """Return the line that ``provisioner simulator`` prints once the simulator is ready."""
         addresses = {"kubernetes": self.kubernetes, "compute": self.compute, "control": self.control}
         return json.dumps({**addresses, "kubeconfig": str(self.kubeconfig)})
 
@@ -222,7 +224,7 @@ class Simulator:
                 ready.set_exception(error)
 
     def call(self, act: Callable[[Cloud], T]) -> T:
-        """Return the result of ``act``, run in the simulator's thread between requests, with the world up to date."""
+        """Run ``act`` in the simulator's thread between two requests, after all due events. Return its result."""
         if self._loop is None:
             raise RuntimeError("the simulator does not run")
 
@@ -255,7 +257,8 @@ class Simulator:
         self.call(Cloud.reset)
 
     def end_by(self, number: signal.Signals) -> None:
-        """End the server because of a signal, also before it answers. Call it in the simulator's thread."""
+        """End the server because of a signal, even if the server is not ready yet. Call this only in the simulator's
+        thread."""
         self.ended_by = number
         if self._end is not None:
             self._end.set()
@@ -263,7 +266,8 @@ class Simulator:
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """Answer until :meth:`close` or :meth:`end_by`. ``ready`` is called once the simulator answers."""
+        """Serve until :meth:`close` or :meth:`end_by` is called. ``ready`` is called once the simulator accepts
+        calls."""
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         if self.ended_by is not None:
             return
@@ -318,8 +322,8 @@ def check_reach(host: str) -> None:
 def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
     """Run ``provisioner simulator`` and return the exit code.
 
-    Raises ValueError for a wrong file, and OSError for a port or path that cannot be used. A ``host`` that other
-    machines can reach raises ValueError, unless ``unsafe_listen``.
+    Raises ValueError for a wrong file, and OSError for a port or path that cannot be used. Raises ValueError for a
+    ``host`` that other machines can reach, unless ``unsafe_listen`` is true.
     """
     if not unsafe_listen:
         check_reach(serving.host)
@@ -328,7 +332,8 @@ def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, 
 
 
 def run_until_signal(simulator: Simulator) -> int:
-    """Print the simulator's line once it answers, end cleanly on SIGTERM or SIGINT, and return the exit code."""
+    """Print the simulator's line once it is ready. Run until SIGTERM or SIGINT, end cleanly, and return the exit
+    code."""
 
     def ready() -> None:
         print(simulator.line(), flush=True)

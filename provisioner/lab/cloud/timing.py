@@ -1,4 +1,4 @@
-"""Delays of the simulated world, in the form of JSON."""
+"""Delays in the embedded cloud, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
-    """Parse a dataclass of seconds and delays. A delay is a number (no spread) or [median, 95th percentile].
+    """Parse a dataclass whose fields are seconds or delays. A delay is a number (without random spread) or [median,
+    95th percentile].
 
-    A mistake raises a ValueError that names the field.
+    Raise ValueError with the field's name for a mistake.
     """
     delays = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -27,7 +28,7 @@ def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
 
 
 def parse_seconds(name: str, value: object) -> float:
-    """Parse a number of seconds. A mistake raises a ValueError that names the field."""
+    """Parse a number of seconds. Raise ValueError with the field's name for a mistake."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
         raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
     return float(value)

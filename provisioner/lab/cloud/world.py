@@ -1,6 +1,6 @@
-"""The simulated world's clock, chance, pending events, faults and call counters, which all parts share.
+"""The parts that the whole embedded cloud shares: clock, random numbers, pending events, faults and call counters.
 
-Time advances only when the owner of the world calls :meth:`World.advance`, one thread at a time.
+Time advances only in :meth:`World.advance`. Only one thread may use a world at a time.
 
 The world itself has one fault mode, for all targets.
 
@@ -22,26 +22,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes the targets whose name matches."""
+    """A fault that strikes targets whose name matches ``target``."""
 
     mode: str
     """The mode of the fault. Each API documents its modes."""
     target: str = ".*"
     """Regular expression, matched in full against a namespace, a MIG or a machine name."""
     rate: float = 1.0
-    """Probability at each chance to strike."""
+    """Probability that the fault strikes at a chance."""
     after: int = 0
-    """The number of chances that pass before the fault strikes."""
+    """The number of first chances at which the fault does not strike."""
     limit: int | None = None
     """The most strikes of the fault."""
     start: float = 0.0
-    """World time in seconds before which the fault does not strike."""
+    """Simulated time in seconds before which the fault does not strike."""
     end: float = math.inf
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Fault:
-        """Parse a fault from JSON. A mistake raises a ValueError that names the field."""
+        """Parse a fault from JSON. Raise ValueError with the field's name for a mistake."""
         names = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
         unknown = sorted(set(document) - names)
         if unknown:
@@ -56,13 +56,13 @@ class Fault:
 
 
 class World:
-    """The shared state of a simulated cloud."""
+    """The shared state of the embedded cloud. World time is its simulated time."""
 
     def __init__(self, *, seed: int = 0, start_wall: float = 1_700_000_000.0) -> None:
         self.now = 0.0
         """World time in seconds since the world began."""
         self.start_wall = start_wall
-        """The wall clock's time at world time 0. Timestamps in responses are ``start_wall + now``."""
+        """Epoch seconds at world time 0. Timestamps in responses are ``start_wall + now``."""
         self.seed = seed
         self.random = random.Random(seed)
         self.calls: Counter[str] = Counter()
@@ -75,24 +75,24 @@ class World:
         self._strikes: Counter[int] = Counter()
 
     def wall(self) -> float:
-        """Return epoch seconds by this world's clock, which a fault may skew."""
+        """Return the simulated time in epoch seconds. A fault may skew it."""
         return self.start_wall + self.now + self.skew()
 
     def skew(self) -> float:
-        """Return the seconds by which the faults make this world's clock wrong now."""
+        """Return the seconds by which faults now make the simulated clock wrong."""
         active = (fault for fault in self._skews if fault.start <= self.now < fault.end)
         return sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
-        """Run ``event`` in ``delay`` seconds. The event itself has to check whether it still applies."""
+        """Run ``event`` in ``delay`` simulated seconds. The event itself has to check whether it still applies."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), event))
 
     def next_event(self) -> float | None:
-        """Return the world time of the next pending event."""
+        """Return the world time of the next pending event; None if there is none."""
         return self._events[0][0] if self._events else None
 
     def advance(self, to: float) -> None:
-        """Run every event that is due up to ``to``."""
+        """Advance to world time ``to``, and run every event that is due until then."""
         while self._events and self._events[0][0] <= to:
             at, _, event = heapq.heappop(self._events)
             self.now = max(self.now, at)
@@ -100,9 +100,8 @@ class World:
         self.now = max(self.now, to)
 
     def lognormal(self, median: float, p95: float, *, chance: random.Random | None = None) -> float:
-        """Return a delay in seconds with this median and 95th percentile, by the world's own generator unless one is
-        given.
-        """
+        """Return a delay in seconds with this median and 95th percentile, by the random generator ``chance`` (None: the
+        world's own)."""
         if median <= 0:
             return 0.0
         return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
@@ -115,9 +114,9 @@ class World:
         self._strikes.clear()
 
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
-        """Return the fault of this mode that strikes one of ``targets`` now, or None.
+        """Return the fault of this mode that strikes one of ``targets`` now; None if none strikes.
 
-        Each call is one chance, by the world's own generator unless another is given.
+        Each call is one chance of each matching fault. ``chance``: the random generator (None: the world's own).
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

@@ -1,1 +1,2 @@
-"""The example that ``provisioner new-kind`` copies: a kind whose place is in memory, with the place of its tests."""
+"""The example that ``provisioner new-kind`` copies: a kind whose place is in memory, and the ``testing.place.Place``
+for its tests."""

@@ -1,4 +1,5 @@
-"""The backend of kind ``skeleton``: the machines of a pool are jobs of a place that does not keep names unique."""
+"""The backend of the kind ``skeleton``. The machines of a pool are jobs. The place does not keep the names of jobs
+unique."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ PHASES = {"pending": Phase.PENDING, "starting": Phase.PENDING, "running": Phase.
 """Phase of each state of a job that has not ended. A state that is not in the table fails the observation."""
 
 LACKS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
-"""Reasons of pending jobs for which another pool shall make the machine. Any other reason is a normal wait."""
+"""Reasons of pending jobs for which another pool shall make the machine, each with its error class. Any other reason is
+a normal wait."""
 
 CAUSES = {"preempted": LossCause.PREEMPTED, "host failed": LossCause.NODE, "time limit": LossCause.EXPIRES}
 """Causes of ends, by the place's words. Any other end counts as an exit."""
@@ -45,9 +47,10 @@ class Job:
     number: int
     name: str
     mark: str
-    """A text that only we can have written, e.g. in the job's comment."""
+    """A text that only we write, e.g. into the job's comment, and that makes the job ours."""
     submitted: int
-    """Epoch seconds. Numbers are used again, so the number alone does not identify a job."""
+    """Time of the submission in epoch seconds. The place uses numbers again, so the number alone does not identify a
+    job."""
     state: str = "running"
     words: str = ""
     """The place's reason why the job waits or has ended."""
@@ -62,29 +65,29 @@ class Job:
 class Client:
     """The calls of the place. REPLACE THE BODIES: as written, the place is in memory.
 
-    A call raises BackendError with the class of the error. Without an answer in time: TIMEOUT. An answer that cannot be
-    read, or only in part, is an error and never an empty list.
+    If a call fails, it raises BackendError with the class of the error; TIMEOUT if there is no response in time. A
+    response that cannot be read completely is an error and never an empty list.
     """
 
     def __init__(self) -> None:
-        """Begin with an empty place."""
+        """Make an empty place."""
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.all: dict[int, Job] = {}
 
     def jobs(self) -> list[Job]:
-        """Return all jobs, also those of others if names can be theirs, the oldest first."""
+        """Return all jobs, the oldest first, also jobs of others if they can have our names."""
         with self._lock:
             return sorted(self.all.values(), key=lambda job: job.submitted)
 
     def submit(self, name: str, mark: str, environment: Mapping[str, str]) -> None:
-        """Submit a job that the place never begins again by itself (requeue off)."""
+        """Submit a job. Forbid the place to start the job again by itself (requeue off)."""
         with self._lock:
             number = next(self._numbers)
             self.all[number] = Job(number, name, mark, int(time.time()), address=f"10.0.0.{number % 250 + 1}")
 
     def cancel(self, job: Job) -> None:
-        """End a job. A job that is gone is a success."""
+        """End a job. If the job is gone, this is a success."""
         with self._lock:
             self.all.pop(job.number, None)
 
@@ -93,7 +96,8 @@ class Client:
 
 
 class SkeletonBackend:
-    """A ``provisioner.backends.Backend``. It lists before it creates and deletes, because names are not unique."""
+    """A ``provisioner.backends.Backend``. The backend lists jobs before it creates or deletes, because names are not
+    unique."""
 
     def __init__(self, pool: SkeletonPool, client: Client, *, provisioner: str) -> None:
         """Prepare the backend. ``provisioner``: the id of the configuration, which is part of the mark."""
@@ -107,7 +111,7 @@ class SkeletonBackend:
         """Do nothing, because the place cannot be watched."""
 
     def close(self) -> None:
-        """End connections."""
+        """Close connections."""
         self._client.close()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -136,7 +140,7 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Cancel the jobs that the deletes mean."""
+        """Cancel the jobs of the deletes' machines."""
         listed, outcomes = list_before(deletes, self._jobs_by_name, may_start)
         if listed is None:
             return outcomes
@@ -144,16 +148,16 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return whether the job is ours, also if its mark is gone and it has the sought uid."""
+        """Return True if the job is ours by its mark, or has the uid in ``sought`` although its mark is gone."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job of which only a record is left."""
+        """Return how a job has ended of which only a record is left; None if the job exists."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 
     def machine(self, job: Job) -> Machine:
-        """Return a job that has not ended as a machine."""
+        """Return the machine of a job that has not ended."""
         if job.state not in PHASES:
             raise BackendError(ErrorClass.OTHER, f"the state {job.state!r} of {job.name} is unknown")
         is_pending = job.state == "pending"

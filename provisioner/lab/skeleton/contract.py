@@ -1,4 +1,5 @@
-"""The contract of all kinds, tested with ``skeleton``. REPLACE THE PLACE as you replace the client: the tests stay."""
+"""The contract of all kinds, tested with ``skeleton``. REPLACE THE PLACE when you replace the client. The tests stay
+the same."""
 
 from __future__ import annotations
 
@@ -29,16 +30,16 @@ class FaultyClient(Client):
 
     submits = 0
     refusal: ErrorClass | None = None
-    """Error of each create."""
+    """Error that refuses each create; None: creates are accepted."""
     silence: ErrorClass | None = None
-    """Error of each call, which has no effect."""
+    """Error of each call, which then has no effect; None: calls are answered."""
     loss: ErrorClass | None = None
-    """Error of each change, which has its effect."""
+    """Error of each create and delete, which takes effect all the same; None: responses arrive."""
     state, words = "running", ""
     """State and words of jobs that are submitted."""
 
     def __init__(self) -> None:
-        """Begin with an empty place."""
+        """Make an empty place."""
         super().__init__()
         self.environments: dict[str, Mapping[str, str]] = {}
         """Environment of the last job of each name."""
@@ -123,7 +124,7 @@ class SkeletonPlace(Place):
         return True
 
     def restart(self, name: str) -> bool:
-        return False  # The client forbids it. If your place can do it all the same, do it here.
+        return False  # The client forbids a restart. If your place restarts jobs all the same, do so here.
 
     def double(self, name: str) -> bool:
         Client.submit(self.client, name, self._job(name).mark, {})

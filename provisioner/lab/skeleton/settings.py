@@ -17,5 +17,5 @@ class SkeletonPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return the kind and the queue. Two pools with equal results are refused as the same place."""
+        """Return the kind and the queue. A second pool with the same identity is refused."""
         return (self.kind, self.queue)

@@ -84,7 +84,7 @@ def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid
     assert asked("another") is None
     asked(uid)
     refused = place.delete(ONE, uid).failure
-    if refused is not None:  # if deleting it needs too wide a right, the message contains a command
+    if refused is not None:  # if the delete would need too wide a right, the message contains a command
         assert (refused.error, ONE in refused.text) == (ErrorClass.DENIED, True)
         place.remove_stray(ONE)
     until(lambda: asked(uid) is None, place.patience, what="its end")

@@ -27,7 +27,8 @@ def errors(outcomes: Sequence[Outcome]) -> list[ErrorClass | None]:
 
 
 def wait_for_other_machine(place: Place, before: Machine) -> Machine:
-    """Wait for an observation of the other machine of this name, because lists may be late. Return the machine."""
+    """Wait until an observation shows another machine than ``before`` under the same name, because lists may be late.
+    Return the other machine."""
 
     def other() -> Machine | None:
         seen = place.observe().machines.get(ONE)

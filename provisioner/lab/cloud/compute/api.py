@@ -1,4 +1,4 @@
-"""The Compute Engine API over HTTP, as far as MIGs need it. ``group_registry.py`` implements the behaviour.
+"""The part of the Compute Engine API that MIGs need, over HTTP. ``group_registry.py`` implements the behaviour.
 
 ``world.calls`` counts every call by method.
 
@@ -6,14 +6,14 @@ Fault modes of calls. Targets: the name of the MIG, VM or operation, or else of 
 ``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; or ``<name>/<method>``. Further modes
 are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
 
-* ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a minute of the world
+* ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a simulated minute
 * ``unavailable``: 503 before the call is applied
 * ``http_error``: any ``status`` (500), ``reason``, ``message``, before the call is applied
 * ``denied``: 403 forbidden
 * ``invalid``: 400 invalid; mutations only
-* ``hang``: waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
+* ``hang``: waits ``seconds`` (3600) of simulated time, then goes on, even if the caller has gone
 * ``reset``: drops the connection before the call is applied
-* ``lost_response``: applies the call, then drops the connection, or answers ``status`` if that is given
+* ``lost_response``: applies the call, then drops the connection, or responds with ``status`` if it is given
 * ``unknown_words``: gives members and instances an action and status that Google does not have yet, and a new field
 * ``mig_gone``: 404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 """
@@ -39,17 +39,17 @@ from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
 from provisioner.lab.cloud.world import Fault, World
 
 WAIT_LIMIT = 120.0
-"""Seconds after which an operation's wait answers although the operation is not done."""
+"""Seconds after which the wait for an operation ends although the operation is not done."""
 
 BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
-"""The method that Google offers in its beta API alone."""
+"""Path of the one method that only Google's beta API has."""
 
 METHODS = (*method_table.METHODS, *group_methods.METHODS, *project_methods.METHODS)
 """All methods of the Compute Engine API that the simulator has."""
 
 _TICK = 0.01
-"""Real seconds between two readings of the world's clock."""
+"""Real seconds between two readings of the simulated clock."""
 
 
 def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
@@ -67,12 +67,12 @@ def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
 
 
 class Dropped(Exception):
-    """A signal to close the connection without a response."""
+    """Raised to close the connection without a response."""
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A call as it came, alone or in a batch."""
+    """A received call, alone or in a batch."""
 
     path: str
     """Relative URL."""
@@ -94,7 +94,7 @@ class Face:
     _minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def serves(self, method: Method) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """Return the handler of a method."""
+        """Return the HTTP handler of a method."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             path, parts = request.path.removeprefix(PATH), request.match_info
@@ -108,7 +108,8 @@ class Face:
         return handle
 
     async def permissions(self, request: web.Request) -> web.StreamResponse:
-        """Answer testIamPermissions with all requested permissions except those that the fault ``denied`` names."""
+        """Respond to testIamPermissions: all requested permissions are granted except those that the fault ``denied``
+        names."""
         parts = request.match_info
         scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
         self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
@@ -130,7 +131,7 @@ class Face:
         return _response(*self._lacks(request.method, request.path))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
-        """Answer several calls in sequence."""
+        """Handle the calls of a batch one after the other. Return their responses as one."""
         responses = []
         try:
             for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):
@@ -156,7 +157,8 @@ class Face:
         return 404, json.dumps(error_document(ApiError(404, "notFound", f"The simulator has no method {verb} {path}")))
 
     async def reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
-        """Return status and JSON of a call, with URLs that begin with the address that the caller used."""
+        """Handle a call. Return the status and JSON of the response, with URLs that begin with the address that the
+        caller used."""
         self.world.calls[method.name] += 1
         try:
             status, document = 200, await self._serve(method, incoming)
@@ -193,7 +195,7 @@ class Face:
         return self.world.strikes(mode, call.named, call.method.name, f"{call.named}/{call.method.name}")
 
     def _refuse(self, call: Call) -> None:
-        """Raise the error that a fault of the call demands."""
+        """If a fault strikes the call, raise the fault's error."""
         if fault := self._strikes("throttled", call):
             self._throttle(call, fault)
         if self._strikes("unavailable", call):
@@ -216,20 +218,20 @@ class Face:
             raise ApiError(403, "rateLimitExceeded", message)
 
     async def _wait(self, call: Call) -> None:
-        """Wait until the operation is done, or until Google's own limit for a wait."""
+        """Wait until the operation is done, or until ``WAIT_LIMIT``."""
         operation, end = call.operation(), self.world.now + WAIT_LIMIT
         while not operation.done and self.world.now < end:
             await asyncio.sleep(_TICK)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait some seconds of world time."""
+        """Wait ``seconds`` of simulated time."""
         if seconds > 0:
             over = asyncio.Event()
             self.world.after(seconds, over.set)
             await over.wait()
 
     def _mask(self, incoming: Incoming) -> Mask | None:
-        """Return the fields that the caller asks for; None: all."""
+        """Return the fields that the caller requests; None: all fields."""
         text = incoming.query.get("fields", "")
         if not text and self.groups.switches.field_mask_header:
             text = incoming.headers.get("x-goog-fieldmask", "")
@@ -240,7 +242,7 @@ class Face:
 
 
 def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
-    """Return the call that a request stands for; 400 if its body or requestId is malformed."""
+    """Return the parsed call. Raise 400 if the body or the requestId is malformed."""
     parts = incoming.parts
     scope = next((f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts), "")
     try:

@@ -21,14 +21,13 @@ def failed(name: str, code: str, message: str) -> Document:
 
 
 def insert_error(error: Document) -> OperationError:
-    """Return the error of an attempt as the error of the insert, which the audit log shows."""
+    """Return the error of an attempt in the form of an operation's error, for the insert in the audit log."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
-    """Return the error for missing capacity. It has ``errorDetails`` with those codes for which public reports show
-    them.
-    """
+    """Return the error for missing capacity. The error has ``errorDetails`` if public reports show them with this
+    ``code``."""
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
     message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."
@@ -37,7 +36,7 @@ def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
 
 
 def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
-    """Return the three entries of ``errorDetails``, each with one field, as public reports show them."""
+    """Return the three entries of ``errorDetails`` as public reports show them. Each has one field."""
     words = (
         f"A {spec.machine_type} VM instance is currently unavailable in the {zone} zone. Alternatively, you can try"
         " your request again with a different VM hardware configuration or at a later time. For more information, see"

@@ -1,15 +1,15 @@
 """The repeated attempts of a simulated managed instance group to create the VM of a member.
 
 Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the zone. The member stays CREATING with
-``lastAttempt.errors``, a row appears in listErrors, and the MIG tries again after a growing gap.
+``lastAttempt.errors``, an entry appears in listErrors, and the MIG tries again after a growing pause.
 
 * ``stockout``: no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or INSUFFICIENT_CAPACITY.
   The fault's ``after`` lets some attempts through.
 * ``quota``: QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
 * ``ip_exhausted``: IP_SPACE_EXHAUSTED
 * ``attempt_error``: any other error: ``code`` (INTERNAL_ERROR), ``message``
-* ``false_start``: no capacity, which the MIG finds out ``seconds`` (5) after the VM shows as PROVISIONING
-* ``name_taken``: a VM outside the MIG takes the name just before: RESOURCE_ALREADY_EXISTS, until that VM goes
+* ``false_start``: no capacity, but the VM is shown as PROVISIONING for ``seconds`` (5) first
+* ``name_taken``: a VM outside the MIG has taken the name: RESOURCE_ALREADY_EXISTS, until that VM is gone
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attempts:
         self._next_insert = 0.0
 
     def schedule(self, member: Member, delay: float) -> None:
-        """Try to create the member's VM after ``delay``."""
+        """Try to create the member's VM after ``delay`` seconds."""
         self._group.world.after(delay, lambda: self._queue(member))
 
     def _queue(self, member: Member) -> None:
@@ -69,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """Withdraw a VM that was begun and for which there is no room."""
+        """Remove a VM whose insert has begun, because there is no room."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)
@@ -94,7 +94,7 @@ class Attempts:
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
-        """Return why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
+        """Return why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``; None if it can."""
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
         if self._is_name_taken(member):
@@ -115,7 +115,8 @@ class Attempts:
         return None
 
     def _is_name_taken(self, member: Member) -> bool:
-        """Return True if another VM of the zone has the member's name. The fault ``name_taken`` makes such a VM."""
+        """Return True if another VM of the zone has the member's name. If the fault ``name_taken`` strikes, make such a
+        VM first."""
         spec, vms = self._group.spec, self._group.vms
         struck = self._group.world.strikes("name_taken", member.name, spec.name, member.zone)
         if struck and member.name not in vms.zone(spec.project, member.zone):
@@ -123,6 +124,6 @@ class Attempts:
         return member.name in vms.zone(spec.project, member.zone)
 
     def _is_full(self) -> bool:
-        """Return True if the MIG has as many VMs as there is room for."""
+        """Return True if the MIG has as many VMs as its ``capacity`` allows."""
         capacity = self._group.spec.capacity
         return capacity is not None and sum(1 for member in self._group.members.values() if member.vm) >= capacity

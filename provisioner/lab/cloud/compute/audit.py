@@ -1,11 +1,11 @@
-"""Audit log entries of the simulated Compute Engine, as a log sink passes them to Pub/Sub: late, and in any order.
+"""Audit log entries of the simulated Compute Engine, as a log sink sends them to Pub/Sub: late, and in any order.
 
-Entries are logged only if there are listeners. They use a random generator of their own, so that listeners do not
-change the world.
+Entries are logged only if there are listeners. Their delays come from a random generator of their own, so that the rest
+of the cloud behaves the same with and without listeners.
 
-* A call that takes effect later makes two entries of one operation, ``first`` and ``last``.
-* A preemption and a repair are system events, one entry each.
-* A call that is refused is one entry without operation.
+* A call that takes effect later has two entries of one operation, ``first`` and ``last``.
+* A preemption and a repair are system events and have one entry each.
+* A refused call has one entry without operation.
 
 Fault modes. Targets: the instance or MIG, the method such as ``instances.preempted``.
 
@@ -39,7 +39,8 @@ STATUS_CODES = {400: 3, 403: 7, 404: 5, 409: 6, 412: 9, 503: 14}
 OTHER_ERROR = 13
 
 Listener = Callable[[bytes, float], None]
-"""A function that gets each message and the time when Pub/Sub got it (epoch seconds by the world's clock)."""
+"""A function that is called with each message and the time when Pub/Sub received it (epoch seconds by the simulated
+clock)."""
 
 
 @dataclass
@@ -55,7 +56,8 @@ class Audit:
         self._serial = 0
 
     def begin(self, method: str, path: str, instance: int = 0) -> str:
-        """Log an accepted call of ``method``, such as ``instances.insert``, on ``path``. Return its operation's name.
+        """Log an accepted call of ``method``, such as ``instances.insert``, on ``path``. Return the name of the call's
+        operation.
 
         ``instance``: the id of the affected instance.
         """
@@ -92,7 +94,7 @@ class Audit:
         self._log(method, path, entry)
 
     def system(self, method: str, path: str, message: str, instance: int = 0) -> None:
-        """Log an act of Google itself."""
+        """Log an action of Google itself."""
         if not self.listeners:
             return
         operation = f"systemevent-{int(self.world.wall() * 1000)}-{self._next():012x}"
@@ -181,7 +183,7 @@ def _entry(name: str, path: str, instance: int = 0) -> Document:
 
 
 def _utc(wall: float) -> str:
-    """Return a time in RFC 3339, as logs have it."""
+    """Return a time in the RFC 3339 form of logs."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

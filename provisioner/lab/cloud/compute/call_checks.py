@@ -1,4 +1,5 @@
-"""Checks that refuse a call about a managed instance group at once: of counts, names, sizes and URLs of instances."""
+"""Checks of calls about a managed instance group: of counts, names, sizes and URLs of instances. A wrong call is
+refused at once."""
 
 from __future__ import annotations
 

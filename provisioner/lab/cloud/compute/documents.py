@@ -28,7 +28,7 @@ ACTION_FIELDS = {
 }
 
 PROJECT_MADE = 1_400_000_000.0
-"""The creation time of projects, zones and regions, as epoch seconds. Its value has no effect."""
+"""The creation time of projects, zones and regions, as epoch seconds. The value is arbitrary."""
 
 
 def mig_document(mig: Mig) -> Document:
@@ -81,7 +81,7 @@ def mig_document(mig: Mig) -> Document:
 
 
 def autoscaler_document(mig: Mig) -> Document:
-    """Return the autoscaler that is attached to a MIG. It has the MIG's name."""
+    """Return the autoscaler that is attached to a MIG. The autoscaler has the name of the MIG."""
     spec = mig.spec
     return _located(spec.project, spec.scope) | {
         "kind": "compute#autoscaler",
@@ -121,7 +121,7 @@ def instance_group_document(mig: Mig) -> Document:
 
 
 def template_document(spec: MigSpec, created: float) -> Document:
-    """Return the instanceTemplate of a MIG. Its numeric id distinguishes it from another template of the same name."""
+    """Return the instanceTemplate of a MIG. The numeric id differs between templates of the same name."""
     return {
         "kind": "compute#instanceTemplate",
         "id": numeric_id(spec.template),
@@ -197,7 +197,7 @@ def project_document(project: str) -> Document:
 
 
 def with_unknown_words(document: Document) -> Document:
-    """Return a list as a later API version may print it: with an unknown action or status and an unknown field."""
+    """Return a list with an action or status and a field that are unknown today, as a later API version may have."""
     changed = dict(document)
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:
@@ -217,7 +217,7 @@ def error_document(error: ApiError) -> Document:
 
 
 def warning(code: str, message: str, data: Mapping[str, str]) -> Document:
-    """Return the warning beside a list that is not complete."""
+    """Return the warning in an incomplete list."""
     return {"code": code, "message": message, "data": [{"key": key, "value": value} for key, value in data.items()]}
 
 

@@ -1,7 +1,7 @@
 """The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``regex_filter.py``).
 
-A filter that cannot be parsed, or names a field that the resource does not have, raises a ValueError with the position,
-as Google answers 400.
+If a filter cannot be parsed or names a field that the resource does not have, ValueError is raised with the position.
+The API responds with 400, as Google does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Token:
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
     """Return a test of one ``resource`` (a message of ``schema.py``) from a ``filter`` parameter.
 
-    ``base`` begins every URL that the caller was shown; the documents have ``BASE`` in its place.
+    ``base``: start of every URL in responses to the caller. In the documents, URLs begin with ``BASE`` instead.
     """
     try:
         if is_regex_filter(text):
@@ -88,7 +88,8 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _unquoted(text: str) -> str:
-    r"""Return the text without escapes. Only a quote or a backslash can be escaped; a Windows path is a mistake."""
+    r"""Return the text without escapes. Only a quote or a backslash can be escaped; any other escape, as in a Windows
+    path, is a mistake."""
     for escape in re.findall(r"\\.", text):
         if escape[1] not in "\"'\\":
             raise ValueError(f"'{escape}' in {text}: only a quote or a backslash can be escaped")
@@ -96,7 +97,8 @@ def _unquoted(text: str) -> str:
 
 
 class _Parser:
-    """A recursive descent parser. In AIP-160, OR binds tighter than AND, and terms side by side mean AND."""
+    """A recursive descent parser. In AIP-160, OR binds tighter than AND, and terms without an operator between them are
+    joined by AND."""
 
     def __init__(self, tokens: Iterator[_Token], resource: str, base: str) -> None:
         self._tokens = list(tokens)
@@ -161,7 +163,7 @@ class _Parser:
 
 
 def _values(document: object, path: Sequence[str]) -> list[object]:
-    """Return all values at a dotted path. A list stands for each of its entries."""
+    """Return all values at a dotted path. If a value on the path is a list, follow the path in each entry."""
     if isinstance(document, list):
         return [value for entry in document for value in _values(entry, path)]
     if not path:
@@ -199,12 +201,12 @@ def _text_matcher(operator: str, wanted: str, base: str) -> Callable[[object], b
 
 
 def _text(value: object, base: str) -> str:
-    """Return the value as the caller was shown it."""
+    """Return the value in the form in which responses show it."""
     return str(value).lower() if isinstance(value, bool) else str(value).replace(BASE, base)
 
 
 def _parsed(kind: FieldType, name: str, text: str) -> Any:
-    """Return a number, a truth value or a moment. A date alone means midnight UTC."""
+    """Return a number, a truth value or a moment. A date without a time means midnight UTC."""
     if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
     if kind is FieldType.TRUTH and text.lower() in ("true", "false"):

@@ -1,4 +1,4 @@
-"""Fingerprints. A caller sends the current fingerprint with its change, and so proves that it has read the current
+"""Fingerprints. A caller sends the current fingerprint with a change, to prove that the caller has read the current
 content."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from provisioner.lab.cloud.compute.operations import ApiError
 
 _OF_NOTHING = "42WmSpB8rSM="
-"""Google's own fingerprint of empty labels, tags and the like."""
+"""Google's fingerprint of empty labels, tags and the like."""
 
 
 def fingerprint_of(content: object) -> str:
@@ -21,9 +21,8 @@ def fingerprint_of(content: object) -> str:
 
 
 def check_fingerprint(given: object, current: str, message: str) -> None:
-    """Raise 412 with this message unless the caller names the current fingerprint. Clients use both alphabets of
-    base64.
-    """
+    """Raise 412 with this message unless ``given`` is the current fingerprint, in either of the two alphabets of
+    base64."""
     usual = str(given).replace("-", "+").replace("_", "/")
     if usual != current:
         raise ApiError(412, "conditionNotMet", message)

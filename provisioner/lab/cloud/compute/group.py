@@ -4,7 +4,7 @@ Changes by others and overridden settings. Target: the MIG.
 
 * ``resized``: the next call about the MIG finds it resized to ``size`` (0)
 * ``size_limit``: the MIG accepts no more than ``limit`` (1) members
-* ``repairs``: the MIG recreates dead VMs, as with defaultActionOnFailure REPAIR
+* ``repairs``: the MIG recreates dead VMs, as if its defaultActionOnFailure were REPAIR
 * ``paginated``: listManagedInstances has pages
 """
 
@@ -31,7 +31,7 @@ from provisioner.lab.cloud.compute.settings import Duplicate
 
 @dataclass
 class Mig(Members):
-    """A managed instance group at work."""
+    """A managed instance group with the calls that change it."""
 
     operations: Operations
 
@@ -46,15 +46,14 @@ class Mig(Members):
 
     @property
     def is_stable(self) -> bool:
-        """True while no member changes and no call is pending."""
+        """Return True if no member is changing and no call is pending."""
         return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
 
     def create(
         self, names: Sequence[str], request_id: str = "", preserved: Mapping[str, Document] | None = None
     ) -> Operation:
-        """createInstances: add members with these names. ``preserved``: the ``preservedState`` of the names that have
-        one.
-        """
+        """Add members with these names (createInstances). ``preserved``: the ``preservedState`` of the names that have
+        one."""
         check_names(names)
         check_size(self, self.target_size + len(names))
         conflict = self._conflict(names)
@@ -63,29 +62,30 @@ class Mig(Members):
         return self._begin("createInstances", request_id, lambda: self._create(names, preserved or {}))
 
     def delete(self, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
-        """deleteInstances: delete members and their VMs; targetSize falls."""
+        """Delete members and their VMs (deleteInstances); targetSize falls."""
         names = members_named(self, urls, skip_invalid=skip_invalid)
         return self._begin("deleteInstances", request_id, lambda: self._life.each(names, self._life.delete))
 
     def abandon(self, urls: Sequence[str], request_id: str = "") -> Operation:
-        """abandonInstances: let members leave while their VMs run on; targetSize falls."""
+        """Let members leave while their VMs run on (abandonInstances); targetSize falls."""
         names = members_named(self, urls)
         return self._begin("abandonInstances", request_id, lambda: self._life.each(names, self._life.abandon))
 
     def recreate(self, urls: Sequence[str], request_id: str = "") -> Operation:
-        """recreateInstances: delete VMs and make them again under the same names."""
+        """Delete VMs and make new VMs under the same names (recreateInstances)."""
         names = members_named(self, urls)
         return self._begin("recreateInstances", request_id, lambda: self._life.each(names, self._life.recreate))
 
     def resize(self, size: int, request_id: str = "") -> Operation:
-        """resize: add members with random names, or delete members that the MIG chooses."""
+        """Add members with random names, or delete members that the MIG chooses (resize)."""
         if size < 0:
             raise invalid(f"Invalid value for field 'size': '{size}'. Must be greater than or equal to 0")
         check_size(self, size)
         return self._begin("resize", request_id, lambda: self._life.resize(size))
 
     def patch(self, change: Callable[[Mig], None], size: int | None, request_id: str = "") -> Operation:
-        """patch: let ``change`` alter the settings. Members stay as they are, unless ``size`` is another targetSize."""
+        """Change the settings by calling ``change`` (patch). Members stay as they are, unless ``size`` is another
+        targetSize."""
         if size is not None:
             check_size(self, size)
 
@@ -97,7 +97,7 @@ class Mig(Members):
         return self._begin("patch", request_id, effect)
 
     def follow_settings(self) -> None:
-        """Do at once what changed settings ask for."""
+        """Apply changed settings to the members at once."""
         self._life.update()
         self._life.even_out_later()
 
@@ -115,7 +115,7 @@ class Mig(Members):
         return None
 
     def _conflict(self, names: Sequence[str]) -> OperationError | None:
-        """Return the error for the first of the names that a member already has."""
+        """Return the error for the first of the names that a member already has; None if there is none."""
         for name in names:
             if name in self.members:
                 words = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"

@@ -15,14 +15,15 @@ _STATES = ("ALL", "RUNNING")
 
 
 def _patch(call: Call) -> Document:
-    """Patch the group. URLs in the body are translated from the caller's address to the model's."""
+    """Patch the group. In URLs of the body, replace the address that the caller used by the model's ``BASE``."""
     body = json.loads(json.dumps(call.body).replace(call.base, BASE))
     templates = call.groups.templates(call.project)
     return accepted(call, lambda mig, request_id: patch_group(mig, body, templates, request_id))
 
 
 def _list_instances(call: Call) -> Document:
-    """Return every instance of the group, or only the running ones. A member without an instance is left out."""
+    """Return every instance of the group, or only the running instances if the call says so. A member without an
+    instance is left out."""
     mig, state = call.mig(), call.body.get("instanceState", "ALL")
     if state not in _STATES:
         raise ApiError(
@@ -56,7 +57,7 @@ def _autoscaler_delete(call: Call) -> Document:
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """Return the methods that exist in zones and in regions, as in ``calls.py``."""
+    """Return the methods that exist for zones and for regions."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     mig, group = scope + "instanceGroupManagers/{name}", scope + "instanceGroups/{name}"
     autoscalers = "autoscalers." if placeholder == "zone" else "regionAutoscalers."

@@ -29,7 +29,7 @@ _DECIDES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("listManagedInstancesResults",): ("list_results", "PAGELESS"),
     ("baseInstanceName",): ("base_instance_name", ""),
 }
-"""The field of the spec for each path of a patch, and Google's default of that field."""
+"""For each path of a patch: the field of ``MigSpec`` that it sets, and Google's default of the field."""
 
 _SHOWN = (
     "allInstancesConfig",
@@ -44,7 +44,8 @@ _SHOWN = (
     "targetPools",
     "updatePolicy",
 )
-"""Fields that are kept as a patch gives them. Some others have code of their own; the rest is for output only."""
+"""Fields that are stored and shown with the value from the patch. Of all other fields, some have code of their own, and
+the rest cannot be patched."""
 
 _ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")
 _WORDS: Mapping[str, Sequence[str]] = {
@@ -67,7 +68,7 @@ _TEMPLATE = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?global/instanc
 
 
 def patch_group(mig: Mig, body: Document, templates: Mapping[str, MigSpec], request_id: str = "") -> Operation:
-    """Begin to change a MIG. ``templates``: the project's templates.
+    """Begin to change a MIG by a patch. ``templates``: the project's templates.
 
     Raises 400 for an unknown field or a wrong value, 404 for an unknown template, 412 for an old fingerprint.
     """
@@ -81,7 +82,7 @@ def patch_group(mig: Mig, body: Document, templates: Mapping[str, MigSpec], requ
 
 
 def with_settings(document: Document, mig: Mig) -> Document:
-    """Return a MIG's document with the settings that patches gave it."""
+    """Return a MIG's ``document`` with the settings from its patches."""
     merged = _merged(document, mig.settings)
     for name in _SURGES:
         merged["updatePolicy"][name] = _calculated(_surge(mig, name), mig.target_size)
@@ -100,7 +101,7 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch, when its operation ends, to the MIG as earlier patches have left it."""
+    """Apply the patch to the MIG when the patch's operation ends, after all earlier patches."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -129,7 +130,8 @@ def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
 
 
 def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
-    """Return True and the value if a patch gives a value at a path. A null object gives null for each of its parts."""
+    """Return (True, value) if a patch has a value at a path, else (False, None). If an object on the path is null, the
+    value is null."""
     value: Any = body
     for name in path:
         if value is None or name not in value:
@@ -139,7 +141,8 @@ def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """Merge as RFC 7396 demands: objects field by field, and null removes. A number and a share replace each other."""
+    """Merge two documents as RFC 7396 demands: objects field by field, and null removes a field. A fixed number and a
+    percentage replace each other."""
     merged = dict(document)
     for name, value in patch.items():
         if value is None:
@@ -153,7 +156,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """Return the settings without those that the spec holds."""
+    """Return the settings without those at ``paths``, which the spec contains."""
     left = dict(settings)
     for path in paths:
         if len(path) == 2 and path[0] in left:
@@ -162,7 +165,8 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(said: Mapping[str, Any], size: int) -> Document:
-    """Return a limit as it was given, a number or a share, with the resulting number of machines (rounded up)."""
+    """Return a limit as it was given (a fixed number or a percentage), with the resulting number of machines, rounded
+    up."""
     if "percent" in said:
         return {"percent": said["percent"], "calculated": -(-size * said["percent"] // 100)}
     return {"fixed": said["fixed"], "calculated": said["fixed"]} if "fixed" in said else {"calculated": 0}
@@ -184,7 +188,7 @@ def _check(value: Mapping[str, Any], message: str, path: str) -> None:
 
 
 def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
-    """Return the values of a field that is not null: the entries of a list or map, or else the value itself."""
+    """Yield the values of a field: the entries of a list or map, or else the value itself; nothing for null."""
     if value is None:
         return
     if field.repeated and isinstance(value, list):
@@ -211,7 +215,8 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """Raise 400 for a value that Google refuses or that the simulator lacks. The message says which."""
+    """Raise 400 for a value that Google refuses or that the simulator does not support. The message says which of the
+    two."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):
@@ -224,7 +229,8 @@ def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
 
 
 def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
-    """Raise 400 if limits and method of the update, with those that the MIG keeps, contradict each other."""
+    """Raise 400 if the limits and the method of the update, from the patch and the MIG's settings, contradict each
+    other."""
     surge, unavailable = (_calculated(policy.get(name) or _surge(mig, name), 100)["calculated"] for name in _SURGES)
     if not surge and not unavailable:
         raise _invalid("Invalid value for field 'resource.updatePolicy': maxSurge and maxUnavailable cannot both be 0.")
@@ -245,7 +251,8 @@ def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
 
 
 def _template(spec: MigSpec, body: Mapping[str, Any], templates: Mapping[str, MigSpec]) -> MigSpec | None:
-    """Return the template that a patch gives to the MIG; None: no other. ``versions`` override ``instanceTemplate``."""
+    """Return the template that a patch gives to the MIG; None if the patch gives none. ``versions`` override
+    ``instanceTemplate``."""
     versions = body.get("versions") or [{}]
     url = versions[0].get("instanceTemplate") or body.get("instanceTemplate")
     if not url:

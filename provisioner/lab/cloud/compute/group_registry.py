@@ -8,8 +8,8 @@ Fault modes of operations. Targets: the MIG's or VM's name, and the operation ty
 
 * ``op_error``: the operation ends with an error and has no effect; ``code``, ``message``, ``status``, ``details``
   (errorDetails)
-* ``op_stuck``: the operation stays RUNNING; its effect comes, unless ``applied`` is false
-* ``op_gone``: operations get and wait answer 404
+* ``op_stuck``: the operation stays RUNNING; it has its effect, unless ``applied`` is false
+* ``op_gone``: the methods get and wait of operations give 404
 * ``precondition``: createInstances only: the operation ends with 412 CONDITION_NOT_MET
 """
 
@@ -40,7 +40,7 @@ _VM_PHASES = {
 
 
 class Groups:
-    """All MIGs of the world and the VMs they made."""
+    """All MIGs of the embedded cloud, their VMs, and the operations on them."""
 
     def __init__(
         self,
@@ -61,11 +61,12 @@ class Groups:
         self.reset()
 
     def reset(self) -> None:
-        """Empty all MIGs at once, as at the world's start. Counters and faults belong to the world and stay."""
+        """Remove all members, VMs and operations, and undo all patches. Call counters and faults stay, because they
+        belong to the ``World``."""
         self.operations.reset()
         self.vms.reset()
         for mig in self.migs.values():
-            mig.members.clear()  # scheduled events of the old world find no group
+            mig.members.clear()  # so that events scheduled before find no member
         self.migs = {
             (spec.project, spec.scope, spec.name): Mig(
                 spec, self.world, self.vms, self.timings, self.switches, self.operations
@@ -86,7 +87,7 @@ class Groups:
             mig.switches = switches
 
     def mig(self, project: str, scope: str, name: str) -> Mig:
-        """Return a MIG; 404 if there is no such MIG, or while the fault ``mig_gone`` is set."""
+        """Return a MIG; raise 404 if there is no such MIG, or if the fault ``mig_gone`` strikes it."""
         mig = self.migs.get((project, scope, name))
         if mig is None or self.world.strikes("mig_gone", name):
             path = f"projects/{project}/{scope}/instanceGroupManagers/{name}"
@@ -96,7 +97,7 @@ class Groups:
         return mig
 
     def migs_of(self, project: str, scope: str) -> list[Mig]:
-        """Return the MIGs of a zone or region that exist now, in order of names."""
+        """Return the existing MIGs of a zone or region, in order of names."""
         return [
             mig
             for key, mig in sorted(self.migs.items())
@@ -104,7 +105,7 @@ class Groups:
         ]
 
     def has_project(self, project: str) -> bool:
-        """Return True if the project exists, that is, has a MIG."""
+        """Return True if the project exists. A project exists if it has a MIG."""
         return any(spec.project == project for spec in self.specs)
 
     def zones(self, project: str) -> list[str]:
@@ -116,7 +117,7 @@ class Groups:
         return sorted({spec.region or region_of(spec.zone) for spec in self.specs if spec.project == project})
 
     def vm(self, project: str, zone: str, name: str) -> Vm:
-        """Return a VM; 404 if there is no such VM."""
+        """Return a VM; raise 404 if there is no such VM."""
         vm = self.vms.zone(project, zone).get(name)
         if vm is None:
             path = f"projects/{project}/zones/{zone}/instances/{name}"
@@ -124,19 +125,19 @@ class Groups:
         return vm
 
     def delete_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.delete: delete the instance without its group."""
+        """Delete an instance, but not by its group (instances.delete)."""
         return self._on_vm(vm, "delete", request_id)
 
     def stop_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.stop: stop the instance without its group."""
+        """Stop an instance, but not by its group (instances.stop)."""
         return self._on_vm(vm, "stop", request_id)
 
     def set_labels(self, vm: Vm, labels: Mapping[str, str], request_id: str = "") -> Operation:
-        """instances.setLabels: replace the labels of the instance."""
+        """Replace the labels of an instance (instances.setLabels)."""
         return self._begin_on(vm, "setLabels", request_id, lambda: self.vms.set_labels(vm, labels))
 
     def delete_autoscaler(self, mig: Mig, request_id: str = "") -> Operation:
-        """autoscalers.delete: remove the autoscaler; the MIG stays."""
+        """Remove the autoscaler of a MIG (autoscalers.delete). The MIG stays."""
 
         def effect() -> None:
             mig.spec = replace(mig.spec, autoscaler_mode="")
@@ -146,15 +147,15 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name, each described by the spec of a MIG that began with it."""
+        """Return the project's instance templates by name, each as the spec of a MIG that had the template at first."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:
-        """Preempt running VMs, as Spot does. Return the names of the VMs that ran."""
+        """Preempt running VMs, as happens to Spot VMs. Return the names of the VMs that ran."""
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return every machine: members with or without VM, then VMs that are not members (their pool is empty)."""
+        """Return every machine: members with or without VM, then VMs that are not members (with an empty ``pool``)."""
         members = [_member_state(mig, member) for mig in self.migs.values() for member in mig.members.values()]
         owned = {id(member.vm) for mig in self.migs.values() for member in mig.members.values() if member.vm}
         return members + [_vm_state(vm, "") for vm in self.vms if id(vm) not in owned]

@@ -1,9 +1,9 @@
-"""Per-instance configurations: what createInstances says about each name. They are kept until the instance has left its
-group.
+"""Per-instance configurations, which createInstances sends for each name. A configuration is kept until the instance
+has left its group.
 
 Preserved metadata is set on the instance. Preserved disks and addresses are only stored and shown. When an instance
-leaves, its configuration has the status ``DELETING``. Terraform's provider expects this, but Google does not document
-it.
+leaves, its configuration has the status ``DELETING``. Terraform's provider expects this status, but Google does not
+document it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dic
 
 
 def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
-    """Return the preserved states by name, of the instances that have one; 400 if one is malformed."""
+    """Return the preserved states of instances by name. Instances without one are left out. Raise 400 if a preserved
+    state is malformed."""
     entries = [entry for entry in instances if isinstance(entry, dict) and "preservedState" in entry]
     return {str(entry.get("name", "")): _check_state(entry["preservedState"]) for entry in entries}
 
 
 def _check_state(state: object) -> Document:
-    """Return the non-empty kinds of a preserved state, because gcloud sends every kind."""
+    """Return the preserved state without its empty kinds, because gcloud also sends empty kinds. Raise 400 if it is
+    malformed."""
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)
     for name, entries in state.items():

@@ -1,15 +1,16 @@
 """Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and their faults.
 
 Fault modes. Targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``. For
-listManagedInstances the MIG is the place. In an aggregated list, each zone and region is a chance of its own.
+listManagedInstances, ``<place>`` is the MIG. In an aggregated list, a fault has a chance to strike for each zone and
+region.
 
-* ``list_lag``: the list shows the state of ``seconds`` (10) ago, at most 120
-* ``partial_list``: a part is missing beside a warning of ``code`` (UNREACHABLE). A page keeps a share of ``kept``
-  (0.5); an aggregated list keeps no item of the zone.
+* ``list_lag``: the list shows the state ``seconds`` (10, at most 120) ago
+* ``partial_list``: a part of the items is missing, with a warning of ``code`` (UNREACHABLE). A page keeps the fraction
+  ``kept`` (0.5) of its items; an aggregated list keeps no item of the zone.
 * ``empty_page``: a page without items, whose nextPageToken repeats the page
-* ``moved_page``: the list changed between two pages. A page other than the first lacks its ``items`` (1) first entries
-  or, if ``items`` is negative, repeats that many of the previous page.
-* ``token_expired``: a call with a pageToken is answered 400
+* ``moved_page``: the list changed between two pages. Each page after the first lacks its first ``items`` (1) entries
+  or, if ``items`` is negative, repeats as many entries of the previous page.
+* ``token_expired``: a call with a pageToken gets 400
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_PAGE = 500
 """Most items of a page, and the default."""
 
 _END = 10**14
-"""A moment in milliseconds that is later than the creation of any resource here."""
+"""Epoch milliseconds that are later than the creation of any resource in the embedded cloud."""
 
 _MEMBERS = {
     "listManagedInstances": "ManagedInstance",
@@ -42,7 +43,8 @@ _MEMBERS = {
 """The name of the items in lists about a group, by method. Other lists are named after their collection."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
-"""A function that returns names and documents after a name, in order of names, as they were some seconds ago."""
+"""A function that returns the names and documents after a given name, in order of names, as they were the given seconds
+ago."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class ListCall:
     path: str
     """Relative URL of the list."""
     place: str
-    """Zone, region or MIG."""
+    """Name of the zone, region or MIG whose items are listed."""
     query: Mapping[str, str]
     base: str
     """The address that begins every URL in the response."""
@@ -84,7 +86,7 @@ class ListCall:
         return int(text) or MAX_PAGE
 
     def place_in(self, place: str) -> ListCall:
-        """Return the same call for one place of an aggregated list."""
+        """Return the same call for one zone or region of an aggregated list."""
         return replace(self, place=place)
 
     @property
@@ -94,12 +96,12 @@ class ListCall:
 
     @property
     def lag(self) -> float:
-        """Seconds by which this response lags."""
+        """Age in seconds of the state that this response shows."""
         fault = self.world.strikes("list_lag", *self.targets)
         return float(fault.params.get("seconds", 10.0)) if fault else 0.0
 
     def begin(self) -> str:
-        """Return the name after which the page begins."""
+        """Return the name after which the page begins; empty for the first page. Raise 400 for an invalid pageToken."""
         token = self.query.get("pageToken", "")
         if not token:
             return ""
@@ -113,7 +115,7 @@ class ListCall:
 
     @property
     def moved(self) -> int:
-        """The number of entries that have left this page since the previous page was read."""
+        """The number of entries that the fault ``moved_page`` takes from the start of this page; negative: repeats."""
         fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
         return int(fault.params.get("items", 1)) if fault else 0
 
@@ -126,7 +128,7 @@ class ListCall:
 
 
 def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Document:
-    """Return a page of a plain list. Without ``order`` the list ignores orderBy."""
+    """Return a page of a plain list. ``order``: False if the list ignores orderBy."""
     items, last = page_items(call, source, order)
     document = call.frame(kind)
     if call.world.strikes("empty_page", *call.targets):
@@ -142,7 +144,8 @@ def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Do
 
 
 def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
-    """Return the items of the page that the call asks for, and the last item's name if more items follow."""
+    """Return the items of the requested page, and the name of its last item if more items follow (else an empty
+    name)."""
     if order:
         source = in_order(call, source)
     begin, size = call.begin(), call.page_size
@@ -157,7 +160,8 @@ def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list
 
 
 def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, Source]) -> Document:
-    """Return a page of an aggregated list. ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
+    """Return a page of an aggregated list. ``scopes``: the source of each zone and region by scope (``zones/<zone>``),
+    in the order of the response."""
     sources = {scope: in_order(call, source) for scope, source in scopes.items()}
     document, items = call.frame(kind), dict[str, Document]()
     begin_scope, _, begin_name = call.begin().partition("\t")
@@ -184,7 +188,8 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
 
 
 def in_order(call: ListCall, source: Source) -> Source:
-    """Return the source in order of names, or of ``creationTimestamp desc`` if asked for. Another order is refused."""
+    """Return the source in the requested order: of names, or ``creationTimestamp desc``. Raise 400 for any other
+    order."""
     order = call.query.get("orderBy", "")
     if order == "creationTimestamp desc":
         return _newest_first(source)
@@ -195,7 +200,7 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """Return the items of ``source`` under other names, which put the newest first."""
+    """Return a source with the same items under new names, in whose order the newest item is first."""
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
@@ -220,7 +225,7 @@ def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | Non
 
 
 def fixed(documents: Mapping[str, Document]) -> Source:
-    """Return a source whose documents have no history, so that it never lags."""
+    """Return a source of these documents, which have no history, so that their list never lags."""
 
     def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
         return [(name, documents[name]) for name in sorted(documents) if name > begin]

@@ -14,14 +14,14 @@ GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
 _FAMILIES = ("c2d", "c3", "e2", "n1", "n2", "n2d")
 _SIZES = (2, 4, 8, 16, 32)
 _LISTED = tuple(f"{family}-{ratio}-{size}" for family in _FAMILIES for ratio in GIGABYTES_PER_CPU for size in _SIZES)
-"""The types that a list shows besides the types in use. ``get`` finds all types with the usual ratios."""
+"""The types that a list shows in addition to the types in use. The method get finds all types with the usual ratios."""
 
 _CUSTOM = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
 _USUAL = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
 
 
 def machine_type_document(project: str, zone: str, name: str) -> Document:
-    """Return a machine type; 404 for an unknown name."""
+    """Return a machine type; raise 404 for an unknown name."""
     path = f"projects/{project}/zones/{zone}/machineTypes/{name}"
     size = _size(name)
     if size is None:
@@ -42,15 +42,14 @@ def machine_type_document(project: str, zone: str, name: str) -> Document:
 
 
 def machine_types(project: str, zone: str, used: Iterable[str]) -> dict[str, Document]:
-    """Return the machine types that a zone lists, by name. Custom types among those ``used`` by templates are not
-    listed.
-    """
+    """Return the machine types that a zone lists, by name. ``used``: the types in templates; of these, custom types are
+    not listed."""
     names = {*_LISTED, *(name for name in used if _USUAL.fullmatch(name))}
     return {name: machine_type_document(project, zone, name) for name in names}
 
 
 def _size(name: str) -> tuple[int, int] | None:
-    """Return processors and MB of memory."""
+    """Return a type's number of processors and MB of memory; None for an unknown type."""
     if custom := _CUSTOM.fullmatch(name):
         return int(custom[1]), int(custom[2])
     if usual := _USUAL.fullmatch(name):

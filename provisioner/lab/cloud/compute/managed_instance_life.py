@@ -5,10 +5,10 @@ Changes by others. Targets: the VM's name, the MIG, the zone.
 * ``abandoned``: a member is taken out of the MIG ``seconds`` (60) after it runs
 * ``recreated``: a member is recreated ``seconds`` (60) after it runs
 * ``protected``: a member's VM is protected against deletion, so that the MIG tries to delete it again and again
-* ``unhealthy``: a member fails its health check from ``seconds`` (60) after it runs, if the MIG has a check
+* ``unhealthy``: a member begins to fail its health check ``seconds`` (60) after it runs, if the MIG has a check
 
-As its settings demand, a MIG also repairs and heals members, replaces members with an old template, and evens out its
-zones.
+According to its settings, a MIG also repairs and heals members, replaces members that have an old template, and evens
+out its zones.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from provisioner.lab.cloud.compute.vms import Vm
 
 REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
 UNHEALTHY = "Instance eligible for autohealing: instance unhealthy."
-"""Google's own words."""
+"""Google's message about a member that fails its health check."""
 
 PROTECTED = {
     "code": "INVALID_RESOURCE_USAGE",
     "message": "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.",
 }
-"""Google's own words."""
+"""Google's error for a VM that is protected against deletion."""
 
 
 class MemberLife:
@@ -43,13 +43,13 @@ class MemberLife:
     # --- effects of calls ---------------------------------------------------------------------------------------------
 
     def create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> None:
-        """Add members for those names that no member has yet."""
+        """Add a member for each name that no member has yet."""
         for name in names:
             if name not in self._group.members:
                 self._add(Member(name, self._group.next_zone(), preserved=preserved.get(name, {})))
 
     def resize(self, size: int) -> None:
-        """Add members with random names, or delete the first, until there are ``size``."""
+        """Add members with random names, or delete the first members, until there are ``size`` members."""
         group = self._group
         while group.target_size < size:
             self._add(Member(group.random_name(), group.next_zone(), configured=False))
@@ -103,14 +103,14 @@ class MemberLife:
             self._attempts.schedule(member, 0.0)
 
     def update(self) -> None:
-        """Replace in sequence the members with another template, if the update is PROACTIVE."""
+        """If the update is PROACTIVE, replace the members with an old template one after the other."""
         group = self._group
         old = [member for member in group.members.values() if group.outdated(member)]
         for turn, member in enumerate(old):
             group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
 
     def _replace(self, member: Member) -> None:
-        """Replace the member if that is still wanted, under its name or a new name."""
+        """If the member is still outdated, replace it, under its name or a new name."""
         if not self._group.outdated(member):
             return
         if self._group.spec.replacement_method == "RECREATE":
@@ -126,7 +126,8 @@ class MemberLife:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
 
     def _even_out(self) -> None:
-        """Move a member from the fullest zone to the emptiest: delete one, and make another under another name."""
+        """Even out the zones by one member: delete a member in the fullest zone, and make a member with a new name in
+        the emptiest."""
         group = self._group
         there = [member for member in group.members.values() if member.action not in LEAVING]
         counts = Counter(member.zone for member in there)
@@ -164,7 +165,7 @@ class MemberLife:
             self._disturb(member)
 
     def _disturb(self, member: Member) -> None:
-        """Schedule what a fault does to a member that has just begun to run."""
+        """Schedule the effects of faults on a member that has just begun to run."""
         world = self._group.world
         for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
             if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):

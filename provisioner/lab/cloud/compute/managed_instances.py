@@ -12,7 +12,7 @@ from provisioner.lab.cloud.compute.vms import Shelf, Vm, Vms
 from provisioner.lab.cloud.world import World
 
 ERROR_HISTORY = 500
-"""Most rows that listErrors keeps."""
+"""Most entries that listErrors keeps."""
 
 LEAVING = ("DELETING", "ABANDONING")
 
@@ -26,28 +26,28 @@ class Member:
     vm: Vm | None = None
     action: str = "CREATING"
     failures: int = 0
-    """Failed attempts to create the VM since the last success."""
+    """Number of failed attempts to create the VM since the last success."""
     errors: tuple[Document, ...] = ()
     """Errors of the last attempt."""
     previous: Vm | None = None
-    """The VM before a recreation."""
+    """The VM before a recreation; None if there was none."""
     leaving: bool = False
-    """True once the member has left; it is still shown for a while."""
+    """True once the member has left the group. Lists show the member for some seconds more."""
     keeps_template: bool = False
-    """True while a repair makes the VM again from the member's own template."""
+    """True while a repair makes a new VM from the member's own template."""
     configured: bool = True
     """True for a member with a per-instance config, because createInstances named it."""
     preserved: Document = field(default_factory=dict)
-    """``preservedState`` of that config."""
+    """``preservedState`` of the member's per-instance config."""
 
     @property
     def target(self) -> str:
-        """``targetStatus``: the status that the MIG aims at."""
+        """Return ``targetStatus``, the status that the member's VM should reach."""
         return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
 
     @property
     def config(self) -> str:
-        """The status of its per-instance config; empty for a member without a config."""
+        """Return the status of the member's per-instance config; empty if there is none."""
         if not self.configured:
             return ""
         if self.action in LEAVING:
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass
 class Members:
-    """The members of a MIG, the settings that apply to them, and the size that the MIG aims at."""
+    """The members of a MIG, the settings that apply to them, and the MIG's targetSize."""
 
     spec: MigSpec
     world: World
@@ -65,11 +65,11 @@ class Members:
     timings: Timings
     switches: Switches
     settings: Document = field(default_factory=dict, init=False)
-    """Settings from patches that ``spec`` has no field for, as they stand in the document."""
+    """Settings from patches that have no field in ``spec``, in the form of the MIG's document."""
     target_size: int = field(default=0, init=False)
     members: dict[str, Member] = field(default_factory=dict, init=False)
     errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)
-    """The rows of listErrors, oldest first."""
+    """The entries of listErrors, oldest first."""
 
     def __post_init__(self) -> None:
         self.shelf = Shelf(self.world)
@@ -130,12 +130,12 @@ class Members:
         return self.members.get(member.name) is member
 
     def next_zone(self) -> str:
-        """Return the zone of the next member; zones take turns."""
+        """Return the zone of the next member. The zones are used in rotation."""
         zones = self.spec.all_zones
         return zones[len(self.members) % len(zones)]
 
     def random_name(self) -> str:
-        """Return a name that no member has, in the form of resize."""
+        """Return a random name that no member has, in the form of names that resize makes."""
         base = self.spec.base_instance_name or self.spec.name
         while True:
             name = f"{base}-{''.join(self.world.random.choices('bcdfghjklmnpqrstvwxz0123456789', k=4))}"
@@ -149,7 +149,7 @@ class Members:
         self.show(member)
 
     def leave(self, member: Member) -> None:
-        """End the work for the member, which is still shown for a while."""
+        """Let the member leave the group. Lists show the member for some seconds more."""
         member.leaving = True
         self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
 
@@ -169,7 +169,7 @@ class Members:
             self.shelf.put(member.name, self._document(member))
 
     def log_error(self, member: Member, error: Mapping[str, str]) -> None:
-        """Add a row to listErrors."""
+        """Add an entry to listErrors."""
         row: Document = {
             "timestamp": timestamp(self.world.wall()),
             "error": {"code": error["code"], "message": error["message"]},

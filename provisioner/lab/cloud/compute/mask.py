@@ -1,4 +1,4 @@
-"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake raises a ValueError with its position."""
+"""Partial responses of Compute Engine: the ``fields`` parameter. Raise ValueError with the position of a mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Mask = Mapping[str, "Mask | None"]
 
 @lru_cache(maxsize=256)
 def compile_fields(text: str) -> Mask:
-    """Parse a ``fields`` parameter: ``items(name,networkInterfaces/networkIP),nextPageToken``. ``.`` works as ``/``."""
+    """Parse a ``fields`` parameter: ``items(name,networkInterfaces/networkIP),nextPageToken``. ``.`` has the same
+    meaning as ``/``."""
     mask, rest = _mask(text.replace(" ", ""), 0)
     if rest:
         raise ValueError(f"Invalid field selection {text}: unexpected '{rest}'")
@@ -24,7 +25,7 @@ def compile_fields(text: str) -> Mask:
 
 
 def _mask(text: str, depth: int) -> tuple[dict[str, Any], str]:
-    """Return the selections separated by commas, and the text after them."""
+    """Return the parsed selections up to the end or a closing parenthesis, and the text after them."""
     mask: dict[str, Any] = {}
     while True:
         match = re.match(r"[^,()/.]+(?:[/.][^,()/.]+)*", text)
@@ -47,7 +48,7 @@ def _mask(text: str, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _merge(mask: dict[str, Any], path: Sequence[str], inner: dict[str, Any] | None) -> None:
-    """Add a selection. A whole field overrides parts of the field."""
+    """Add a selection to ``mask``. The selection of a whole field overrides selections of its parts."""
     for name in reversed(path[1:]):
         inner = {name: inner}
     name = path[0]

@@ -55,7 +55,7 @@ class Call:
     path: str
     """Relative URL."""
     scope: str
-    """``zones/<zone>``, ``regions/<region>`` or nothing."""
+    """``zones/<zone>`` or ``regions/<region>``; empty for a method without either."""
     parts: Mapping[str, str]
     """The values of the path's placeholders."""
     query: Mapping[str, str]
@@ -75,19 +75,19 @@ class Call:
 
     @property
     def named(self) -> str:
-        """The resource that the call is about; for a list the zone, region or project."""
+        """The name of the resource that the call is about; for a list, of the zone, region or project."""
         return self.parts.get("name") or self.place or self.project
 
     def mig(self) -> Mig:
-        """Return the MIG that the path names."""
+        """Return the MIG that the path names; raise 404 if it does not exist."""
         return self.groups.mig(self.project, self.scope, self.parts["name"])
 
     def operation(self) -> Operation:
-        """Return the operation that the path names."""
+        """Return the operation that the path names; raise 404 if it does not exist."""
         return self.groups.operations.get(self.project, self.scope, self.parts["name"])
 
     def check_place(self) -> None:
-        """Refuse a project, zone or region that does not exist. Two switches choose the error."""
+        """Raise an error if the project, zone or region does not exist. The switches choose which error."""
         switches, groups = self.groups.switches, self.groups
         if not groups.has_project(self.project):
             raise unknown_project(switches.unknown_project, self.project, self.method.name)
@@ -101,14 +101,15 @@ class Call:
 
 
 def unknown_project(said: UnknownProject, project: str, method: str) -> ApiError:
-    """Return the error of a call whose project does not exist."""
+    """Return the error of a call whose project does not exist. ``said``: the switch that chooses the error."""
     if said is UnknownProject.FORBIDDEN:
         return ApiError(403, "forbidden", f"Required 'compute.{method}' permission for 'projects/{project}'")
     return ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
 
 
 def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
-    """Return the error of a call whose zone or region (``zones/…``) does not exist."""
+    """Return the error of a call whose zone or region ``scope`` does not exist. ``said``: the switch that chooses the
+    error."""
     if said is UnknownPlace.INVALID:
         kind, _, place = scope.partition("/")
         field = kind.removesuffix("s")
@@ -118,13 +119,14 @@ def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
 
 @dataclass(frozen=True)
 class Collection:
-    """Resources of a project in zones and regions: the ``list`` of one place and the ``aggregatedList`` of all."""
+    """Resources of a project in zones and regions, for the ``list`` of a zone or region and the ``aggregatedList`` of
+    all."""
 
     kind: str
     """The kind of a resource in a zone."""
     kind_in_region: str
     documents: Callable[[Call, str], Mapping[str, Document]]
-    """The documents of a scope by name."""
+    """A function that returns the documents of a zone or region (``zones/<zone>``) by name."""
 
     def listed(self, call: Call) -> Document:
         """Return a page of the resources in the zone or region of the call."""
@@ -183,7 +185,7 @@ def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
 
 
 def _list_managed(call: Call) -> Document:
-    """Return a page, or with PAGELESS the whole group, whatever page is asked for."""
+    """Return the requested page of members. If the group is PAGELESS, always return all members."""
     mig = call.mig()
     list_call = call.list_call(mig.spec.name)
     if not mig.paginated:
@@ -245,7 +247,7 @@ def _instance_set_labels(call: Call) -> Document:
 
 
 def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Document:
-    """Begin a mutation as ``accepted`` does. A repeated call is recognised even if its instance has gone meanwhile."""
+    """Begin a mutation as ``accepted`` does. A repeated call is recognised even if its instance is gone."""
     name, request_id = call.parts["name"], call.query.get("requestId", "")
     target = f"projects/{call.project}/{call.scope}/instances/{name}"
     operation = call.groups.operations.repeated(target, request_id)

@@ -1,6 +1,6 @@
 """Operations of the simulated Compute Engine: accepted calls, their ends, and repeated calls.
 
-An operation is an admission only. It is DONE when the intent is accepted, not when VMs exist or are gone.
+An operation of a MIG is DONE once the MIG has accepted the call, and not when VMs exist or are gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 BASE = "https://www.googleapis.com/compute/v1/"
-"""Start of every URL inside the model. The HTTP handlers replace it with the address that the caller used."""
+"""Start of every URL inside the model. The HTTP handlers replace ``BASE`` with the address that the caller used."""
 
 _PACIFIC = timezone(timedelta(hours=-7))
 
@@ -39,12 +39,12 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class OperationError:
-    """The reason why an accepted call had no effect."""
+    """The error of an accepted call that had no effect."""
 
     code: str
     message: str
     status: int = 400
-    """The HTTP status that an immediate refusal would have had."""
+    """The HTTP status that the error has in the operation (``httpErrorStatusCode``)."""
     details: Sequence[Document] = ()
     """``errorDetails``."""
 
@@ -55,7 +55,7 @@ class OperationError:
 
 
 Effect = Callable[[], OperationError | None]
-"""A function that applies an accepted call, completely or not at all."""
+"""A function that applies an accepted call completely and returns None, or applies nothing and returns the error."""
 
 PHRASES: Mapping[int, str] = {
     400: "BAD REQUEST",
@@ -100,28 +100,29 @@ class Operation:
     target: Target
     request_id: str
     inserted: float
-    """Epoch seconds by the world's clock, as ``started`` and ``ended``."""
+    """Epoch seconds by the simulated clock; so are ``started`` and ``ended``."""
     started: float | None = None
     ended: float | None = None
     error: OperationError | None = None
     logged: str = ""
-    """The name in the audit log, of calls on MIGs only. Changes of instances are logged as they happen."""
+    """The operation's name in the audit log; empty except for calls on MIGs. Changes of instances are logged when they
+    happen."""
     said: str = ""
-    """The statusMessage, if Google itself acted."""
+    """The statusMessage; empty unless Google itself began the operation."""
 
     @property
     def is_group_call(self) -> bool:
-        """True for the operation of a call on a MIG."""
+        """Return True if the call is on a MIG."""
         return self.kind.startswith("compute.")
 
     @property
     def method(self) -> str:
-        """The method as the audit log shows it, without version."""
+        """The method's name in the audit log, without the API's version."""
         return self.kind.removeprefix("compute.")
 
     @property
     def done(self) -> bool:
-        """True for an operation that is done."""
+        """Return True if the operation is done."""
         return self.ended is not None
 
     def document(self) -> Document:
@@ -158,7 +159,7 @@ class Operation:
 
 @dataclass
 class Operations:
-    """All operations of the world, by project, scope and name."""
+    """All operations of the embedded cloud, by project, scope and name."""
 
     world: World
     timings: Timings
@@ -170,14 +171,15 @@ class Operations:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
-        """Return the operation that this request id already began on this target, while the id is remembered."""
+        """Return the operation that a call with this request id on this target began; None if there is none or the id
+        is forgotten."""
         begun = self._requests.get((target, request_id)) if request_id else None
         if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
             return None
         return begun
 
     def begin(self, kind: str, target: Target, request_id: str, effect: Effect) -> Operation:
-        """Accept a call. Its effect follows after a while."""
+        """Accept a call. Return its operation. The call takes effect when the operation ends."""
         operation = Operation(
             id=self.world.random.randrange(1 << 60, 1 << 63),
             name=self._name(),
@@ -202,7 +204,7 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, said: str) -> None:
-        """Record an act of Google on an instance as an operation that is done, without the use of chance."""
+        """Record an action of Google on an instance as an operation that is done. Random numbers are not used."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(
@@ -217,7 +219,7 @@ class Operations:
         )
 
     def get(self, project: str, scope: str, name: str) -> Operation:
-        """Return the operation of this name; 404 if it is unknown or ended too long ago."""
+        """Return the operation of this name; raise 404 if it is unknown or ended too long ago."""
         operation = self._operations.get((project, scope, name))
         if operation is None or self._expired(operation):
             raise ApiError(
@@ -238,7 +240,7 @@ class Operations:
         return self._pending[target] > 0
 
     def reset(self) -> None:
-        """Forget all operations. Effects that are still scheduled belong to the earlier world."""
+        """Forget all operations. Effects that are still scheduled do not take place."""
         self._operations.clear()
         self._requests.clear()
         self._pending.clear()
@@ -251,7 +253,7 @@ class Operations:
         return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
 
     def _forget(self) -> None:
-        """Drop the oldest operations that can no longer be queried."""
+        """Remove the operations that ended so long ago that they can no longer be queried."""
         for key in list(itertools.islice(self._operations, 2)):
             if self._expired(self._operations[key]):
                 del self._operations[key]
@@ -282,7 +284,7 @@ class Operations:
 
 
 def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
-    """Return the error that a fault puts in place of the effect."""
+    """Return the error with which a fault replaces the effect; None if no fault strikes."""
     if fault := faults.get("op_error"):
         params = fault.params
         return OperationError(
@@ -300,4 +302,4 @@ PROACTIVE_SUBSTITUTE = OperationError(
     "Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC.",
     412,
 )
-"""Google's own words."""
+"""Google's error for createInstances of a group with PROACTIVE updates by SUBSTITUTE."""

@@ -1,7 +1,8 @@
-"""The older of Compute Engine's two filter languages: ``FIELD eq REGEX``, ``FIELD ne REGEX``, several in parentheses.
+"""The older of Compute Engine's two filter languages: ``FIELD eq REGEX`` or ``FIELD ne REGEX``, or several of these in
+parentheses.
 
-Inside quotes only the quote itself is escaped by a backslash. Expressions are those of RE2: syntax that RE2 refuses is
-refused, and syntax that Python would read differently is translated.
+Inside quotes, a backslash escapes only the quote itself. Regular expressions are those of RE2. Syntax that RE2 refuses
+is refused, and syntax that Python would read differently is translated.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DEEPEST = 32
-"""The deepest nesting of parentheses. More is a mistake."""
+"""The deepest nesting of parentheses. Deeper nesting is a mistake."""
 
 _BEGIN = re.compile(r"[\s(]*[A-Za-z_][\w.-]*\s+(?:eq|ne)\b")
 _CONDITION = re.compile(r"\s*(?P<field>[A-Za-z_][\w.-]*)\s+(?P<operator>eq|ne)\s+")
@@ -24,7 +25,7 @@ class Condition:
 
     field: str
     negative: bool
-    """``ne``: the condition holds if no value matches."""
+    """True for ``ne``: the condition holds if no value matches."""
     pattern: re.Pattern[str]
     """The pattern, which has to match the whole value."""
 
@@ -35,7 +36,7 @@ def is_regex_filter(text: str) -> bool:
 
 
 def conditions(text: str) -> list[Condition]:
-    """Return the conditions that must all hold. A mistake raises a ValueError with its position."""
+    """Return the conditions that must all hold. Raise ValueError with the position of a mistake."""
     reader = _Reader(text)
     conditions = list(reader.conditions(0))
     if reader.rest():
@@ -55,7 +56,7 @@ class _Reader:
         return self._text[self._at :].strip()
 
     def conditions(self, depth: int) -> Iterator[Condition]:
-        """Return one condition, or several conditions in parentheses."""
+        """Yield one condition, or the conditions in parentheses. ``depth``: number of open parentheses."""
         if depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} parentheses within each other")
         if not self._skip("("):
@@ -69,7 +70,7 @@ class _Reader:
                 return
 
     def _skip(self, character: str) -> bool:
-        """Skip this character if it comes next, and return True then."""
+        """If this character comes next, skip it and return True. If not, return False."""
         match = re.compile(r"\s*").match(self._text, self._at)
         begin = match.end() if match else self._at
         if not self._text.startswith(character, begin):
@@ -94,7 +95,8 @@ class _Reader:
         return literal[1:-1] if quoted else literal
 
     def _bare_end(self) -> int:
-        """Return the end of a literal without quotes: a space, or a parenthesis that the literal did not open."""
+        """Return the index where a literal without quotes ends: at a space, or at a parenthesis that closes none in the
+        literal."""
         depth, at = 0, self._at
         while at < len(self._text) and not self._text[at].isspace():
             depth += {"(": 1, ")": -1}.get(self._text[at], 0)
@@ -131,7 +133,8 @@ _CLASSES = {
 
 
 def compile_re2(pattern: str) -> re.Pattern[str]:
-    """Return the pattern as RE2 would read it. Raises ValueError for syntax that RE2 refuses."""
+    """Return a Python pattern with the meaning that the text has in RE2. Raises ValueError for syntax that RE2
+    refuses."""
     translated = "".join(_translate(match) for match in _PIECE.finditer(pattern))
     try:
         return re.compile(translated, re.ASCII)
@@ -151,7 +154,8 @@ def _translate(match: re.Match[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    r"""Translate ``\z`` to Python's ``\Z``. Refuse back references, and escapes that only Python has."""
+    r"""Translate ``\z`` to Python's ``\Z``. Raise ValueError for back references and for escapes that only Python
+    has."""
     letter = match[0][1]
     if letter == "z":
         return r"\Z"
@@ -161,7 +165,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """Return a set in brackets with POSIX's names of classes, which Python would read as characters."""
+    """Return a set in brackets with POSIX's class names translated, because Python would read them as characters."""
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

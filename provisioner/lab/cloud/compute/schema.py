@@ -1,7 +1,7 @@
 """The fields of the resources that Compute Engine lists and patches, from Google's discovery document.
 
-If a caller names a field that is missing here, this is a mistake. Of objects that no document here contains, only the
-names are known.
+A field that is missing in this module is a mistake of the caller. Of objects that no document of the embedded cloud
+contains, only the names are in this module.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ Zone: availableCpuPlatforms[] creationTimestamp@ deprecated:Deprecation descript
   selfLink status supportsPzs?
 ZoneConfiguration: zone
 """
-"""``NAME: FIELD…``. Behind a field, ``[]`` marks a list, ``{}`` a map, ``:`` the message of the field, ``#`` a number,
-``?`` true or false, ``@`` a time, and ``*`` an object of unknown content. A field without a mark is a text.
-"""
+"""The messages, one per line: ``NAME: FIELD…``. After a field, ``[]`` marks a list, ``{}`` a map, ``:`` the message of
+the field, ``#`` a number, ``?`` true or false, ``@`` a time, and ``*`` an object of unknown content. A field without a
+mark is a text."""
 
 _FIELD = re.compile(r"(\w+)(\[\]|\{\})?(?::(\w+)|([#?@*]))?")
 

@@ -1,6 +1,6 @@
-"""The settings of a simulated MIG, the durations in it, and the choice between unverified behaviours.
+"""The settings of a simulated MIG, the durations in it, and switches between possible behaviours.
 
-Durations are seconds of world time. No I/O, no clock, no logger.
+Durations are seconds of simulated time. No I/O, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provisioner.lab.cloud.timing import Delay, parse_seconds, parse_timings
 
 ZONAL_SIZE_LIMIT = 1000
 REGIONAL_SIZE_LIMIT = 2000
-"""Google's default limits of VMs in a MIG."""
+"""Google's default limits of VMs in a zonal and in a regional MIG."""
 
 MAX_PER_CALL = 1000
 """Most instances that a call on a MIG may name."""
@@ -33,12 +33,13 @@ class MigSpec:
     zones: tuple[str, ...] = ()
     """Zones of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
     base_instance_name: str = ""
-    """First part of the random names that a resize makes; default: the MIG's name."""
+    """First part of the random names that a resize makes; empty: the MIG's name."""
     update_type: str = "OPPORTUNISTIC"
     replacement_method: str = "SUBSTITUTE"
     """The replacement method of updates. PROACTIVE with SUBSTITUTE refuses createInstances."""
     default_action_on_failure: str = "REPAIR"
-    """The action on failure. REPAIR makes dead VMs, and VMs that fail their health check, again under the same name."""
+    """The action on failure. With REPAIR, dead VMs and VMs that fail their health check are made again under the same
+    name."""
     redistribution: str = "PROACTIVE"
     """PROACTIVE: VMs of a regional MIG move from the fullest zone to the emptiest. NONE: no redistribution."""
     target_shape: str = "EVEN"
@@ -54,11 +55,11 @@ class MigSpec:
     """The template's maxRunDuration in seconds. Compute ends each VM after it, as ``termination_action`` says."""
     machine_type: str = "n2-standard-4"
     template_name: str = ""
-    """Name of the instance template; default: ``<name>-template``."""
+    """Name of the instance template; empty: ``<name>-template``."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The template's labels, which every VM carries."""
     capacity: int | None = None
-    """VMs that the place has room for in this MIG. Every further attempt is a stock-out. None: no limit."""
+    """Number of VMs for which this MIG has room. Each attempt to make more is a stock-out. None: no limit."""
     size_limit: int | None = None
     """Most members. None: Google's default, 1,000 or 2,000 if regional."""
 
@@ -108,7 +109,8 @@ class MigSpec:
 
 
 ADVISED: Mapping[str, Any] = MappingProxyType({"default_action_on_failure": "DO_NOTHING", "redistribution": "NONE"})
-"""Settings of a MIG for a grid, as our docs and Terraform files make it. Google's defaults end machines."""
+"""Settings of a MIG for a grid, as in our docs and Terraform files. They are needed because Google's defaults end
+machines."""
 
 
 def project_number(project: str) -> int:
@@ -123,12 +125,13 @@ def region_of(zone: str) -> str:
 
 @dataclass(frozen=True)
 class Timings:
-    """Durations in the model. The defaults are realistic (reports and samples); tests and the demo use short ones."""
+    """Durations in the model. The defaults are realistic (from public reports and samples); tests and the demo use
+    shorter durations."""
 
     call: Delay = (0.15, 0.6)
     """Duration of an API call."""
     operation: Delay = (1.0, 4.0)
-    """Time from a mutation's call to its operation's DONE."""
+    """Time from the call of a mutation until its operation is DONE."""
     schedule: Delay = (2.0, 8.0)
     """Time from a member's creation to its first insert, before the cap on throughput."""
     inserts_per_second: float = 20.0
@@ -136,14 +139,14 @@ class Timings:
     boot: Delay = (18.0, 45.0)
     """Time from insert to RUNNING."""
     delete: Delay = (45.0, 100.0)
-    """Time from STOPPING to gone, of Standard VMs."""
+    """Time from STOPPING until a VM is gone, if it is no Spot VM."""
     delete_spot: Delay = (35.0, 60.0)
     delete_cap: float = 130.0
-    """Longest time from STOPPING to gone; the guest is then switched off hard."""
+    """Longest time from STOPPING until a VM is gone, because Google then switches off the guest."""
     leave: Delay = (3.0, 10.0)
     """Time from a VM's end to the end of its membership."""
     retry_first: float = 60.0
-    """First gap between attempts to create a VM; it doubles with each failure."""
+    """First pause between attempts to create a VM. The pause doubles with each failure."""
     retry_last: float = 1200.0
     notice: float = 30.0
     """Time from a preemption's STOPPING to its TERMINATED."""
@@ -154,11 +157,11 @@ class Timings:
     audit: Delay = (2.0, 15.0)
     """Time from an event to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
-    """Seconds after which ended operations answer 404."""
+    """Seconds after its end for which an operation can be queried. After that, it is not found (404)."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:
-        """Return timings from JSON. A mistake raises a ValueError that names the field."""
+        """Return timings from JSON. Raise ValueError with the field's name for a mistake."""
         return parse_timings(cls, document)
 
 
@@ -168,7 +171,7 @@ class Duplicate(StrEnum):
     OPERATION_ERROR = "operation_error"
     """The operation ends with an error and none of the call's names is made."""
     HTTP_CONFLICT = "http_conflict"
-    """The call is answered 409 and none of its names is made."""
+    """The call is refused with 409 and none of its names is made."""
     IGNORE = "ignore"
     """The name is skipped, and the other names are made."""
 
@@ -177,7 +180,7 @@ class UnknownPlace(StrEnum):
     """The response to a call whose zone or region does not exist."""
 
     INVALID = "invalid"
-    """400, according to most reports; it resembles a mistake in the call's other values."""
+    """400, according to most reports. The error is like that for a mistake in another value of the call."""
     NOT_FOUND = "not_found"
     """404, according to one recent report."""
 
@@ -186,7 +189,7 @@ class UnknownProject(StrEnum):
     """The response to a call whose project does not exist."""
 
     NOT_FOUND = "not_found"
-    """404, according to most reports; it resembles a group that does not exist."""
+    """404, according to most reports. The error is like that for a group that does not exist."""
     FORBIDDEN = "forbidden"
     """403, as for an existing project in which the caller has no permission."""
 
@@ -197,25 +200,25 @@ class Switches:
 
     duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
     cancel_creating: bool = False
-    """The delete of a member whose VM is not inserted yet cancels the insert; otherwise the VM appears and is then
-    deleted.
-    """
+    """The delete of a member whose VM is not inserted yet cancels the insert; if false, the VM appears and is then
+    deleted."""
     dead_member_stays: bool = True
-    """With DO_NOTHING, a member whose VM was deleted by others stays without VM and counts in targetSize."""
+    """With DO_NOTHING, a member whose VM was deleted by others stays without a VM and counts in targetSize. If false,
+    the member leaves."""
     recreate_keeps_id: bool = True
     """A recreated VM keeps its id and creation time; only its last start and its IP change."""
     field_mask_header: bool = False
-    """X-Goog-FieldMask is honoured; ``fields`` in the query always is."""
+    """X-Goog-FieldMask is honoured; ``fields`` in the query is always honoured."""
     ip_before_running: bool = False
-    """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
+    """The internal IP is shown from PROVISIONING on; if false, from RUNNING on."""
     request_id_seconds: float = 900.0
-    """Seconds for which a repeated requestId is recognised. After that the call is applied again."""
+    """Seconds for which a repeated requestId is recognised. After this time, a repeated call is applied again."""
     unknown_place: UnknownPlace = UnknownPlace.INVALID
     unknown_project: UnknownProject = UnknownProject.NOT_FOUND
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Switches:
-        """Return switches from JSON. A mistake raises a ValueError that names the switch."""
+        """Return switches from JSON. Raise ValueError with the switch's name for a mistake."""
         types = {entry.name: type(entry.default) for entry in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in document.items():

@@ -27,21 +27,21 @@ from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import World
 
 STAGING_SHARE = 0.3
-"""Part of the boot time after which a VM is STAGING. The value is arbitrary, as no number is public."""
+"""Fraction of the boot time after which a VM is STAGING. The value is arbitrary, because no number is public."""
 
 STARTING = ("PROVISIONING", "STAGING")
 
 PREEMPTED = "Instance was preempted."
-"""Google's own words, in the operation and in the audit log."""
+"""Google's text about a preemption, in the operation and in the audit log."""
 
 FIRST_ADDRESS = int(ipaddress.IPv4Address("10.128.0.2"))
 
 
 class Shelf:
-    """Documents by name. A list can show them as they were up to ``MEMORY`` seconds ago."""
+    """Documents by name. A list can show the documents as they were up to ``MEMORY`` seconds ago."""
 
     MEMORY = 120.0
-    """Seconds of world time by which a list can lag."""
+    """Most seconds of simulated time by which a list can lag."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,7 +50,8 @@ class Shelf:
         self._names: list[str] | None = None
 
     def put(self, name: str, document: Document | None) -> None:
-        """Show ``document`` from now on, or with None no document. A document is never changed in place."""
+        """Show ``document`` from now on; if it is None, show no document of this name. The caller must never change a
+        document in place."""
         now = self._world.now
         self._before.append((now, name, self._documents.get(name)))
         while self._before[0][0] < now - self.MEMORY:
@@ -93,7 +94,7 @@ class Shelf:
 
 @dataclass(eq=False)
 class Vm:
-    """An instance."""
+    """A virtual machine (an instance)."""
 
     id: int
     name: str
@@ -101,20 +102,20 @@ class Vm:
     spec: MigSpec
     """The MIG whose template the VM was made from."""
     created: float
-    """Epoch seconds by the world's clock, as all times here."""
+    """Time of creation in epoch seconds by the simulated clock, like all times of this class."""
     ip: str
     labels: Mapping[str, str]
     status: str = "PROVISIONING"
     started: float | None = None
     stopped: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Metadata that its group preserves for it, beyond the metadata of every member."""
+    """Metadata from the VM's per-instance config, in addition to the metadata of every member."""
     is_ip_shown: bool = False
     ipv6_only: bool = False
     doomed: bool = False
-    """True after a request to delete the VM, which then does not stay as TERMINATED."""
+    """True after a request to delete the VM, so that the VM does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
-    """Names in the audit log of the operations under way, by method."""
+    """By method, the names in the audit log of the VM's operations under way."""
     watcher: Callable[[Vm], None] | None = None
     """A function that is called after each change of status, for the VM's MIG."""
 
@@ -135,19 +136,19 @@ class Vm:
 
     @property
     def terminates(self) -> float | None:
-        """Time at which the maximum run duration is over; None before the start, and without such a duration."""
+        """Time at which the maximum run duration is over; None before the start, or if there is no such duration."""
         longest = self.spec.max_run_seconds
         return None if longest is None or self.started is None else self.started + longest
 
     @property
     def scheduling(self) -> Document:
-        """``scheduling`` of its managed instance, and within its ``resourceStatus``."""
+        """Return the field ``scheduling`` of the VM's managed instance, which its ``resourceStatus`` also contains."""
         return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
 @dataclass
 class Vms:
-    """All VMs of the world, by project and zone."""
+    """All VMs of the embedded cloud, by project and zone."""
 
     world: World
     timings: Timings
@@ -184,7 +185,8 @@ class Vms:
         like: Vm | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Vm:
-        """Begin a VM whose name is free. ``like``: the VM before it, whose identity it takes over."""
+        """Begin to make a VM whose name is free. ``like``: the VM before a recreation, whose identity the new VM takes
+        over."""
         vm = Vm(
             id=like.id if like else self.world.random.randrange(1 << 60, 1 << 63),
             name=name,
@@ -226,7 +228,7 @@ class Vms:
         self.world.after(min(delay, self.timings.delete_cap), lambda: self._remove(vm))
 
     def withdraw(self, vm: Vm, error: OperationError) -> None:
-        """Remove a VM that cannot be made after all."""
+        """Remove a VM whose insert fails after it has begun."""
         self._ended(vm, "insert", error)
         self._remove(vm)
 
@@ -328,15 +330,14 @@ class Vms:
         vm.logged[method] = self.audit.begin(f"instances.{method}", vm.path, vm.id)
 
     def _ended(self, vm: Vm, method: str, error: OperationError | None = None) -> None:
-        """Log the end of an operation, if its start was logged."""
+        """Log the end of a VM's operation, if its start was logged."""
         operation = vm.logged.pop(method, "")
         if operation:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return an internal IP: a released address of a VM of another name if there is one, as in subnets, or else a
-        new one.
-        """
+        """Return an internal IP. As in real subnets, it is the released address of a VM of another name if there is
+        one, and else a new address."""
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

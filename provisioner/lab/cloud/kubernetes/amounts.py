@@ -15,7 +15,7 @@ _UNITS: Mapping[str, Fraction] = {
     **{unit: Fraction(1000) ** power for power, unit in enumerate(("n", "u", "m", "", *"kMGTPE"), start=-3)},
     **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-"""The number that each suffix stands for."""
+"""Factor of each suffix."""
 
 
 def check_amounts(kind: str, resources: Json) -> None:
@@ -27,7 +27,8 @@ def check_amounts(kind: str, resources: Json) -> None:
 
 
 def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
-    """Return the mistakes in a container's requests and limits, whose amounts have the right form."""
+    """Yield the mistakes in a container's requests and limits. The form of the amounts must have been checked
+    before."""
     limits = resources.get("limits") or {}
     for part in ("limits", "requests"):
         for name, value in (resources.get(part) or {}).items():
@@ -39,7 +40,8 @@ def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
 
 
 def amount(text: object) -> Fraction:
-    """Return the value of a Kubernetes quantity such as ``500m`` or ``2Gi``. Raises ValueError if the text is none."""
+    """Return the value of a Kubernetes quantity such as ``500m`` or ``2Gi``. Raise ValueError if the text is not a
+    quantity."""
     parts = _FORM.fullmatch(str(text))
     if parts is None:
         raise ValueError(f"not an amount: {text!r}")

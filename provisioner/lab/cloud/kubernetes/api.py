@@ -12,12 +12,12 @@ the namespace, the name (for a create, the object's), ``<resource>.<verb>`` (``p
 * ``unavailable``: 503; the call is not applied
 * ``denied``: 403 in RBAC's words; the call is not applied
 * ``http_error``: any ``params.status`` (401), ``params.reason`` and ``params.message``; the call is not applied
-* ``list_error``: a list is answered 500
+* ``list_error``: a list gets 500
 * ``lost_response``: the call is applied, then the connection is cut without a response
 * ``watch_cut``: a watch ends after ``params.seconds`` (default 5), cleanly or, with ``params.abort``, in mid-stream
-* ``watch_gone``: a watch is answered 410, or with ``params.event`` gets 200 and an ERROR event
+* ``watch_gone``: a watch gets 410 or, with ``params.event``, 200 and an ERROR event
 * ``no_watchlist``: a streamed list gets 200 and an ERROR event, as from a server with too old an etcd. With
-  ``params.gate`` it is answered 422, as by a server whose feature gate WatchList is off.
+  ``params.gate`` it gets 422, as from a server whose feature gate WatchList is off.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Face:
         }
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
-        """Answer any request on objects."""
+        """Respond to a request about objects."""
         try:
             call = await self._understand(request)
             return await self._respond(call)
@@ -133,7 +133,7 @@ class Face:
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
-        """Answer a SelfSubjectAccessReview: every right is granted except those that the fault ``denied`` names."""
+        """Respond to a SelfSubjectAccessReview: every right is granted except those that the fault ``denied`` names."""
         self._world.calls["selfsubjectaccessreviews.create"] += 1
         try:
             document = await read_body(request, "create")
@@ -176,7 +176,7 @@ class Face:
         return response
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait some seconds of world time."""
+        """Wait ``seconds`` of simulated time."""
         over = asyncio.Event()
         self._world.after(seconds, over.set)
         await over.wait()
@@ -292,7 +292,7 @@ def _success(code: int, details: Json) -> web.Response:
 
 
 def refusal(error: ApiError) -> web.Response:
-    """Return a refusal as a whole response."""
+    """Return the response for a refusal."""
     response = _json(encode(error.status), error.code)
     response.headers.update(error.headers)
     return response

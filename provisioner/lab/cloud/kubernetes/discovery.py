@@ -33,7 +33,7 @@ def api_versions(address: str) -> Json:
 
 
 def api_groups() -> Json:
-    """Return ``/apis``, which lists no groups, because there is only the core."""
+    """Return ``/apis``, which lists no groups, because the cluster has only the core group."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": []}
 
 
@@ -67,9 +67,8 @@ def openapi_index() -> Json:
 
 
 def openapi_document() -> Json:
-    """Return ``/openapi/v3/api/v1``: the resources, and the note that the server checks fields, so that kubectl need
-    not.
-    """
+    """Return ``/openapi/v3/api/v1``: the resources, and the statement that the server validates fields, so that kubectl
+    does not."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     for kind in KINDS:

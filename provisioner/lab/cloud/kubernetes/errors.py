@@ -1,4 +1,4 @@
-"""The refusals of a Kubernetes API server: ``Status`` objects in the real server's words."""
+"""The refusals of a Kubernetes API server: ``Status`` objects with the texts of a real server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Json = dict[str, Any]
 """A JSON object."""
 
 USER = "simulator"
-"""The user whom refusals name. The embedded cloud has one user and asks for no credentials."""
+"""The user in refusals. The embedded cloud has only this user and needs no credentials."""
 
 
 class ApiError(Exception):
-    """A refusal: HTTP code, reason and message, as they stand in the Status object."""
+    """A refusal: HTTP code, reason and message, as in the ``Status`` object."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Cause:
     message: str
 
     def as_json(self) -> Json:
-        """Return the cause as it stands in ``details.causes``."""
+        """Return the cause in the form of ``details.causes``."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
@@ -85,7 +85,7 @@ def _quoted(value: object) -> str:
 
 
 def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object can be read but is wrong. The message lists all mistakes."""
+    """Return 422: the object can be read but is wrong. The message lists all mistakes."""
     words = [f"{cause.field}: {cause.message}" for cause in causes]
     text = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
     short, _, group = kind.partition(".")
@@ -95,77 +95,77 @@ def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request cannot be read."""
+    """Return 400: the request cannot be read."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """404: there is no such object."""
+    """Return 404: there is no such object."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', details={"name": name, "kind": resource})
 
 
 def no_such_path() -> ApiError:
-    """404: there is no such resource."""
+    """Return 404: there is no such resource."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
 def method_not_allowed(detail: str = "") -> ApiError:
-    """405: the resource exists but does not have this verb."""
+    """Return 405: the resource exists but does not have this verb."""
     words = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words, details={})
 
 
 def not_acceptable() -> ApiError:
-    """406: the server can write none of the requested media types."""
+    """Return 406: the server has none of the requested media types."""
     words = "only the following media types are accepted: application/json"
     return ApiError(406, "NotAcceptable", words)
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
-    """415: the media type of the body is unknown."""
+    """Return 415: the media type of the body is unknown."""
     words = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return ApiError(415, "UnsupportedMediaType", words)
 
 
 def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiError:
-    """409 on create. ``ending``: the existing object is being deleted."""
+    """Return 409 for a create whose object exists. ``ending``: the existing object is being deleted."""
     words = f'{"object is being deleted: " if ending else ""}{resource} "{name}" already exists'
     return ApiError(409, "AlreadyExists", words, details=_names(resource, name))
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """409: the object is not the one that the caller meant. A delete names the kind instead of the resource."""
+    """Return 409: the object is not the object that the caller meant. ``resource``: for a delete, the kind."""
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """409: the update is based on an older version."""
+    """Return 409: the update is based on an older version."""
     words = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, words)
 
 
 def expired(message: str) -> ApiError:
-    """410: the version is no longer stored."""
+    """Return 410: the version is no longer stored."""
     return ApiError(410, "Expired", message)
 
 
 def too_large_version(asked: int, current: int) -> ApiError:
-    """504: the version does not exist yet."""
+    """Return 504: the version does not exist yet."""
     words = f"Timeout: Too large resource version: {asked}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     return ApiError(504, "Timeout", words, details=details, retry_after=1)
 
 
 def over_quota(name: str, used: int, limit: int) -> ApiError:
-    """403 by a ResourceQuota on the number of pods."""
+    """Return the 403 of a ResourceQuota on the number of pods."""
     numbers = f"requested: pods=1, used: pods={used}, limited: pods={limit}"
     words = f'pods "{name}" is forbidden: exceeded quota: pods, {numbers}'
     return ApiError(403, "Forbidden", words, details=_names("pods", name))
 
 
 def denied(verb: str, resource: str, namespace: str, name: str) -> ApiError:
-    """403 by RBAC."""
+    """Return the 403 of RBAC."""
     what = f'{resource} "{name}"' if name else resource
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     words = f'{what} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API group "" {where}'
@@ -179,23 +179,23 @@ def refused(params: Mapping[str, Any]) -> ApiError:
 
 
 def throttled(retry_after: int) -> ApiError:
-    """429 by Priority and Fairness."""
+    """Return the 429 of Priority and Fairness."""
     words = "Too many requests, please try again later."
     return ApiError(429, "TooManyRequests", words, retry_after=retry_after)
 
 
 def unavailable() -> ApiError:
-    """503 before anything was applied."""
+    """Return 503: the call was not applied."""
     return ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
 
 
 def internal(detail: str) -> ApiError:
-    """500."""
+    """Return 500."""
     return ApiError(500, "InternalError", f"Internal error occurred: {detail}")
 
 
 def no_watch_progress() -> ApiError:
-    """500 in the stream, from etcd older than 3.4.25, which cannot report to a watch how far the watch has come."""
+    """Return the 500 that a watch gets if etcd is older than 3.4.25, which cannot report the progress of a watch."""
     words = (
         "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled"
     )
@@ -203,7 +203,7 @@ def no_watch_progress() -> ApiError:
 
 
 def watchlist_disabled() -> ApiError:
-    """422: the feature gate is off."""
+    """Return 422: the feature gate WatchList is off."""
     words = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
     return invalid("ListOptions.meta.k8s.io", "", [Cause("sendInitialEvents", "FieldValueForbidden", words)])
 

@@ -19,7 +19,7 @@ _WARNINGS = ("BackOff", "Failed", "NetworkNotReady", "NodeShutdown", "Unhealthy"
 
 
 class Recorder:
-    """A writer of Events. A repeated Event is counted, not written again."""
+    """A writer of Events. A repeated Event is not written again; its count grows."""
 
     def __init__(self, world: World, store: Store, ttl: float) -> None:
         self.ttl = ttl

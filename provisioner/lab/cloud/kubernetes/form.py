@@ -1,4 +1,4 @@
-"""The forms in which objects leave the server: full JSON, the metadata alone, or a table. Pure."""
+"""The forms of objects in responses: full JSON, the metadata alone, or a table. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class Form:
-    """The form that a request asks objects to have."""
+    """The form of objects that a request asks for."""
 
     shape: Shape
     include: str = "Metadata"
@@ -54,7 +54,8 @@ class Form:
         return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
-        """Write a line that reports how far the watch has come."""
+        """Write a bookmark: a line with the version up to which a watch has reported all changes. ``initial_end``: it
+        ends the list at the begin of the watch."""
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -75,7 +76,7 @@ def encode(document: Json) -> bytes:
 
 
 def negotiate(accept: str, include: str) -> Form:
-    """Return the form of the first requested media type that can be written; 406 if there is none."""
+    """Return the form of the first requested media type that can be written; raise 406 if there is none."""
     for media in accept.split(",") if accept.strip() else ["*/*"]:
         name, *parameters = (part.strip() for part in media.split(";"))
         asked = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)

@@ -1,4 +1,4 @@
-"""Scheduling gates: a pod is held back from the scheduler until clients have removed all its gates. Pure."""
+"""Scheduling gates. The scheduler ignores a pod until clients have removed all gates of the pod. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_empty_gates(spec: Json) -> Json:
 
 
 def gate_causes(spec: Json) -> Iterator[Cause]:
-    """Return the mistakes in the gates of a new pod."""
+    """Yield the mistakes in the gates of a new pod."""
     names = gates(spec)
     for number, name in enumerate(names):
         where = f"spec.schedulingGates[{number}]"
@@ -42,7 +42,7 @@ def gate_causes(spec: Json) -> Iterator[Cause]:
 
 
 def gate_change_causes(old: Json, new: Json) -> Iterator[Cause]:
-    """Return the mistakes in a change of gates, which can only be removed."""
+    """Yield the mistakes in a change of a pod's gates. Gates can only be removed."""
     for number, name in enumerate(gates(new)):
         if name not in gates(old):
             words = f"Forbidden: only deletion is allowed, but found new scheduling gate '{name}'"

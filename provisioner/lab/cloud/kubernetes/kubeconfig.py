@@ -1,4 +1,4 @@
-"""The kubeconfig that leads kubectl and the official clients to the embedded cloud."""
+"""The kubeconfig with which kubectl and the official clients reach the embedded cloud."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "hostfactory-simulator"
 
 
 def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the document. ``contexts`` are further contexts, each with its namespace."""
+    """Return the kubeconfig. ``contexts``: further contexts, each with its namespace."""
     every = {NAME: namespace, **contexts}
     return {
         "apiVersion": "v1",
@@ -30,7 +30,7 @@ def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the kubeconfig. Raises FileExistsError if another program wrote the existing one."""
+    """Write the kubeconfig. Raise FileExistsError if another program wrote the existing file."""
     if path.exists() and NAME not in path.read_text(encoding="utf-8", errors="replace"):
         raise FileExistsError(f"{path}: exists and is not a simulator's kubeconfig; it is left alone")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lists, whole and in pages. All pages of a list show the same moment."""
+"""Lists, whole and in pages. All pages of a list show the state at the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ListOptions:
     limit: int = 0
     continue_token: str = ""
     version: int | None = None
-    """The asked resourceVersion. None: the most recent; 0: any."""
+    """The requested resourceVersion. None: the most recent; 0: any."""
     version_match: str = ""
     bookmarks: bool = False
     timeout: float | None = None
@@ -80,7 +80,7 @@ def _forbidden(field: str, words: str) -> Cause:
 
 
 def _limit(query: Mapping[str, str]) -> int:
-    """Return the most objects of a page; 0: all."""
+    """Return the largest number of objects in a page; 0: all objects."""
     text = query.get("limit", "") or "0"
     if not text.removeprefix("-").isdecimal():
         raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
@@ -105,7 +105,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool | None:
 def list_page(
     store: Store, namespace: str, match: Match | None, options: ListOptions, now: float, ttl: float
 ) -> tuple[list[Stored], Json]:
-    """Return a page and the list's metadata. ``now`` is world time; pages must be read within ``ttl`` seconds."""
+    """Return a page and the list's metadata. ``now``: simulated time. All pages must be read within ``ttl`` seconds."""
     if options.continue_token:
         version, begin, objects, number = _resume(store, options.continue_token, now, ttl)
     else:

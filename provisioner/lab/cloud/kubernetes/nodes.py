@@ -1,4 +1,5 @@
-"""The simulated cluster's nodes, on demand and on Spot: as many as the pods need, each with room for 110 pods."""
+"""The nodes of the simulated cluster, on demand and on Spot. There are as many as the pods need, each with room for 110
+pods."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from provisioner.lab.cloud.world import World
 
 FIRST_NODES = 3
 PODS_PER_NODE = 110
-"""GKE's default."""
+"""Pods of a node; GKE's default."""
 SPOT = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"}
 """The labels that GKE gives to a node on Spot."""
 POOL = "cloud.google.com/gke-nodepool"
@@ -31,7 +32,8 @@ class Nodes:
             self._add()
 
     def bind(self, *, spot: bool) -> tuple[str, str]:
-        """Add a pod to the emptiest node and return the node's name and address. A node is added if all are full."""
+        """Add a pod to the emptiest node and return the node's name and address. If all nodes are full, a node is
+        added."""
         pool = (name for name in self._pods if (name in self._spot) is spot)
         name = min(pool, key=self._pods.__getitem__, default="")
         if not name or self._pods[name] >= PODS_PER_NODE:
@@ -51,7 +53,7 @@ class Nodes:
         return self._store.count("")
 
     def remove(self, node: Stored) -> Stored:
-        """Remove a node. Its pods follow later."""
+        """Remove a node. Return its last state. The pods of the node are removed later."""
         self._pods.pop(node.name)
         self._spot.discard(node.name)
         return self._store.remove(node)

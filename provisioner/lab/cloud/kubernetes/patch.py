@@ -25,17 +25,19 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""The key by which a strategic merge patch finds the items of a list. Other lists are replaced."""
+"""For each list, the key by which a strategic merge patch finds an item. Lists that are missing here are replaced as a
+whole."""
 
 
 def check_patch_type(content_type: str) -> None:
-    """Raise 415 for an unknown kind of patch, which includes server-side apply."""
+    """Raise 415 for an unknown kind of patch. Server-side apply counts as unknown."""
     if content_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
         raise unsupported_media_type((JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH))
 
 
 def apply_patch(document: Json, patch: object, content_type: str) -> Json:
-    """Return the patched document. Raises 400 or 415 for a malformed patch, 422 for a patch that does not fit."""
+    """Return the patched document. Raises 400 or 415 for a malformed patch, 422 for a patch that cannot be applied to
+    the document."""
     check_patch_type(content_type)
     if content_type == JSON_PATCH:
         return _json_patch(document, patch)
@@ -47,7 +49,7 @@ def apply_patch(document: Json, patch: object, content_type: str) -> Json:
 
 
 def _merge(old: object, patch: object) -> object:
-    """Merge as RFC 7386 demands."""
+    """Merge ``patch`` into ``old`` as RFC 7386 demands. Return the result."""
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}
@@ -80,7 +82,8 @@ def _strategic(old: object, patch: object) -> object:
 
 
 def _directive(result: Json, key: str, value: Any) -> None:
-    """Apply ``$deleteFromPrimitiveList/<list>``, which removes values. The other directives only order lists."""
+    """Apply a directive: ``$deleteFromPrimitiveList/<list>`` removes values. Any other directive only sorts lists and
+    has no effect here."""
     directive, _, field = key.partition("/")
     if directive == "$deleteFromPrimitiveList":
         result[field] = [item for item in result.get(field) or [] if item not in value]
@@ -137,7 +140,8 @@ def _operate(holder: Json, operation: Json) -> None:
 
 
 def _steps(path: str) -> list[str]:
-    """Return the steps of a JSON pointer from the holder. The first step is the document itself."""
+    """Return the steps of a JSON pointer from an object that contains the document. So the first step leads to the
+    document."""
     if path and not path.startswith("/"):
         raise ValueError(f"not a JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]

@@ -1,4 +1,4 @@
-"""The ends of pods (on a request, by the loss of their node, or by themselves) and the removal of their objects."""
+"""The end of pods (by request, by the loss of their node, or by themselves) and the removal of their objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.lab.cloud.kubernetes.pod_steps import Steps
 from provisioner.lab.cloud.kubernetes.store import Stored
 
 STUCK_LOOK = 5.0
-"""Seconds between two checks of whether a stuck pod may end at last."""
+"""Seconds between two checks whether a stuck pod may now end."""
 
 
 class PodEnd:
@@ -19,7 +19,7 @@ class PodEnd:
         self._steps = steps
 
     def stop(self, pod: Stored, within: float, *, reason: str = "", message: str = "") -> None:
-        """End the containers ``within`` seconds; then the kubelet confirms."""
+        """End the pod's containers in ``within`` seconds. Then the kubelet confirms the end."""
 
         def stopped(pod: Stored) -> None:
             if not pod_status.is_ended(pod.document):
@@ -39,7 +39,7 @@ class PodEnd:
             self._steps.recorder.say(pod, KUBELET, "Killing", f"Stopping container {container['name']}")
 
     def confirm(self, pod: Stored) -> None:
-        """Let the kubelet confirm the end. The object goes, unless finalizers or the fault ``stuck`` keep it."""
+        """Let the kubelet confirm the end. Remove the object, unless finalizers or the fault ``stuck`` keep it."""
         self._steps.later(self._steps.delay(self._steps.timings.confirm), pod, self._confirmed, always=True)
 
     def _confirmed(self, pod: Stored) -> None:
@@ -51,13 +51,13 @@ class PodEnd:
             self.remove(pod)
 
     def remove(self, pod: Stored) -> Stored:
-        """Remove the object now."""
+        """Remove the object now. Return its last state."""
         if not pod_status.is_ended(pod.document):
             self._leave_node(pod.document)
         return self._steps.pods.remove(pod)
 
     def lose_node(self, pod: Stored) -> None:
-        """Fail and collect the pod some time after its node is gone, without a request to delete the pod."""
+        """Let the pod of a lost node fail after some time, and remove the pod without a request to delete it."""
 
         def collect(pod: Stored) -> None:
             if pod_status.is_ended(pod.document):
@@ -73,12 +73,12 @@ class PodEnd:
         self._steps.later(self._steps.timings.node_gone, pod, collect, always=True)
 
     def left(self, before: Json, after: Json) -> None:
-        """Free the pod's place on its node if a client has ended the pod by writing its status."""
+        """Free the pod's room on its node if a client has ended the pod by writing its status."""
         if pod_status.is_ended(after) and not pod_status.is_ended(before):
             self._leave_node(after)
 
     def end(self, pod: Stored, phase: str, state: Json, reason: str = "", message: str = "") -> Stored:
-        """End the pod's containers and free its place on its node."""
+        """End the pod's containers and free the pod's room on its node. Return the pod."""
         self._leave_node(pod.document)
         return self._steps.pods.put(pod_status.ended(pod.document, phase, state, self._steps.now(), reason, message))
 

@@ -1,4 +1,5 @@
-"""The start of a pod by scheduler and kubelet: bind it to a node, pull its image, and run it."""
+"""The start of a pod: the scheduler binds the pod to a node, and the kubelet pulls the image and runs the
+containers."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class PodStart:
         self._steps = steps
         self._ending = ending
         self._addresses = 0
-        """The number of IPs that were given."""
+        """The number of IPs that were given to pods."""
 
     def begin(self, pod: Stored) -> None:
         """Schedule a new pod, unless gates hold it back or it names another scheduler."""
@@ -66,7 +67,8 @@ class PodStart:
         self._prepare(bound, fault)
 
     def _prepare(self, pod: Stored, fault: Fault | None) -> None:
-        """Go on if the kubelet has made volumes and sandbox. If the fault says that it failed, try again later."""
+        """Start the pod if the kubelet can make volumes and sandbox. If ``fault`` makes the kubelet fail, try again
+        later."""
         if fault is not None:
             reason = str(fault.params.get("reason", "FailedMount"))
             self._steps.recorder.say(pod, KUBELET, reason, str(fault.params.get("words", _NO_VOLUME)))
@@ -98,7 +100,8 @@ class PodStart:
         self._steps.recorder.say(pod, AUTOSCALER, "NotTriggerScaleUp", _NO_SCALE_UP)
 
     def _no_fit(self, pod: Stored, why: str) -> None:
-        """Record that no node fits and that no node group of the autoscaler could make one that does."""
+        """Record that no node has room for the pod and that the autoscaler has no node group with large enough
+        nodes."""
         message = (_NO_MESSAGE + _NO_VICTIMS).format(n=self._steps.nodes.count())
         if (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable":
             pod = self._steps.pods.put(pod_status.unschedulable(pod.document, self._steps.now(), message))
@@ -119,7 +122,7 @@ class PodStart:
         self._run(pod, self._steps.strikes("crash", pod), restarts=0)
 
     def _pull_failed(self, pod: Stored, image: str, wait: float) -> None:
-        """Let the pull fail with ErrImagePull, then ImagePullBackOff, and again, for as long as the pod lives."""
+        """Let the pull fail with ErrImagePull, then with ImagePullBackOff, and so on, until the pod is gone."""
         words = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {image}: not found'
         words = f"rpc error: code = NotFound desc = {words}"
         failed = self._steps.pods.put(pod_status.waiting(pod.document, "ErrImagePull", words))
@@ -140,7 +143,8 @@ class PodStart:
         self._steps.later(wait * 0.1, failed, back_off)
 
     def _run(self, pod: Stored, crash: Fault | None, restarts: int) -> None:
-        """Run the containers, which become ready, or crash, or both in turn."""
+        """Run the containers. They become ready, unless the fault ``never_ready`` strikes. If ``crash`` is given, they
+        crash later."""
         name = pod.document["spec"]["containers"][0]["name"]
         last = next((status.get("lastState") for status in pod_status.container_statuses(pod.document)), None)
         address = pod.document["status"].get("podIP") or self._new_address()

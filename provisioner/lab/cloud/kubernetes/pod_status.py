@@ -15,7 +15,7 @@ from provisioner.lab.cloud.kubernetes.gates import gates
 
 
 def timestamp(wall: float) -> str:
-    """Return epoch seconds in the API's form, whole seconds."""
+    """Return epoch seconds as a timestamp of the API, in whole seconds."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -25,13 +25,13 @@ def epoch(text: str) -> float:
 
 
 def condition_of(pod: Json, name: str) -> Json | None:
-    """Return a condition of a pod, or None."""
+    """Return the condition of this type; None if the pod has none."""
     conditions = pod["status"].get("conditions") or []
     return next((condition for condition in conditions if condition.get("type") == name), None)
 
 
 def container_statuses(pod: Json) -> list[Json]:
-    """Return the status of each container; empty before a kubelet has the pod."""
+    """Return the status of each container; empty before the pod is on a node."""
     return pod["status"].get("containerStatuses") or []
 
 
@@ -84,7 +84,7 @@ def with_condition(pod: Json, name: str, status: str, now: str, reason: str = ""
 
 
 def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | None = None) -> Json:
-    """Return the pod with the same status for every container, none of which is ready."""
+    """Return the pod with the same status for every container. No container is ready."""
     started = "running" in state
     statuses = [
         {
@@ -104,12 +104,13 @@ def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | N
 
 
 def _digest(text: str) -> str:
-    """Return 64 hexadecimal digits that depend on the text alone."""
+    """Return 64 hexadecimal digits that depend only on the text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json, Json]:
-    """Return a new pod and its metadata with an admission policy's changes, as the fault ``altered`` defines them."""
+    """Return a new pod and its metadata with the changes of an admission policy, as the fault ``altered`` defines the
+    changes."""
     changes = params.get("labels")
     labels = {} if changes is None else {**(metadata.get("labels") or {}), **changes}
     kept = {key: value for key, value in labels.items() if value is not None}
@@ -117,7 +118,7 @@ def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json
 
 
 def created(pod: Json, qos: str) -> Json:
-    """Return the pod as the server stores a new one."""
+    """Return a new pod in the form in which the server stores it."""
     stored = {**pod, "status": {"phase": "Pending", "qosClass": qos}}
     if not gates(pod["spec"]):
         return stored
@@ -128,12 +129,12 @@ def created(pod: Json, qos: str) -> Json:
 
 
 def unschedulable(pod: Json, now: str, message: str) -> Json:
-    """Return the pod for which the scheduler found no node."""
+    """Return the pod after the scheduler found no node for it."""
     return with_condition(pod, "PodScheduled", "False", now, "Unschedulable", message)
 
 
 def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
-    """Return the pod bound to a node, whose kubelet has begun to create the containers."""
+    """Return the pod after it was bound to a node. The node's kubelet has begun to create the containers."""
     bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
     bound = with_status(bound, hostIP=host_ip, hostIPs=[{"ip": host_ip}], startTime=now)
     bound = with_containers(bound, {"waiting": {"reason": "ContainerCreating"}})
@@ -143,7 +144,8 @@ def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
 
 
 def prepared(pod: Json, now: str, *, ready: bool) -> Json:
-    """Return the pod with volumes and network made ready by its node, or not yet."""
+    """Return the pod with the condition that its node has made volumes and network ready, or (``ready`` is false) not
+    yet."""
     return with_condition(pod, "PodReadyToStartContainers", str(ready), now)
 
 
@@ -155,7 +157,7 @@ def _unready(pod: Json, now: str, reason: str = "ContainersNotReady") -> Json:
 
 
 def waiting(pod: Json, reason: str, message: str) -> Json:
-    """Return the pod of which no container runs, for this reason."""
+    """Return the pod with containers that all wait for this reason."""
     return with_containers(pod, {"waiting": {"reason": reason, "message": message}})
 
 
@@ -166,7 +168,7 @@ def running(pod: Json, ip: str, now: str, restarts: int = 0, last: Json | None =
 
 
 def ready(pod: Json, now: str) -> Json:
-    """Return the pod of which every container passes its readiness probe."""
+    """Return the pod after every container has passed its readiness probe."""
     statuses = [{**status, "ready": True} for status in container_statuses(pod)]
     pod = with_status(pod, containerStatuses=statuses)
     pod = with_condition(pod, "ContainersReady", "True", now)
@@ -174,14 +176,15 @@ def ready(pod: Json, now: str) -> Json:
 
 
 def terminated(pod: Json, exit_code: int, now: str, reason: str = "") -> Json:
-    """Return the state of a container that has ended. ``reason``: such as OOMKilled; empty: by the exit code."""
+    """Return the state of a container that has ended. ``reason``: for example OOMKilled; if empty, the exit code
+    decides."""
     reason = reason or ("Completed" if exit_code == 0 else "Error")
     started = pod["status"].get("startTime", now)
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": started, "finishedAt": now}}
 
 
 def crashed(pod: Json, last: Json, now: str, restarts: int, wait: float) -> Json:
-    """Return the pod of which a container ended with the state ``last`` and waits to be started again."""
+    """Return the pod after a container has ended with the state ``last``. The container waits to be started again."""
     container = pod["spec"]["containers"][0]["name"]
     metadata = pod["metadata"]
     whose = f"container={container} pod={metadata['name']}_{metadata['namespace']}({metadata['uid']})"
@@ -191,7 +194,7 @@ def crashed(pod: Json, last: Json, now: str, restarts: int, wait: float) -> Json
 
 
 def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", message: str = "") -> Json:
-    """Return the pod of which every container has ended for good, with ``state``."""
+    """Return the pod after every container has ended for good, with the state ``state``."""
     restarts = max((status.get("restartCount", 0) for status in container_statuses(pod)), default=0)
     pod = with_containers(pod, state, restarts=restarts)
     why = {"reason": reason, "message": message} if reason else {}
@@ -200,17 +203,17 @@ def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", messag
 
 
 def disrupted(pod: Json, reason: str, message: str, now: str) -> Json:
-    """Return the pod with the condition that the system will end it."""
+    """Return the pod with the condition DisruptionTarget, by which the system announces the pod's end."""
     return with_condition(pod, "DisruptionTarget", "True", now, reason, message)
 
 
 def deleting(pod: Json, grace: int, at: str) -> Json:
-    """Return the pod that was asked to end, by ``at`` at the latest."""
+    """Return the pod after its deletion was requested. ``at``: time at which it ends at the latest."""
     return with_metadata(pod, deletionTimestamp=at, deletionGracePeriodSeconds=grace)
 
 
 def quality_of_service(spec: Json) -> str:
-    """Return Guaranteed, Burstable or BestEffort, by the containers' resources."""
+    """Return Guaranteed, Burstable or BestEffort, according to the resources of its containers."""
     resources = [container.get("resources") or {} for container in spec["containers"]]
     if not any(one.get("requests") or one.get("limits") for one in resources):
         return "BestEffort"

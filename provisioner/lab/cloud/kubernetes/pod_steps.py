@@ -1,6 +1,6 @@
-"""The steps of pods' lives. A step is an event in the world that reads its pod again.
+"""The steps of a pod's life. A step is a scheduled event, which reads the pod again when it is due.
 
-The step is skipped if the pod was deleted or made anew meanwhile.
+If the pod is gone or was replaced by a new pod of the same name, the step is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Step = Callable[[Stored], None]
 
 
 class Steps:
-    """The parts of a cluster that every step works on, and the time of steps."""
+    """The parts of a cluster that all steps use, and the scheduling of steps."""
 
     def __init__(self, world: World, pods: Store, nodes: Nodes, recorder: Recorder, timings: PodTimings) -> None:
         self.pods = pods
@@ -27,13 +27,12 @@ class Steps:
         self.recorder = recorder
         self.timings = timings
         self.lost_nodes: set[str] = set()
-        """Nodes that are gone. Their pods take no further step by themselves."""
+        """Nodes that are gone. The pods of these nodes take no further step by themselves."""
         self._world = world
 
     def later(self, delay: float, pod: Stored, step: Step, *, always: bool = False) -> None:
-        """Take the step at its time, if the same pod still exists. Unless ``always``, neither pod nor node may be
-        ending.
-        """
+        """Take a step in ``delay`` seconds, if the same pod still exists. Unless ``always``, skip it if the pod is
+        ending or its node is lost."""
         namespace, name, uid = pod.namespace, pod.name, pod.uid
 
         def event() -> None:
@@ -51,9 +50,9 @@ class Steps:
         return self._world.strikes(mode, pod.namespace, pod.name)
 
     def delay(self, delay: Delay) -> float:
-        """Return some seconds by chance."""
+        """Return random seconds from the distribution ``delay``."""
         return self._world.lognormal(*delay)
 
     def now(self) -> str:
-        """Return the time of the world's clock, as Kubernetes prints times."""
+        """Return the simulated time, in the form of Kubernetes' timestamps."""
         return pod_status.timestamp(self._world.wall())

@@ -1,18 +1,18 @@
-"""The model of a Kubernetes cluster: namespaces, nodes, Events and pods with their whole life, in world time.
+"""The model of a Kubernetes cluster: namespaces, nodes, Events and the whole life of pods, in simulated time.
 
 Refusals are :class:`~provisioner.lab.cloud.kubernetes.errors.ApiError`. No I/O.
 
 Faults of the model. Targets: the pod's namespace and its name.
 
-* ``quota``: a create beyond ``params.limit`` (default 0) pods of the namespace that have not ended is answered 403
-* ``invalid``: a create is answered 422
+* ``quota``: a create beyond ``params.limit`` (default 0) pods of the namespace that have not ended gets 403
+* ``invalid``: a create gets 422
 * ``altered``: a created pod has ``params.labels`` (null removes a label; default: no label is left) and
   ``params.spec``, as if an admission policy had changed the pod
 * ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
   ``params.words`` (default ``GCE out of resources``). Each attempt (one every ``reschedule`` seconds) is a chance.
 * ``no_node_fits``: no node of any size has room for the pod: Unschedulable, FailedScheduling and NotTriggerScaleUp with
   ``params.words`` (default ``3 Insufficient cpu``)
-* ``spot_node``: the pod comes to a Spot node without asking for one, as by a compute class
+* ``spot_node``: the pod is bound to a Spot node without asking for one, as with a compute class
 * ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
   ``params.reason`` (default FailedMount) and ``params.words``. Each attempt (one every ``reschedule`` seconds) is a
   chance.
@@ -25,8 +25,8 @@ Faults of the model. Targets: the pod's namespace and its name.
 * ``never_ready``: the pod runs and its readiness probe fails for ever
 * ``stuck``: a deleted pod stays, terminating, for as long as the fault is set
 
-The faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` are checked again and end with the fault. The
-others are decided once for a pod.
+The faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` are checked again and again, and their effect
+ends with the fault. For any other fault, it is decided once for each pod if the fault strikes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from provisioner.lab.cloud.kubernetes.validation import check_update, generated_
 from provisioner.lab.cloud.world import World
 
 HISTORY = 10_000
-"""Changes of one kind at which a watch can begin. A watch from an older version is answered 410."""
+"""Number of stored changes of each kind of object. A watch from a version before the oldest stored change gets 410."""
 
 _ALWAYS_THERE = ("default", "kube-system")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -71,7 +71,7 @@ PREEMPTIONS = {
 
 
 class Cluster:
-    """A cluster. The owner of the world makes its calls, one at a time."""
+    """A cluster. Its methods must be called in the one thread in which the ``World`` advances."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Cluster:
 
     @property
     def timings(self) -> PodTimings:
-        """The durations of the steps of a pod's life. New values hold for steps that begin later."""
+        """The durations of the steps of a pod's life. New values apply only to steps that begin later."""
         return self._steps.timings
 
     @timings.setter
@@ -117,14 +117,14 @@ class Cluster:
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: str, namespace: str, name: str) -> Stored:
-        """Return the object; 404 if there is none."""
+        """Return the object; raise 404 if there is none."""
         stored = self.stores[resource].get(namespace, name)
         if stored is None:
             raise not_found(resource, name)
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """Create a pod, or with ``dry_run`` only check it. Raises 403, 404, 409 and 422 as the real server.
+        """Create a pod, or with ``dry_run`` only check it. Raise 403, 404, 409 and 422 as the real server does.
 
         ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
         """
@@ -148,7 +148,7 @@ class Cluster:
         return stored
 
     def create_event(self, namespace: str, document: Json) -> Stored:
-        """Store an Event as a client sends it."""
+        """Store an Event that a client has sent."""
         metadata = self._new_metadata("events", namespace, document.get("metadata") or {})
         if self.stores["events"].get(namespace, metadata["name"]) is not None:
             raise already_exists("events", metadata["name"])
@@ -164,7 +164,7 @@ class Cluster:
         return {**kept, **self._identity(name), "namespace": namespace}
 
     def _generate(self, resource: str, namespace: str, base: str) -> str:
-        """Return a free name, unless eight attempts find none."""
+        """Return a random name that begins with ``base``. The name is free, unless eight attempts find no free name."""
         for _ in range(8):
             suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
             name = generated_base(base) + suffix
@@ -188,7 +188,7 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """Update the parts of a pod that a client may change: the status alone, or all but the status."""
+        """Update what a client may change of a pod: its status if ``status_only``, or else all but its status."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
@@ -203,9 +203,10 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Ask a pod to end within ``grace`` seconds (default: its own). A pod that never ran or has ended goes at once.
+        """Request the end of a pod within ``grace`` seconds (None: its own). A pod that never ran or has ended goes at
+        once.
 
-        A pod that is already ending can only get a shorter time.
+        For a pod that is already ending, the time can only be shortened.
         """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")
@@ -235,7 +236,7 @@ class Cluster:
         return self.delete(self.pods.put(disrupted), grace)
 
     def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
-        """Preempt these pods in any namespace. Return the names of those that were on a node and not yet ending."""
+        """Preempt pods by name. Return the names of the preempted pods: those on a node that were not ending."""
         wanted = set(names)
         doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
         for pod in doomed:
@@ -251,7 +252,7 @@ class Cluster:
         self._end.stop(disrupted, grace, reason="Terminated" if by_node else "Preempting", message=message)
 
     def fail_node(self, node: Stored) -> Stored:
-        """Remove the node at once. Its pods are failed and collected some time later."""
+        """Remove the node at once. The pods of the node fail and are removed some time later."""
         for pod in self.pods.select(""):
             if pod.document["spec"].get("nodeName") == node.name:
                 self._end.lose_node(pod)
@@ -264,7 +265,7 @@ class Cluster:
         return [_machine(pod) for pod in self.pods.select("")]
 
     def reset(self) -> None:
-        """Remove every pod and Event. Watchers see their removal."""
+        """Remove every pod and Event. Watches report the removals."""
         for pod in self.pods.select(""):
             self._end.remove(pod)
         for event in self.stores["events"].select(""):
@@ -289,7 +290,7 @@ def _can_be_preempted(pod: Json) -> bool:
 
 
 def _changed(pod: Stored, document: Json) -> Json:
-    """Return the pod with the metadata and spec that a client wrote; 422 for a field that cannot change."""
+    """Return the pod with the metadata and spec that a client wrote; raise 422 for a field that cannot change."""
     check_update(pod.document, document)
     metadata = {**pod.document["metadata"]}
     for key in ("labels", "annotations", "finalizers", "ownerReferences"):

@@ -39,7 +39,7 @@ class Call:
     verb: str
     form: Form
     body: Any
-    """The body's JSON; an empty object if there is no body."""
+    """The JSON of the body; an empty object if there is no body."""
 
     @property
     def resource(self) -> str:
@@ -48,29 +48,29 @@ class Call:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets that faults are matched against."""
+        """The names that are matched against the ``target`` of faults."""
         method = f"{self.resource}.{self.verb}"
         return self.namespace, self.name, method, f"{self.namespace}/{method}"
 
     @property
     def counted_as(self) -> str:
-        """The name among the counted calls. A watch that begins with a list is a ``watchlist``."""
+        """The name under which the call is counted. A watch that begins with a list counts as ``watchlist``."""
         streamed = self.verb == "watch" and self.request.query.get("sendInitialEvents") == "true"
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 
     @property
     def is_strict(self) -> bool:
-        """True if an unknown field is to be refused instead of dropped."""
+        """True if the server must refuse an unknown field instead of dropping it."""
         return self.request.query.get("fieldValidation") == "Strict"
 
     @property
     def dry_run(self) -> bool:
-        """True if the call is only to be checked and not stored."""
+        """True if the server must only check the call and store nothing."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))
 
 
 def verb_of(request: web.Request, named: bool, subresource: str) -> str:
-    """Return the verb as RBAC names it; 405 for a method that the path does not have."""
+    """Return the verb as RBAC names it; raise 405 for a method that the path does not have."""
     match request.method:
         case "GET" if not named and request.query.get("watch", "").lower() in ("1", "true"):
             return "watch"
@@ -88,7 +88,7 @@ def verb_of(request: web.Request, named: bool, subresource: str) -> str:
 
 
 async def read_body(request: web.Request, verb: str) -> Any:
-    """Return the body's JSON; 400 if it is not JSON, 415 if it claims another media type."""
+    """Return the JSON of the body. Raise 400 if the body is not JSON, and 415 if it has another media type."""
     content = await request.read()
     if not content and verb in ("delete", "deletecollection"):
         return {}
@@ -129,7 +129,7 @@ def delete_options(call: Call) -> Json:
 
 
 def check_preconditions(options: Json, stored: Stored) -> None:
-    """Raise 409 if the object is not the one that the caller meant."""
+    """Raise 409 if the caller named another uid or version than the object has."""
     asked = options.get("preconditions") or {}
     for field, words, value, guess in (
         ("uid", "UID", stored.uid, "deleted and then recreated"),

@@ -31,11 +31,11 @@ _FIELDS = {
     "nodes": {"metadata.name", "spec.unschedulable"},
     "namespaces": {"metadata.name", "status.phase"},
 }
-"""The fields that the real server can select by. Any other field is answered 400."""
+"""The fields by which the real server can select, by resource. Any other field gets 400."""
 
 
 def selector(resource: str, labels: str, fields: str) -> Match | None:
-    """Return the test for objects of a resource; None if every object matches. A mistake is answered 400."""
+    """Return the test for objects of a resource; None if every object matches. Raise 400 for a mistake."""
     if not labels and not fields:
         return None
     label_tests = parse_labels(labels)
@@ -117,7 +117,7 @@ def _field_test(resource: str, term: str, text: str) -> FieldTest:
 
 
 def _field(document: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """Return the value as the selector compares it; a missing value is empty."""
+    """Return the value that the selector compares, as text; empty if it is missing."""
     value: Any = document
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

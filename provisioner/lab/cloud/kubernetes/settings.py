@@ -1,4 +1,4 @@
-"""Durations in the simulated Kubernetes cluster, in seconds of world time."""
+"""Durations in the simulated Kubernetes cluster, in seconds of simulated time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from provisioner.lab.cloud.timing import Delay, parse_timings
 
 @dataclass(frozen=True)
 class PodTimings:
-    """Durations in the model. The defaults are a cluster with room on its nodes; tests and the demo use short ones."""
+    """Durations in the model. The defaults are those of a cluster with room on its nodes; tests and the demo use
+    shorter durations."""
 
     schedule: Delay = (0.5, 2.0)
     """Time from create to bound. The growth of a node pool takes minutes, which the fault ``slow_start`` simulates."""
@@ -26,10 +27,10 @@ class PodTimings:
     reschedule: float = 10.0
     """Time between two attempts to schedule a pod that did not fit."""
     backoff_first: float = 10.0
-    """First gap after a failed pull or a crash; it doubles."""
+    """First pause after a failed pull or a crash. The pause doubles each time."""
     backoff_last: float = 300.0
     preempt_grace: float = 15.0
-    """Seconds that GKE leaves by default to a pod on a lost Spot node. The pod uses all of them."""
+    """Seconds that GKE leaves by default to a pod on a lost Spot node. The pod always runs for this whole time."""
     node_gone: float = 50.0
     """Time from a node's removal to the end of its pods."""
     bookmark: float = 60.0
@@ -41,5 +42,5 @@ class PodTimings:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> PodTimings:
-        """Timings from JSON; a mistake is a ValueError that names the field."""
+        """Return timings from JSON. Raise ValueError with the field's name for a mistake."""
         return parse_timings(cls, document)

@@ -1,7 +1,7 @@
-"""Objects of one kind in versions: the current objects, recent changes, and snapshots for lists in pages.
+"""Versioned objects of one kind: the current objects, recent changes, and snapshots for lists in pages.
 
-A stored document is never changed. An update stores another document, so that snapshots and the bytes made from a
-version stay true. No I/O.
+A stored document is never changed. An update stores a new document, so that snapshots and cached bytes of a version
+stay correct. No I/O.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Literal
 from provisioner.lab.cloud.kubernetes.errors import Json
 
 FIRST_VERSION = 1000
-"""The first resourceVersion. Versions too old to watch from exist even in a new cluster."""
+"""The first resourceVersion. It is large, so that even a new cluster has versions that are too old to watch from."""
 
 SNAPSHOTS = 64
-"""Lists in pages that may be under way at once. Older lists end with 410."""
+"""Most lists in pages that can be under way at once. If there are more, the next page of the oldest gets 410."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Stored:
         self.kind = kind
         stored = {"resourceVersion": str(version)} if version else {}
         self.document: Json = {**document, "metadata": {**metadata, **stored}}
-        """The object without kind and apiVersion, as lists contain items. Version 0: a dry run."""
+        """The object without kind and apiVersion, as lists contain items. Its resourceVersion is 0 after a dry run."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -57,14 +57,14 @@ class Stored:
 
     @property
     def item(self) -> bytes:
-        """JSON as an item of a list; made once."""
+        """The object's JSON as an item of a list. It is made only once."""
         if self._bytes is None:
             self._bytes = json.dumps(self.document, separators=(",", ":")).encode()
         return self._bytes
 
     @property
     def body(self) -> bytes:
-        """JSON with kind and apiVersion, as in single responses and watch events."""
+        """The object's JSON with kind and apiVersion, as in responses with one object and in watch events."""
         return b'{"kind":"%s","apiVersion":"v1",' % self.kind.kind.encode() + self.item[1:]
 
 
@@ -73,7 +73,7 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of an object at a version."""
+    """A change of an object, with its version."""
 
     version: int
     type: ChangeType
@@ -108,17 +108,17 @@ class Store:
         self._changes: list[Change] = []
         self._history = history
         self._forgotten = FIRST_VERSION
-        """The version of the last forgotten change."""
+        """The version of the newest change that is no longer stored."""
         self._snapshots: OrderedDict[int, tuple[int, list[Stored]]] = OrderedDict()
         self._numbers = itertools.count(1)
 
     @property
     def version(self) -> int:
-        """The cluster's version now."""
+        """The newest version of the cluster."""
         return self._versions.current
 
     def get(self, namespace: str, name: str) -> Stored | None:
-        """Return the object of that name, or None."""
+        """Return the object of this name; None if there is none."""
         return self._objects.get(namespace, {}).get(name)
 
     def select(self, namespace: str, match: Match | None = None) -> list[Stored]:
@@ -129,7 +129,7 @@ class Store:
         return objects if match is None else [stored for stored in objects if match(stored)]
 
     def count(self, namespace: str) -> int:
-        """Return the number of objects in a namespace."""
+        """Return the number of objects in the namespace."""
         return len(self._objects.get(namespace, {}))
 
     def put(self, document: Json) -> Stored:
@@ -161,7 +161,7 @@ class Store:
         self._snapshots.clear()
 
     def keep(self, objects: list[Stored]) -> int:
-        """Keep a list for its next pages. Return the number under which it is kept."""
+        """Store a list for its next pages. Return the number with which ``kept`` finds the list."""
         number = next(self._numbers)
         self._snapshots[number] = (self._versions.current, objects)
         while len(self._snapshots) > SNAPSHOTS:
@@ -169,7 +169,7 @@ class Store:
         return number
 
     def kept(self, number: int) -> tuple[int, list[Stored]] | None:
-        """Return the version of a kept list, and the list; None if it is no longer kept."""
+        """Return the version and the objects of a list that ``keep`` stored; None if the list is no longer stored."""
         return self._snapshots.get(number)
 
     def _record(self, change: Change) -> None:

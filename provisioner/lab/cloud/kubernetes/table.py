@@ -1,4 +1,4 @@
-"""Objects as the rows that ``kubectl get`` prints, because the server makes the tables. Pure."""
+"""Tables of objects for ``kubectl get``, which prints the tables that the server makes. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _object(stored: Stored, include: str) -> Json:
 
 
 def partial(stored: Stored) -> Json:
-    """Return the metadata alone."""
+    """Return only the metadata of an object."""
     head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     return {**head, "metadata": stored.document["metadata"]}
 
@@ -104,7 +104,7 @@ def _pod_cells(pod: Json, now: float) -> Cells:
 
 
 def pod_word(pod: Json) -> str:
-    """Return the word for a pod's state, found as by the real server."""
+    """Return the word in the column STATUS, found as the real server finds it."""
     status = pod["status"]
     word: str = status.get("reason") or status.get("phase") or "Unknown"
     if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":

@@ -1,4 +1,4 @@
-"""The form of a pod, the defaults that the server fills in, and the changes that are allowed afterwards. Pure."""
+"""Checks of a pod's form, the defaults that the server fills in, and the changes that are allowed afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 def check_shape(kind: str, document: object) -> Json:
-    """Return the body as an object of that kind whose fields have the right types; 400 otherwise."""
+    """Return the body as an object of that kind whose fields have the right types; raise 400 if a type is wrong."""
     if not isinstance(document, dict):
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal a {_json_type(document)}")
     if document.get("kind", kind) != kind or document.get("apiVersion", "v1") not in ("v1", "policy/v1"):
@@ -127,7 +127,7 @@ def check_shape(kind: str, document: object) -> Json:
 
 def known_fields(pod: Json, *, strict: bool) -> Json:
     """Return the pod without unknown fields. If ``strict``, raise 400 for unknown fields."""
-    from provisioner.backends.gke.pod_fields import unknown_fields  # loads the client's models: 0.3 s
+    from provisioner.backends.gke.pod_fields import unknown_fields  # here, because it loads the client's models: 0.3 s
 
     unknown = list(unknown_fields(pod))
     if unknown and strict:
@@ -157,7 +157,7 @@ def _json_type(value: object) -> str:
 
 
 def validate_pod(pod: Json) -> None:
-    """Raise 422 with all mistakes. The name is generated and defaults are filled in before."""
+    """Raise 422 with all mistakes. The name must have been generated and the defaults filled in before."""
     causes = [*_metadata_causes(pod["metadata"]), *_spec_causes(pod.get("spec") or {})]
     if causes:
         raise invalid("Pod", pod["metadata"].get("name", ""), causes)
@@ -251,7 +251,7 @@ def generated_base(name: str) -> str:
 
 
 def check_update(old: Json, new: Json) -> None:
-    """Raise 422 if an update changes a fixed part of a pod's spec, other than images, tolerations, deadlines, gates."""
+    """Raise 422 if an update changes more of a pod's spec than images, tolerations, deadlines and gates."""
     if causes := list(gate_change_causes(old["spec"], new.get("spec") or {})):
         raise invalid("Pod", old["metadata"]["name"], causes)
     free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
@@ -284,7 +284,8 @@ def check_path(metadata: Json, namespace: str, name: str = "") -> None:
 
 
 def grace_period(options: Json) -> int | None:
-    """Return ``gracePeriodSeconds`` of delete options. A negative value means the shortest period."""
+    """Return ``gracePeriodSeconds`` of delete options. A negative value means the shortest period. Return None if the
+    options have none."""
     grace = options.get("gracePeriodSeconds")
     if grace is None:
         return None

@@ -1,7 +1,7 @@
-"""Watches: the current objects, then every change with bookmarks in between, and the ends of a stream.
+"""Watches: a stream of the current objects, then of every change and of bookmarks, and its end.
 
-A watch reads the stored changes at its own speed. A watch that falls behind them is cut off with a clean end of stream,
-as a real server does to slow clients.
+A watch reads the stored changes at its own speed. If the next change is no longer stored, the stream ends cleanly, as a
+real server does for slow clients.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from provisioner.lab.cloud.kubernetes.store import Change, Match, Store
 from provisioner.lab.cloud.world import World
 
 DEFAULT_TIMEOUT = 1800.0
-"""Seconds until the server ends a watch whose client set no timeout. A real server picks 30 to 60 minutes."""
+"""Seconds after which the server ends a watch whose client set no timeout. A real server ends it after 30 to 60
+minutes."""
 
 LAST_BOOKMARK = 2.0
 """Seconds before its end at which a watch always gets a bookmark."""
 
 AFTER = 0.001
-"""Seconds by which an alarm is late, so that all due events have happened."""
+"""Seconds by which the watch wakes up late, so that all due events have happened."""
 
 SHORTEST_INTERVAL = 0.05
 """Least seconds between bookmarks."""
@@ -50,9 +51,9 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """Return the first lines. Raises 410 for too old a version, and 504 for a future version if a list comes first.
+        """Return the first lines. Raise 410 for too old a version, and 504 for a future version if a list comes first.
 
-        Refusals have to be written into the stream.
+        The caller has to write these refusals into the stream.
         """
         version, initial = self._options.version, self._options.initial_events
         if initial or (initial is None and not version):
@@ -91,18 +92,18 @@ class Watch:
         return self._form.event(word, change.stored, self._world.wall())
 
     def bookmark(self) -> bytes:
-        """Return a bookmark of the watch's position, if the client asked for bookmarks."""
+        """Return a bookmark with the watch's version; empty if the client did not ask for bookmarks."""
         return self._form.bookmark(self._store.kind, self._position, initial_end=False) if self._bookmarks else b""
 
     def next_bookmark(self, interval: float) -> float:
-        """Return the world time of the next bookmark."""
+        """Return the simulated time of the next bookmark."""
         usual = self._world.now + max(interval, SHORTEST_INTERVAL)
         if self._world.now < self._last_bookmark_due:
             usual = min(usual, self._last_bookmark_due)
         return usual if self._bookmarks else math.inf
 
     async def stream(self, request: web.Request, interval: float) -> web.StreamResponse:
-        """Write lines until the watch's end, with ``interval`` seconds of world time between bookmarks."""
+        """Write lines until the watch's end, with ``interval`` seconds of simulated time between bookmarks."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         first = self._first_lines()
         await response.prepare(request)
