@@ -39,7 +39,7 @@ class BackendError(Exception):
         self.lines = text.splitlines()
         """The lines of the text: one for each pool if the error concerns several pools."""
         self.retry_after = retry_after
-        """Seconds for which a throttling cloud asks to receive no calls; None if it did not say."""
+        """Seconds for which a throttling cloud asks to receive no calls; None if the cloud named no time."""
 
 
 class Severity(StrEnum):
@@ -56,7 +56,7 @@ class Severity(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """Return whether the place does not work."""
+        """Return True if the place does not work."""
         return self in (Severity.ERROR, Severity.REFUSED)
 
 

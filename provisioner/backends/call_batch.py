@@ -138,7 +138,7 @@ def _templates(actions: Iterable[Action]) -> set[str]:
 
 def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
     """Send a call. Return the call's failures by name, and the seconds for which the cloud asks to receive no calls
-    (None: it did not ask).
+    (None if the cloud did not ask).
 
     An unexpected exception fails only its own call, so that the other calls keep their outcomes.
     """

@@ -1,4 +1,4 @@
-"""Connections of all HTTP clients. They limit the time and the size of each whole response.
+"""Connections of all HTTP clients. The connections limit the time and the size of each whole response.
 
 Calls to Kubernetes use the connection pools in this module. Calls to Google (Compute Engine, token servers, the
 metadata server) use sessions whose adapter has such pools (``google_auth``).
@@ -24,7 +24,7 @@ forgotten an idle connection. The firewall then drops the packets silently, and 
 time-out."""
 
 CONNECT_SECONDS = 5.0
-"""Seconds in which an address must accept a connection. Then the next address of the name is tried."""
+"""Seconds in which an address must accept a connection. After this time, the next address of the name is tried."""
 
 LONGEST_SECONDS = 120.0
 """Seconds for a response if the caller sets no limit. Google's clients usually have the same time-out."""
@@ -134,7 +134,7 @@ class _Source(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that reads no more than its allowance. It may also be a proxy's response to CONNECT."""
+    """A response that reads no more than its allowance. The response may also be that of a proxy to CONNECT."""
 
     def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)

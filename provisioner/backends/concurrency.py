@@ -37,8 +37,8 @@ CLOSE_SECONDS = 2.0
 class Flow:
     """The limit of concurrent calls to one server, for all threads that call it. Times are monotonic seconds.
 
-    A round has as many responses as concurrent calls are allowed. Only responses to calls that began in the round
-    count. The limit changes once in a round.
+    A round ends after as many responses as concurrent calls are allowed. Only responses to calls that began in the
+    round count. The limit changes once in a round.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Readings:
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no reading for ``seconds``. If ``seconds`` is infinite, begin none any more."""
+        """Begin no reading for ``seconds``; if ``seconds`` is infinite, never again."""
         self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:

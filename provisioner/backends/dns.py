@@ -37,7 +37,7 @@ class Resolver:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
     def is_resolved(self, name: str) -> bool:
-        """Return True once the name has resolved. Start a try if it is due. Never wait."""
+        """Return True once the name has resolved. If a try is due, start it in the background."""
         with self._lock:
             if name in self._resolved:
                 return True

@@ -1,7 +1,7 @@
 """Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, or else from the application default. For the API server of a cluster, a token is made
-from the credentials.
+Credentials come from a key file, or else are the application-default credentials. For the API server of a cluster, a
+token is made from the credentials.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 CLUSTER_SCOPES = (*SCOPES, "https://www.googleapis.com/auth/userinfo.email")
-"""Scopes for a cluster. Without the second scope, a cluster identifies an account by its number, so role bindings of
-its address would not apply. Google's own plugin requests both (kubernetes/cloud-provider-gcp,
+"""Scopes for a cluster. Without the second scope, a cluster identifies an account by its number, so role bindings to
+the account's address would not apply. Google's own plugin requests both (kubernetes/cloud-provider-gcp,
 cmd/gke-gcloud-auth-plugin)."""
 
 TOKEN_SECONDS = 10.0
 """Seconds to wait for the token server. The library's own two minutes would delay every call of a pool."""
 
 RETRY_SECONDS = 5.0
-"""Seconds for which the valid token of an old file stays in use if the token server does not answer for the new
+"""Seconds for which the valid token of an old file stays in use if the token server does not respond for the new
 file."""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
 SIZE = 32
-"""Number of connections that a session keeps. All calls and zones of a project's pools share them."""
+"""Number of connections that a session keeps. All calls and zones of a project's pools share these connections."""
 
 Session = TypeVar("Session", bound=requests.Session)
 
@@ -144,7 +144,8 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """Do not read the file yet, so that missing credentials fail observations and not the loop."""
+        """Store the arguments without reading the file, so that missing credentials fail observations and not the
+        loop."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
@@ -154,7 +155,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         self._read_signature: object = None
         """Signature of the files when they were last read."""
         self._next_try_at = 0.0
-        """Monotonic time of the next try after the token server did not answer."""
+        """Monotonic time of the next try after the token server did not respond."""
         self.source: Any = None
         """Credentials as last read."""
 

@@ -45,7 +45,8 @@ class Way:
         by_proxy = connections.proxy is not None and host.startswith("http://")
         self._prefix = host if by_proxy else urlsplit(host).path
         self._pool = connections.connection_from_url(host)
-        """Connection pool. It is kept, because finding it takes a quarter of the time of a call."""
+        """Connection pool of the server. The pool is stored, because a look-up takes a quarter of the time of a
+        call."""
 
     def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
         """Send one request to a path of the server."""

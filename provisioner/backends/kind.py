@@ -62,7 +62,7 @@ class Kind(ABC, Generic[SomePool]):
     """Field of Google's connector. A template with this field implies a pool of this kind, which makes the template's
     machines."""
     template_words: ClassVar[str] = ""
-    """Description of this field and of the fields that it requires."""
+    """Description of ``template_field`` and of the fields that it requires."""
     template_fields: ClassVar[Mapping[str, str]] = {}
     """Settings of the implied pool, each with the template's field from which its value comes. Messages name the field
     instead of the setting."""

@@ -36,7 +36,7 @@ class LoginRefusals:
     """The refusals of one server. Each is explained, so that an operator corrects the login and not the machines."""
 
     def __init__(self, clock: PlaceClock, login: Callable[[], str]) -> None:
-        """``login``: return the files and the account of the login."""
+        """``login``: a function that returns the files and the account of the login."""
         self._clock, self._login = clock, login
 
     def blame_clock(self, error: BackendError) -> bool:
@@ -49,8 +49,8 @@ class LoginRefusals:
         return True
 
     def explain(self, error: BackendError, status: int, advice: str = "") -> None:
-        """If the server refused the login or a right, add to the error's text the first of these that is known: the
-        wrong clock, ``advice``, the files and account of the login."""
+        """If the server refused the login or a right, add the likely cause to the error's text: this host's wrong
+        clock; else ``advice``; else the files and the account of the login."""
         failure = error.failure
         if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return

@@ -58,8 +58,8 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now. If it fails or may not start, return None and the outcomes of the actions, of
-    which none was sent."""
+    """Return a list that begins now. If the list fails or may not start, return None and the outcomes of the actions,
+    because none of them is sent."""
     found: list[Listed] = []
 
     def attempt() -> Mapping[str, Failure]:
@@ -77,7 +77,7 @@ def list_before(
 
 
 class Reader(Protocol[Job]):
-    """The meaning of a place's jobs for one pool."""
+    """A reader of the place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
         """Return True if the job is a machine of the pool: it has the pool's mark, or it has lost the mark and has the
@@ -103,7 +103,8 @@ class Divided(Generic[Job]):
 
 
 def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reader: Reader[Job]) -> Divided[Job]:
-    """Divide jobs, listed by name with the oldest first."""
+    """Divide the jobs of a list. ``listed``: the jobs of each name, the oldest first. ``sought``: the expected uid of
+    each sought name."""
     divided: Divided[Job] = Divided({}, {}, {}, {})
     for name, jobs in listed.items():
         ours = [job for job in jobs if reader.is_shown(job, sought)]

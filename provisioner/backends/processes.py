@@ -1,4 +1,4 @@
-"""Programs that a backend runs, each with a time-out and a limit on its output. None outlives its call."""
+"""Programs that a backend runs, each with a time-out and a limit on its output. No program outlives its call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TooMuchOutput(Exception):
 def run_program(
     argv: Sequence[str], environment: Mapping[str, str], *, seconds: float, most_bytes: int, grace: float = 0.0
 ) -> Finished:
-    """Run a program without a terminal. Return its end. ``environment``: all of its variables.
+    """Run a program without a terminal. Return its result. ``environment``: all environment variables of the program.
 
     Raise TimeoutExpired after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and OSError if the
     program cannot be run. After TimeoutExpired and TooMuchOutput, all processes of the program get SIGTERM, and SIGKILL

@@ -1,7 +1,7 @@
 """Proxies and private certificate authorities on the way to the clouds.
 
-Each client reads them from environment variables of its own. This module sets all these variables once, for the process
-and for the plugins that it runs.
+Each client reads proxy and authorities from environment variables of its own. This module sets all these variables
+once, for the process and for the plugins that it runs.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
     """Return the failure of a call. Its class is ``kind``, or DENIED if the proxy refuses our login.
 
-    With DENIED, the call is not repeated: the proxy would refuse it again, and might lock the account.
+    With DENIED, the call is not repeated, because the proxy would refuse it again, and might lock the account.
     """
     if TUNNEL_REFUSED in str(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)

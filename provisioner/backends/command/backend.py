@@ -98,7 +98,7 @@ class CommandBackend:
         return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
 
     def check(self, seconds: float) -> list[Finding]:
-        """Run the list command, and report how its first record was read. Raise BackendError if it fails."""
+        """Run the list command, and report how its first record was read. Raise BackendError if the command fails."""
         for records in self._read_list().values():
             shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
             text = f"its first job was read as {shown}: compare it with what the place shows"
@@ -126,7 +126,7 @@ class CommandBackend:
         except ValueError as error:
             raise BackendError(ErrorClass.OTHER, f"the output of {program} is not as declared: {error}") from error
         for records in found.values():
-            records.sort(key=lambda one: (len(one.id), one.id))  # Ids are numbers that grow, so the oldest is first.
+            records.sort(key=lambda one: (len(one.id), one.id))  # The oldest job is first, because ids grow.
         return found
 
     def _create(self, create: Create, listed: RecordsByName, listed_at: float) -> Mapping[str, Failure]:

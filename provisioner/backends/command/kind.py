@@ -18,7 +18,8 @@ from provisioner.schema.validation import Problem, suggestion
 KNOWN = frozenset({"prefix", "user"})
 OF_CREATE = KNOWN | {"name", "template", "request", "mark"}
 OF_DELETE = KNOWN | {"name", "id"}
-"""Placeholders of the commands, beside the variables."""
+"""Placeholders in all commands, in the create command, and in the delete command, in addition to the pool's
+variables."""
 LAST_JOB = (
     "expected arguments with {id}: without the id of a job, some schedulers end the last job of the user, or all jobs "
     "of a name"
@@ -42,15 +43,15 @@ class Command(Kind[CommandPool]):
         return partial(CommandBackend, provisioner=site.id, prefix=site.prefix)
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of arguments, fields and states. These are checked only if all settings are valid by
-        themselves."""
+        """Return the problems of arguments, variables, fields and states. If a setting has a wrong type, these are not
+        checked."""
         problems = []
         if body.get("require_dns"):
             problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))
         try:
             pool = CommandPool.model_validate({"name": "pool", **body}, context=around)
         except ValueError:
-            return problems  # which the reader of the settings reports
+            return problems  # the reader of the settings reports the wrong type
         checks = (_argument_problems, _variable_problems, _list_problems, _state_problems)
         return [*problems, *(problem for check in checks for problem in check(pool))]
 

@@ -130,7 +130,7 @@ def _xml_items(command: ListCommand, output: str) -> Sequence[ElementTree.Elemen
 
 
 def _xml_text(element: ElementTree.Element, path: str) -> str:
-    """Return the text of a child, or the attribute ``@NAME`` of the record."""
+    """Return the text of the child element at ``path``, or the attribute NAME if ``path`` is ``@NAME``."""
     found = element.get(path[1:]) if path.startswith("@") else element.findtext(path)
     return (found or "").strip()
 

@@ -75,7 +75,8 @@ class CreateCommand(Section):
 
 
 class ListCommand(Section):
-    """The command that lists all machines, also those that have ended, if the place can list them."""
+    """The command that lists all machines. If the place can list machines that have ended, the command should list
+    them, too."""
 
     argv: Argv
     """Program and arguments. No default."""

@@ -1,5 +1,5 @@
-"""Raw requests to one Kubernetes API server. Each is tried once, with its own time-out. Refusals become few error
-classes.
+"""Raw requests to one Kubernetes API server. Each request is tried once, with its own time-out. Each refusal gets one
+of a few error classes.
 
 The typed models of the official client would take three times the processor time of the request.
 """
@@ -39,24 +39,24 @@ class KubeTimes:
     """Time limits of an API server's calls, in seconds."""
 
     call: float = 30.0
-    """Longest wait for a response. It is longer than the server allows a slow admission webhook (10 s), and shorter
-    than the server allows a request (60 s)."""
+    """Longest wait for a response. This is longer than a server waits for a slow admission webhook (10 s), and shorter
+    than a server's own limit for a request (60 s)."""
     silence: float = 90.0
     """Longest silence of a watch. Servers send a bookmark about every 60 s, so after a longer silence the stream is
     dead."""
     blind: float = 10.0
     """Time for which a cache stays valid without its stream. If a stream is only restarted, the cache stays valid."""
     first_observation: float = 10.0
-    """Longest time that the first observation waits for the first list."""
+    """Longest wait of the first observation for the first list."""
     stream: float = 270.0
-    """Length of a stream. It varies by 10 % so that many watches do not restart together."""
+    """Length of a stream. The length varies by 10 %, so that many watches do not restart together."""
     first_retry: float = 0.1
-    """Pause before the first attempt after a failure. The pause doubles with each further attempt."""
+    """Pause before the first new attempt after a failure. The pause doubles with each further attempt."""
     last_retry: float = 10.0
     """Longest pause between two attempts."""
     waiting: float = 3.0
-    """Time for which a pod must wait, for a node or on its node, before its Events are read. Most pods wait for
-    less."""
+    """Time for which a pod must wait, for a node or on its node, before its Events are read. Most pods wait for a
+    shorter time."""
     events: float = 15.0
     """Pause between two readings of Events. An autoscaler acts about every 10 s, and its messages only inform
     operators."""
@@ -88,8 +88,8 @@ class Access(Protocol):
     """Address and credentials for a server. Both may change between two calls. Thread-safe."""
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """Return the address of the server and the headers with our credentials. Raise BackendError if there are
-        none."""
+        """Return the address of the server and the headers with our credentials. Raise BackendError if there are no
+        credentials."""
 
     def host(self) -> str:
         """Return the server's present address."""
@@ -165,7 +165,8 @@ class KubeApi:
         return parse(content)
 
     def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
-        """Return an open response. After a silence, reading it raises an error of urllib3."""
+        """Send a request. Return the open response. To read it raises an error of urllib3 if the server is silent for
+        too long."""
         reply, _ = self._request("GET", path, query, stream=True)
         return reply
 
@@ -179,7 +180,8 @@ class KubeApi:
         accept: str = JSON,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """Return the response and its body. For a ``stream`` the body is empty. Raise the errors of ``send``."""
+        """Send one request. Return the response and its body; for a ``stream`` the body is empty. Raise the errors of
+        ``send``."""
         try:
             way, authorization = self.access.now()
         except BackendError as error:

@@ -50,7 +50,7 @@ class GkeBackend:
         times: KubeTimes = USUAL_TIMES,
         namespaces: Namespaces | None = None,
     ) -> None:
-        """Read the pod spec. Raise BackendError if there is none, or if the configuration does not lead to a cluster.
+        """Read the pod spec. Raise BackendError if there is no spec, or if the configuration names no cluster.
 
         ``prefix``: beginning of the name of a dry-run pod. ``namespaces``: connections and watches that several pools
         share; without ``namespaces``, the pool has its own.
@@ -67,8 +67,8 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after_time = -math.inf
         self._list_times: tuple[float, float] | None = None
-        """The time at which the list began that the observations use: monotonic time and loop time. The loop time is
-        computed once for each list."""
+        """Begin of the list that observations use, as monotonic time and as loop time. The loop time is computed once
+        for each list."""
         self._endpoint_identity = ""
         """Endpoint identity for ``Snapshot.endpoint_identity``. The identity was read after the list."""
 
@@ -128,7 +128,7 @@ class GkeBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete pods, several at a time. Each gets its own grace period, unless it is deleted by force."""
+        """Delete pods, several at a time. Each pod gets its own grace period, unless it is deleted by force."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
@@ -149,18 +149,18 @@ class GkeBackend:
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
-        if refused := self._spec.problems():  # the trial in ``rehearse`` would report the mistakes of an earlier spec
+        if refused := self._spec.problems():  # the spec in force is an earlier one, whose trial proves nothing
             return [Finding(self.pool, Severity.ERROR, text) for text in refused]
         return rehearse(
             self._settings, self._api, lambda: self._altered_message(spec, create, self._send(spec, create, TRIED))
         )
 
     def ahead(self) -> float | None:
-        """Return the seconds by which the API server's clock is ahead."""
+        """Return the seconds by which the API server's clock is ahead of this host's; None if unknown."""
         return self._api.clock.ahead()
 
     def _send(self, spec: PodSpec, create: Create, query: Mapping[str, str | int] | None = None) -> Document:
-        """Send the create of a slot's pod. Return the pod as the server made it."""
+        """Send the create of a slot's pod. Return the pod in the server's response."""
         query = {**(query or {}), "fieldManager": self._identity.manager}
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
@@ -171,7 +171,8 @@ class GkeBackend:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. If it is accepted, the next observation contains it, however late the watch is."""
+        """Create one pod. If the server accepts the pod, the next observation contains it, even if the watch is
+        late."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)

@@ -34,12 +34,12 @@ MALFORMED = (*CREDENTIALS_ERRORS, kubernetes.config.ConfigException, yaml.YAMLEr
 
 
 KEEP_SECONDS = 5.0
-"""Seconds for which the header from a kubeconfig is cached, because the official client takes half as long to return
-it as a request takes. The client renews credentials minutes before they expire."""
+"""Seconds for which the header from a kubeconfig is cached, because to read the header from the official client takes
+half as long as a request. The client renews credentials minutes before they expire."""
 
 
 class Credentials(Protocol):
-    """A source of the header that identifies us. Only one thread at a time calls it."""
+    """A source of the header that identifies us. Only one thread at a time may use the source."""
 
     def header(self) -> str:
         """Return the value of the Authorization header; empty without credentials. Raise BackendError if the

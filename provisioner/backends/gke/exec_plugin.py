@@ -20,12 +20,12 @@ from provisioner.backends.responses import ODD_RESPONSES, json_object, words
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
-"""Longest run of a plugin in seconds. It may call a token server and repeat the call."""
+"""Longest run of a plugin in seconds. The plugin may call a token server, and repeat the call."""
 MOST_OUTPUT = 1 << 20
-"""Most bytes that a plugin may print. A token has a few thousand."""
+"""Most bytes that a plugin may print. A token has a few thousand bytes."""
 EARLY_SECONDS = 30.0
-"""Seconds before its expiry at which a token is renewed, or a quarter of its life if that is shorter. It is renewed
-early, because a create that is refused for an old token costs a slot."""
+"""Seconds before its expiry at which a token is renewed, or a quarter of its life if that is shorter. Tokens are
+renewed early, because a create that is refused for an old token costs a slot."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 
@@ -108,7 +108,7 @@ class ExecPlugin:
 
 
 def _renewal_at(began_at: float, expires: object) -> float:
-    """Return the wall time from which a token is renewed; infinite if the token never expires."""
+    """Return the time (epoch seconds) from which a token is renewed; infinite if the token never expires."""
     if not isinstance(expires, str):
         return float("inf")
     try:

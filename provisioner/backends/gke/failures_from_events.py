@@ -42,8 +42,8 @@ SYMPTOM = "Unable to attach or mount volumes"
 minutes."""
 
 QUOTA = "quota exceeded"
-"""Text of GKE's FailedScaleUp about a quota (``GCE quota exceeded``). Any other text of it means that the place has no
-machines, such as ``GCE out of resources``, ``IP space exhausted`` or a used-up reservation."""
+"""Text of GKE's FailedScaleUp about a quota (``GCE quota exceeded``). Any other text of a FailedScaleUp means that the
+place has no machines, for example ``GCE out of resources``, ``IP space exhausted`` or a used-up reservation."""
 
 FITS_NO_GROUP = re.compile(
     r"(?=.*insufficient )pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+"
@@ -98,8 +98,8 @@ class PodEvents:
         self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
-        """Yield the Events on pods with these reasons. Each reason needs a list of its own, because a selector can
-        name only one."""
+        """Yield the Events on pods with these reasons. Each reason needs a list of its own, because a selector can name
+        only one reason."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
             yield from self._api.items(self._path, {"fieldSelector": selector})
@@ -129,7 +129,8 @@ def _newest_event(events: Iterable[Event]) -> Event:
 
 
 def _last_time(event: Event) -> str:
-    """Return the last time of an Event in the API's sortable format. Old and new Events keep it in different fields."""
+    """Return the last time of an Event in the API's sortable format. Old and new Events have this time in different
+    fields."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
 

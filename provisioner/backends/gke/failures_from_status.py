@@ -23,13 +23,14 @@ FAULTY_SPEC = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SignatureValidationFailed"),
 )
-"""Reasons of a waiting container that would also wait in any other pod of the same spec."""
+"""Reasons for which a container waits because of the pod's spec, so that any other pod of the same spec would also
+wait."""
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that is still starting."""
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
-"""Reason of a pod that has a node but no other state yet. This state usually passes within seconds."""
+"""Failure of a pod that is bound to a node but has no other state yet. This state usually passes within seconds."""
 
 
 def gates(pod: Pod) -> list[str]:
@@ -95,7 +96,8 @@ def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> F
 
 
 def _container_failure(container: Mapping[str, Any]) -> Failure | None:
-    """Return why a container does not run; None if it runs, has ended well, or is about to start."""
+    """Return why a container does not run; None if the container runs, has ended without an error, or is about to
+    start."""
     ended = terminated(container)
     if ended.get("exitCode"):
         return _make_failure(ErrorClass.OTHER, ended, container)
@@ -107,8 +109,7 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return the last end of a container that runs again and is not ready. The pod has no better reason for not being
-    ready."""
+    """Return the last end of a container that was restarted and is not ready, because no other reason is known."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
@@ -119,7 +120,7 @@ def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
 def _make_failure(
     error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None, more: str = ""
 ) -> Failure:
-    """Return a failure in the server's words: container, reason, message, and the last end of a waiting container."""
+    """Return a failure with the server's texts: container, reason, message, and the last end of a waiting container."""
     container = container or {}
     parts = [container.get("name"), source.get("reason"), source.get("message"), more]
     ended = source if "exitCode" in source else terminated(container, "lastState")

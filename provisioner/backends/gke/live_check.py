@@ -17,7 +17,7 @@ from provisioner.backends.login_refusals import find_right
 from provisioner.model import ErrorClass
 
 TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
-"""Query of a create that has no effect. The server refuses it if the pod has unknown fields."""
+"""Query of a create that has no effect. The server refuses the create if the pod has unknown fields."""
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

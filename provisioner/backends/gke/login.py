@@ -49,7 +49,7 @@ a plugin takes a second, and thousands of calls may fail at once."""
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Address and credentials, as the files contained them at the time of the reading."""
+    """Address and credentials, as they were in the files when the files were read."""
 
     way: Way
     credentials: Credentials
@@ -58,7 +58,7 @@ class Reading:
     signature: object = ()
     """Signature of the files before they were read."""
     login: str = ""
-    """The files with the credentials; empty if the credentials describe themselves."""
+    """The files with the credentials; empty for ``GoogleToken``, which names its file itself."""
     problem: str = ""
     """Reason why certificate, key or authorities are unusable, perhaps because a file is being replaced."""
 
@@ -67,7 +67,7 @@ class Login:
     """An ``Access`` that follows changes of the files with address and credentials."""
 
     def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Call ``read``, which reads the files. Raise its errors."""
+        """Call ``read``, which reads the files. Raise the errors of ``read``."""
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._reading = read()
@@ -148,7 +148,8 @@ class Login:
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
-    """Return the API server of a pool, without a call. Raise BackendError if the settings name no usable server."""
+    """Return the ``KubeApi`` of a pool without making a call. Raise BackendError if the settings name no usable
+    server."""
     clock = PlaceClock()
     try:
         # Choose a kubeconfig's current context only once, because another context is another cluster.

@@ -46,7 +46,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses that wait to be sent. However many losses there are, they take little memory."""
+    """Losses that wait to be sent. The memory that they take does not grow with the number of losses."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of each loss that gets an Event of its own."""
@@ -74,7 +74,7 @@ class LossEvents:
         self._unsent = UnsentLosses()
         self._sending: threading.Thread | None = None
         self._is_refused = False
-        """True after the server has refused Events. It stays True until the next start."""
+        """True after the server has refused Events. The value stays True until the next start of the loop."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
         """Queue these ends, and return at once."""
@@ -152,7 +152,7 @@ def reason_and_phrase(end: Ended) -> tuple[str, str]:
 
 
 def format_message(pool: str, end: Ended) -> str:
-    """Return a message for operators: the machine's end, its cause, its owner, and the next step."""
+    """Return a message for operators: how and why the machine ended, its request and template, and the next step."""
     why = f": {end.failure.text}" if end.failure is not None else ""
     following = "it is reported to HostFactory" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"

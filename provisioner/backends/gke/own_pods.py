@@ -29,7 +29,7 @@ MANAGER = 112
 
 
 class Wait(NamedTuple):
-    """A pod that waits for a node, or that has a node and waits until the node is ready for it."""
+    """A pod that waits for a node, or that has a node and waits until the node has made volumes and network ready."""
 
     uid: str
     placed: bool
@@ -38,7 +38,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A pod that will end by itself."""
+    """The announced end of a pod."""
 
     cause: LossCause
     seconds: float
@@ -75,7 +75,8 @@ class Identity:
 
     @property
     def manager(self) -> str:
-        """Return the field manager of our creates. The server records it in the pod, and policies do not remove it."""
+        """Return the field manager of our creates. The server records the field manager in the pod, and policies do not
+        remove it."""
         name = f"{self.provisioner}:{self.pool}"
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -91,12 +92,12 @@ class Identity:
         return machine_of(pod, is_spot) if self.owns(pod) else None
 
     def owns(self, pod: Pod) -> bool:
-        """Return True for a pod of our pool."""
+        """Return True if a pod belongs to this pool, by labels and name."""
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True if a pod belongs to one of our pools, by labels and name. If another pod has a copy of the
-        labels, its name does not match them."""
+        """Return True if a pod belongs to one of our pools, by labels and name. A pod that only has a copy of our
+        labels does not count, because its name does not match the labels."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)

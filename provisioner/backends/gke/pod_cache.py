@@ -30,7 +30,7 @@ MOST_PODS = 500 * MOST_PAGES
 """Largest number of pods in a list and in a cache. The largest GKE cluster has as many pods."""
 
 FAILED = "FailedScaleUp"
-"""Reason of an autoscaler's Event on a pod for which it could not get a node."""
+"""Reason of an autoscaler's Event on a pod if the autoscaler could not get a node for the pod."""
 
 
 def check_number(pods: int) -> None:
@@ -45,8 +45,8 @@ class PodCache:
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make an empty cache. With a ``resolver``, a machine runs only once its name resolves. ``clock``:
-        monotonic."""
+        """Make an empty cache. With a ``resolver``, a machine runs only once its name resolves. ``clock``: monotonic
+        time."""
         self.identity = identity
         self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class PodCache:
         """Causes of pods' ends, each with the monotonic time at which it became known, in the order of time. The cause
         is None if a watch reported a pod as deleted that had not ended and was not terminating."""
         self._waits: dict[str, tuple[Wait, float]] = {}
-        """Waiting pods by name, each with the monotonic time since which it waits."""
+        """Waiting pods by name, each with the monotonic time at which the wait began."""
         self._reasons: Mapping[Wait, Failure] = {}
         """Reasons why pods wait, from their Events."""
         self._version = 0
@@ -88,7 +88,7 @@ class PodCache:
                 self._store(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 # A pod's last status may come together with its end. A pod without a cause was deleted without grace or
-                # has lost its labels. To read the pod by its name decides which.
+                # has lost its labels. A later read of the pod by its name shows which of the two.
                 self._drop(name, reading[0].cause if reading is not None else None)
             return bool(self._dirty)
 
@@ -225,8 +225,8 @@ class PodCache:
             self._drop(name, LossCause.UNKNOWN)
 
     def _machine(self, name: str, now: float) -> Machine | None:
-        """Return a machine as the plan sees it. If its name does not resolve yet, the machine is pending, and the name
-        is checked again next time."""
+        """Return a machine as observations contain it; None if it is gone. If its name does not resolve yet, the
+        machine is pending, and the name is checked again next time."""
         machine = self._pods.get(name)
         if machine is None:
             return None

@@ -1,5 +1,5 @@
-"""The pod that a pool makes. It is read as YAML or JSON (a Pod manifest or only its ``spec``) and completed for each
-slot.
+"""The pod that a pool makes. The pod is read as YAML or JSON (a Pod manifest or only its ``spec``) and completed for
+each slot.
 
 Only these parts of the pod change:
 
@@ -80,7 +80,8 @@ class PodSpec:
         return pod
 
     def replaced(self, labels: Collection[str]) -> list[str]:
-        """Return the fields of the user that are replaced in each pod. ``labels``: the names of our labels."""
+        """Return the fields of the user's pod spec that are overwritten in each pod. ``labels``: the names of our
+        labels."""
         pod = self.pod()
         theirs = [f"metadata.labels.{label}" for label in pod["metadata"].get("labels") or () if label in labels]
         return [*theirs, "spec.hostname"] if pod["spec"].get("hostname") else theirs
@@ -136,7 +137,7 @@ def parse_pod_spec(text: str, namespace: str) -> PodSpec:
     """Return the pod that ``text`` describes, for ``namespace``. Raise PodSpecError if it does not describe a pod."""
     try:
         return _parse(text, namespace)
-    except RecursionError as error:  # JSON does not limit the depth.
+    except RecursionError as error:  # JSON does not limit the depth of a document.
         raise PodSpecError(TOO_DEEP) from error
 
 
@@ -184,7 +185,8 @@ def _document(text: str) -> object:
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise ValueError for a repeated key, which makes the caller read the text as YAML."""
+    """Return a JSON object. Raise ValueError for a repeated key. The caller then reads the text as YAML, which reports
+    the key."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError("a key is given twice")

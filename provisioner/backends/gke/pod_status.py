@@ -50,8 +50,7 @@ kubelet may even refuse a running pod. Newer kubelets begin the message with ``R
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
-"""Reason of a container that its kubelet could no longer find, because the node restarted. The container did not
-exit."""
+"""Reason of a container that its kubelet could not find after a restart of the node. The container did not exit."""
 
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
@@ -84,7 +83,7 @@ def phase_of(pod: Pod) -> Phase:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return True if the pod will never run again: its phase says so, or all containers of our spec have ended for
+    """Return True if the pod will never run again: its phase is an end, or all containers of our spec have ended for
     good."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
@@ -162,7 +161,8 @@ def _best_cause(pod: Pod) -> LossCause:
 
 
 def _exit_cause(status: Mapping[str, Any]) -> LossCause:
-    """Return the cause for a pod that ended by itself. Its containers exited, unless their kubelet lost them."""
+    """Return the cause for a pod that ended by itself: EXITED, or NODE if the kubelet could not find a container any
+    more."""
     ends = [ended for container in containers(status) if (ended := terminated(container))]
     if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
         return LossCause.NODE

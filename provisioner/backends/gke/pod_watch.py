@@ -1,4 +1,4 @@
-"""Pod caches, kept up to date by a list of all pods and by the server's watch while a pool needs them.
+"""Pod caches, kept up to date by a list of all pods and by the server's watch as long as a pool uses them.
 
 The caches count as current only while the watch's thread can prove it.
 
@@ -32,7 +32,7 @@ from provisioner.model import ErrorClass, Failure
 log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 0.5
-"""Seconds after which the end of a stream does not count as a failure."""
+"""Seconds for which a stream must last, so that its end does not count as a failure."""
 CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of the thread. A thread that takes longer ends with the process."""
 STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}

@@ -52,13 +52,13 @@ class GkePool(Pool):
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
     """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
-    force; default none: never. Its containers may still run on a node that is cut off. Set it only if that is
-    allowed."""
+    force; default none: never. Its containers may still run on a node that is cut off. Set this only if that is
+    acceptable."""
 
     loss_events: Switch = True
     """True: write an Event on each pod that ended by itself or never ran, with cause, request and template; default
-    true. Many losses at once make ten Events and one that counts the others. Needs the right to create events. If the
-    right is missing, that is logged once and no further Event is tried."""
+    true. Many losses at once make ten Events and one Event that counts the others. This needs the right to create
+    events. If the right is missing, that is logged once, and no further Event is written."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 

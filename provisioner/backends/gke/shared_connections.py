@@ -19,7 +19,7 @@ from provisioner.backends.responses import text
 
 
 class Namespace:
-    """The pods of one provisioner in one namespace. All pools that join before the watch begins share them."""
+    """The pods of one provisioner in one namespace. All pools that join before the watch begins share the watch."""
 
     def __init__(self, api: KubeApi, name: str, provisioner: str) -> None:
         self.api, self._name = api, name
@@ -89,7 +89,7 @@ class Namespaces:
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
         """Return the namespace of a pool, after ``cache`` has joined it. A namespace whose watch has begun is replaced
-        by a new object, because the pool's pods are not in its list.
+        by a new object, because the list of the begun watch lacks the pool's pods.
 
         ``connect``: a function that connects to the pool's cluster. It is called for the first pool of a cluster.
         """

@@ -46,7 +46,8 @@ class PodList:
 
 
 class PodCaches:
-    """The caches of all pools that share a watch. Each receives all events, and keeps its own pods."""
+    """The caches of all pools that share a watch. Each cache receives all events, and keeps only the pods of its own
+    pool."""
 
     def __init__(self, is_spot: IsSpot = unknown) -> None:
         self._is_spot, self._lock = is_spot, threading.Lock()

@@ -1,7 +1,9 @@
 """The calls to the Compute API of one project: raw JSON, and lists with field masks that are either complete or fail.
 
-The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists. A list raises
-BackendError if a part of it is unreachable or a page fails, and each call does if a body has an unexpected structure.
+The typed client takes a second and 140 MB to import, and takes eighteen times the processor time for the same lists.
+
+A call raises BackendError if its response has an unexpected structure. A list also does so if a page fails or a part of
+the list is unreachable.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class ComputeTimes:
     """Time limits of Compute's calls, in seconds."""
 
     call: float = 20.0
-    """Longest wait for a response. Compute usually answers within two seconds, and the next cycle repeats the call."""
+    """Longest wait for a response. Compute usually responds within two seconds, and the next cycle repeats the call."""
     observation: float = 60.0
     """Longest time for all calls of an observation. A longer observation would be too old to act upon."""
     admission: float = 5.0
@@ -147,7 +149,7 @@ class ComputeApi:
         return self._call("GET", path, {"fields": fields}, deadline)
 
     def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
-        """Return which of the wanted permissions we have on the group. Only the beta API has this call."""
+        """Return which of the wanted permissions we have on the group. This call exists only in the beta API."""
         url = f"{self._beta}{group.path}/testIamPermissions"
         self._budget.wait_for_read(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())

@@ -1,4 +1,4 @@
-"""A managed instance group as a pool: creates and deletes instances by name, and observes them.
+"""The mig backend. A pool is one managed instance group, in which instances are created, deleted and observed by name.
 
 The promises of the backend protocol are kept as follows:
 
@@ -6,8 +6,8 @@ The promises of the backend protocol are kept as follows:
   of the project share these lists. While the group changes, its members are listed too. An observation is complete or
   raises an error (``observer``).
 * A create is one call per 1,000 names, and usually one wait for the operation. The operation ends when the group has
-  *accepted* the names. If it does not end soon, observations read it (``undecided_creates``). The operation does not
-  show if the instances are made, because a group tries for ever; observations show it.
+  *accepted* the names. If the operation does not end soon, observations read it (``undecided_creates``). Only
+  observations show if the instances are made, because the group tries to make them for ever.
 * The request id of createInstances is made from the content of the request. So Compute recognizes a repetition after a
   crash or a lost response as the same request. The request contains only names, because a preservedState would make the
   group stateful.
@@ -40,11 +40,12 @@ CHUNK = 1000
 """Largest number of instances that Compute accepts in a request."""
 
 WORKERS = 4
-"""Number of concurrent creates and deletes. More would not help, because a group executes them one after the other."""
+"""Number of concurrent creates and deletes. More calls at once would not help, because a group executes calls one after
+the other."""
 
 LEAST_PACE_PART = 1 / 3
-"""Least time between two observations, as a fraction of the pace. Without it, thousands of hints would cause as many
-lists, and lists cost calls."""
+"""Least time between two observations, as a fraction of the pace. Without this limit, thousands of hints would cause as
+many lists, and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. The value is arbitrary but must not change, because Compute could not recognize
@@ -91,12 +92,12 @@ class MigBackend(GroupInspection):
         return self._observer.observe(now, dict(sought), self._admissions.refused_machines(members))
 
     def ahead(self) -> float | None:
-        """Return the seconds by which Compute Engine's clock is ahead."""
+        """Return the seconds by which Compute Engine's clock is ahead of this host's; None if unknown."""
         return self._project.api.clock.ahead()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group to create instances with the names, by the thousand. A name that the group already has is a
-        success without a call."""
+        """Ask the group to create instances with these names, up to 1,000 names in a call. A name that the group
+        already has is a success without a call."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
         calls = [
@@ -145,7 +146,7 @@ class MigBackend(GroupInspection):
         return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
     def close(self) -> None:
-        """End an observation that is waiting, and close the connections."""
+        """End the wait of an observation, and close the connections."""
         self._ending.set()
         self._observer.close()
         self._project.close()

@@ -116,13 +116,13 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
 
 
 def _termination(item: Json) -> float | None:
-    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None if there is no such time."""
+    """Return ``terminationTimestamp`` in the schedule of ``item``, in epoch seconds; None if there is no such time."""
     return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
 def _expiry(item: Json) -> float | None:
-    """Return the epoch at which Compute ends an instance: from its own timestamp, or else from its scheduling
-    settings."""
+    """Return the epoch seconds at which Compute ends an instance, from its timestamp or else from its scheduling
+    settings; None if never."""
     scheduling = item.get("scheduling") or {}
     scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
     longest = (scheduling.get("maxRunDuration") or {}).get("seconds")
@@ -144,7 +144,7 @@ def count_members(group: Json) -> int:
 
 
 def count_resting(group: Json) -> int:
-    """Return the number of members without a current action. These are the members that run."""
+    """Return the number of members without a current action, which therefore run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
 

@@ -77,7 +77,7 @@ RESOURCE_RATE_SIGNS = ("operationrateexceeded", "operation rate exceeded")
 
 @dataclass(frozen=True, slots=True)
 class ComputeError:
-    """An error as Compute reports it. Status 0 means that there was no status."""
+    """An error as Compute reports it. ``status``: HTTP status; 0 if there was none."""
 
     status: int
     code: str
@@ -130,14 +130,14 @@ def http_error(status: int, body: object, text: str) -> ComputeError:
 
 
 def _reason_code(error: Mapping[str, Any]) -> str:
-    """Return the reason code of the first error. Newer responses have it in an ErrorInfo."""
+    """Return the reason code of the first error. Newer responses have the code in an ErrorInfo."""
     listed = (error.get(key) for key in ("errors", "details"))
     parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
     return next((str(part["reason"]) for part in parts if part.get("reason")), "")
 
 
 def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
-    """Return the error of an operation; None if it did not fail."""
+    """Return the error of an operation; None if the operation did not fail."""
     status = int(operation.get("httpErrorStatusCode") or 0)
     error = _most_specific(operation.get("error"), status)
     if error is None and status >= 400:
@@ -146,7 +146,8 @@ def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
 
 
 def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
-    """Return the error of the group's last attempt to create or delete an instance; None if it did not fail."""
+    """Return the error of the group's last attempt to create or delete an instance; None if the attempt did not
+    fail."""
     return _most_specific(managed_instance.get("lastAttempt", {}).get("errors"), 0)
 
 

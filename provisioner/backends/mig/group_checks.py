@@ -36,7 +36,7 @@ NO_SETTING = (
     " program does: gcloud logging read 'protoPayload.methodName:(instances.delete OR deleteInstances OR resize)'"
     " --freshness=1d"
 )
-"""Cause of deletes by others if neither the group's settings nor an autoscaler explain them."""
+"""Cause of deletes by others if neither the group's settings nor an autoscaler explain the deletes."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -50,7 +50,7 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """Return the findings about the group, above all about settings with which the group ends machines itself."""
+    """Return the findings about the group, above all about settings by which the group would end machines by itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
         (Severity.ERROR, _update_policy_message(pool, update)),
@@ -89,8 +89,8 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Return a finding if machines of another provisioner are in the group and one of both prefixes begins with the
-    other."""
+    """Return a finding if the group has machines of another provisioner, and one provisioner's name prefix begins with
+    the other's."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(

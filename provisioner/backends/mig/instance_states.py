@@ -43,7 +43,7 @@ class Observed:
 
     member: Member
     entry: Json
-    """The instance entry; empty if no list shows the instance yet."""
+    """The instance entry; empty as long as no list shows the instance."""
     machine: Machine
 
     @property
@@ -63,7 +63,7 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
     failure = _failure(member, instance, phase, cause, before)
-    started = instance.started if instance.status == "RUNNING" else ""  # another instance may be started under the name
+    started = instance.started if instance.status == "RUNNING" else ""  # a stopped instance may be started again
     made = Machine(
         name=member.name,
         phase=phase,
@@ -109,8 +109,8 @@ def _statuses(member: Member, instance: Instance) -> set[str]:
 
 
 def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCause:
-    """Return the cause of the end. If ``before`` has a cause, return that cause, because the last entry of a preempted
-    instance does not show the cause."""
+    """Return the cause of the machine's end. If ``before`` has a cause, return that cause, because the last entry of a
+    preempted instance does not show the cause."""
     if before and before.cause:
         return before.cause
     if member.action == "DELETING" or not _statuses(member, instance):
@@ -151,8 +151,8 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping instance, as computed when it was first observed; None if the cause is
-    unknown."""
+    """Return the expected end of a stopping instance, as it was computed when the stop was first observed; None if the
+    cause is unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

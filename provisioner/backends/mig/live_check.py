@@ -1,4 +1,4 @@
-"""Checks of a managed instance group at Compute: its settings, our rights, and the size of its instances. They
+"""Checks of a managed instance group at Compute: its settings, our rights, and the size of its instances. The checks
 change nothing."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ types with shared cores do not match."""
 
 
 class GroupInspection:
-    """Checks of one group. Each raises BackendError if Compute does not respond in time."""
+    """Checks of one group. Each check raises BackendError if Compute does not respond in time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._settings, self._project = pool, project

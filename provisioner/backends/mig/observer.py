@@ -43,7 +43,7 @@ class GroupObserver:
     """The observer of one group. The observer keeps the previous observation, and makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project, check: Callable[[Json, float], list[Finding]]) -> None:
-        """``check``: returns the findings about the group's autoscaler."""
+        """``check``: a function that returns the findings about the group's autoscaler."""
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
         """If there is a resolver, a machine counts as running only once its name resolves."""
@@ -56,7 +56,7 @@ class GroupObserver:
         self._listed_at = float("-inf")
         self._restless_until = float("-inf")
         self._asked_to_delete: set[str] = set()
-        """Members that we asked the group to delete. Their end is expected."""
+        """Members that we asked the group to delete. The end of these members is expected."""
         self._problems = Problems(pool, check)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
@@ -117,7 +117,7 @@ class GroupObserver:
         """Update the remembered observation from the shared lists. ``standing``: names of all instances that these
         lists show."""
         if group is not None and self._is_unchanged(group, entries):
-            self._problems.report(group, self._project.foreign(self.members), deadline)  # its settings may have changed
+            self._problems.report(group, self._project.foreign(self.members), deadline)  # the settings may have changed
             return
         if group is None and (not self._last_member_names or self._last_member_names & standing):
             raise self._missing_group_error()  # the group was deleted only if all its instances are gone
@@ -193,8 +193,8 @@ class GroupObserver:
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
-        """Return the members. Raise BackendError if the list has fewer members than the group counted before and
-        after it."""
+        """Return the members. Raise BackendError if the list has fewer members than the group counted before and after
+        the list."""
         members = self._project.members(self._pool, deadline)
         if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)

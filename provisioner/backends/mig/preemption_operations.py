@@ -1,7 +1,6 @@
-"""Preemptions that lists do not show. They are read from the operations of a zone if a machine ended without a known
-cause.
+"""Preemptions that lists do not show. If a machine ended without a known cause, the operations of its zone are read.
 
-The operations give a cause and never a state, so an observation does not fail if they are unreadable.
+Operations show a cause and never a state, so an observation does not fail if operations are unreadable.
 """
 
 from __future__ import annotations
@@ -67,7 +66,8 @@ class Preemptions:
         return {**after, **{name: _mark_preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return the preempted machines that have recently left the lists."""
+        """Return the preempted machines that have left the lists in the last ``CAUSE_SECONDS``, with PREEMPTED as the
+        cause."""
         since = time.monotonic() - CAUSE_SECONDS
         self._gone_at = {name: at for name, at in self._gone_at.items() if at >= since}
         return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)

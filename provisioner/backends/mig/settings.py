@@ -37,8 +37,8 @@ class MigPool(Pool):
     """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own.
     ``PROVISIONER_EMBEDDED_CLOUD`` of the environment replaces it."""
     ipv6: Switch = False
-    """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false, because HF's
-    documentation names only IPv4 addresses."""
+    """True: an instance whose network has only IPv6 counts as running, with its IPv6 address; default false, because
+    HF's documentation names only IPv4 addresses."""
     credentials: OptionalSecretFile = None
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
@@ -58,7 +58,7 @@ class MigPool(Pool):
 
     @property
     def place(self) -> str:
-        """Return the zone or region in the form that paths use."""
+        """Return the zone or region as it is written in paths: ``zones/NAME`` or ``regions/NAME``."""
         return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
 
     @property

@@ -25,10 +25,11 @@ Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
-    """A project with one set of credentials, and our names in it. No call is made unless a method asks for it."""
+    """A project, the calls to it with one set of credentials, and the rule which names in it are ours. No call is made
+    unless a method asks for it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
-        """Connect to the project. ``pool``: any pool of the project that uses these credentials."""
+        """Prepare the connections. ``pool``: any pool of the project that uses these credentials."""
         self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget
@@ -50,8 +51,8 @@ class Project:
         return bool(self._shape.fullmatch(name))
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are not ours and do not begin with an adopted prefix (of another provider whose
-        machines this one takes over)."""
+        """Return the names that are not ours and do not begin with an adopted prefix (the prefix of another provider
+        whose machines this provider takes over)."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> Lists:

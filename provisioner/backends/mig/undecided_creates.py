@@ -33,7 +33,7 @@ class UndecidedCreates:
     """The undecided creates of one group. Several threads use it at once."""
 
     def __init__(self, lag: float) -> None:
-        """Begin without creates. ``lag``: seconds by which the lists of the group may be late."""
+        """Store no creates yet. ``lag``: seconds by which the lists of the group may be late."""
         self._lag = lag
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
@@ -41,7 +41,7 @@ class UndecidedCreates:
         """By refused name, the machine that shows the refusal, and the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
-        """Read this operation in the next observations."""
+        """Store the operation, so that the next observations read it."""
         with self._lock:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
@@ -49,7 +49,7 @@ class UndecidedCreates:
         """Read up to ``MOST`` of the undecided operations, first those that were not read for longest. ``read`` returns
         an operation; None if it is unreadable.
 
-        If all names of an operation are among ``members``, it was accepted and need not be read.
+        If all names of an operation are among ``members``, the operation was accepted and need not be read.
         """
         with self._lock:
             self._undecided = {
@@ -69,7 +69,7 @@ class UndecidedCreates:
                     self._undecided[name] = self._undecided.pop(name)
 
     def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """Return the refused names as machines. If a refused name is a member, it was requested twice and is left
+        """Return the refused names as machines. A refused name that is a member was requested twice, and is left
         out."""
         now = time.monotonic()
         with self._lock:

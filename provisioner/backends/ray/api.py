@@ -1,4 +1,4 @@
-"""Calls of Ray's Jobs API (docs.ray.io, Ray Jobs REST API; tried with Ray 2.60)."""
+"""Calls of Ray's Jobs API (docs.ray.io, Ray Jobs REST API; tested with Ray 2.60)."""
 
 from __future__ import annotations
 

@@ -46,8 +46,9 @@ PHASES = {
 MARK = "hf-provisioner"
 """Key of our mark in the metadata of a job."""
 SETTLE_SECONDS = 10.0
-"""Time from the end of a job to the delete of its record. Ray 2.60 checks each job once a second. If the record is
-deleted before Ray has seen the end, Ray writes a new record of a failed job without our mark, which stays for ever."""
+"""Seconds from the end of a job to the delete of its record. Ray 2.60 checks each job once a second. If the record is
+deleted before Ray has seen the end, Ray writes a new record of a failed job without our mark. The new record stays for
+ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
@@ -63,8 +64,8 @@ class RayBackend:
         self._addresses = HostAddresses()
         self._uncertain = UncertainCreates(pool.lag_seconds)
         self._stopped: set[str] = set()
-        """Uids of jobs that we have asked Ray to stop. Ray shows a stopped job that waits as PENDING until it would
-        have started."""
+        """Uids of jobs that we have asked Ray to stop. If the job waits, Ray shows it as PENDING until it would have
+        started."""
         self._machines: Mapping[str, Machine] = {}
         dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
@@ -108,7 +109,8 @@ class RayBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """List the jobs. Stop those to delete that still run, and delete the records of those that have ended."""
+        """List the jobs. Stop the jobs of these machines that still run, and delete the records of the jobs that have
+        ended."""
         listed, outcomes = list_before(deletes, self._read_list, may_start)
         if listed is None:
             return outcomes
@@ -116,7 +118,7 @@ class RayBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def ahead(self) -> float | None:
-        """Return the seconds by which the head's clock is ahead."""
+        """Return the seconds by which the head's clock is ahead of this host's; None if unknown."""
         return self._api.clock.ahead()
 
     def is_shown(self, job: Document, sought: Mapping[str, str]) -> bool:

@@ -26,7 +26,7 @@ Bytes = Annotated[int | None, Field(gt=0), Expects("a whole number > 0")]
 
 
 class RayPool(Pool):
-    """Jobs of one Ray cluster. The entrypoint of each is a pilot, which is a machine."""
+    """Jobs of one Ray cluster. The entrypoint of each job starts a machine's daemons, so each job is a machine."""
 
     kind: Literal["ray"] = "ray"
     """Kind of the place."""

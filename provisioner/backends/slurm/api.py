@@ -37,7 +37,8 @@ MANY_CANCELLED = 40
 CANCELS_A_CALL = 200
 """Most jobs that one call cancels."""
 TOKEN_SHARE = 0.2
-"""Fraction of a token's life. If less of it is left, the token should have been renewed, and the operator is warned."""
+"""Fraction of a token's life. If a smaller part of the life is left, the operator is warned that the token was not
+renewed."""
 
 NOTHING_NEW = "No job changes"
 """Beginning of slurmrestd's warning that a list is empty because no job has changed, and not because there are no
@@ -72,7 +73,7 @@ class SlurmError(BackendError):
 
 
 class Token:
-    """The user's token, read anew for each call."""
+    """The user's token. Its file is read again for each call."""
 
     def __init__(self, pool: SlurmPool) -> None:
         self._file, self._setting = pool.token_file, f"pools.{pool.name}.token_file"
@@ -188,7 +189,7 @@ class SlurmApi:
         return errors
 
     def node_address(self, node: str) -> str:
-        """Return the address or name at which a node is reached; empty if Slurm does not know the node's address."""
+        """Return the address or name of a node; empty if Slurm does not know the node's address."""
         nodes = self._ask("GET", f"node/{node}")["nodes"]
         return str(nodes[0].get("address") or "") if nodes else ""
 

@@ -91,7 +91,7 @@ class SlurmBackend:
         )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Submit jobs, several at a time, after a list of the jobs that exist already."""
+        """List the jobs, and submit those that are missing, several at a time."""
         began = time.monotonic()
         listed, outcomes = list_before(creates, self._cluster.read_list, may_start)
         if listed is None:
@@ -120,7 +120,7 @@ class SlurmBackend:
         return [Finding(self.pool, Severity.WARNING, problem)] if problem else []
 
     def measures(self) -> list[Measure]:
-        """Return the expiry of the token, so that an alert can warn before."""
+        """Return the expiry of the token, so that an alert can warn before it."""
         end = self._cluster.api.token.end()
         meaning = "End of the token in the pool's token_file."
         return [] if end is None else [Measure("token_end_timestamp_seconds", meaning, end)]

@@ -49,7 +49,7 @@ def number(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as slurmrestd lists it. Moments are epoch seconds by Slurm's clock, 0 if unknown."""
+    """A job as slurmrestd lists it. Times are epoch seconds by Slurm's clock, 0 if unknown."""
 
     id: int
     name: str

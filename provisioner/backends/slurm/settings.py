@@ -31,7 +31,7 @@ OptionalNumber = Annotated[int | None, Field(gt=0), Expects("a whole number > 0"
 
 
 class SlurmPool(Pool):
-    """Jobs of one user in one partition of a Slurm cluster. Each job is a machine, all from one script."""
+    """Jobs of one user in one partition of a Slurm cluster. Each job is a machine. All jobs run the same script."""
 
     kind: Literal["slurm"] = "slurm"
     """Kind of the place."""
@@ -92,7 +92,7 @@ class SlurmPool(Pool):
 
     @property
     def cluster(self) -> tuple[str, ...]:
-        """Return a key that is equal for pools of the same cluster with the same credentials."""
+        """Return a key of cluster and credentials. Pools with the same cluster and credentials have the same key."""
         return (self.endpoint, self.user, str(self.token_file), str(self.ca_file or ""), self.api_version)
 
     @property

@@ -14,8 +14,8 @@ GUARD = (
 )
 NAME_VARIABLE = "HF_MACHINE_NAME"
 STRUCTS, LISTS, SHARED = 39, 40, 42
-"""First versions of the API, by their last numbers: with numbers as objects, with words in lists, and without the field
-``exclusive``."""
+"""First versions of the API, by their last numbers: the version with numbers as objects, the version with lists of
+words, and the version without the field ``exclusive``."""
 
 
 class Identity(NamedTuple):

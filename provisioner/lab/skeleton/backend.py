@@ -81,7 +81,7 @@ class Client:
             return sorted(self.all.values(), key=lambda job: job.submitted)
 
     def submit(self, name: str, mark: str, environment: Mapping[str, str]) -> None:
-        """Submit a job. Forbid the place to start the job again by itself (requeue off)."""
+        """Submit a job that the place must not start again by itself (requeue off)."""
         with self._lock:
             number = next(self._numbers)
             self.all[number] = Job(number, name, mark, int(time.time()), address=f"10.0.0.{number % 250 + 1}")
