@@ -170,7 +170,7 @@ class Watching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The record for operators of a machine that ended without a delete by the loop."""
+    """A machine that ended without a delete by the loop, in the form of a record for operators."""
 
     machine: str
     request: str

@@ -44,7 +44,8 @@ class Surroundings:
 
 
 EMBEDDED_CLOUD = "PROVISIONER_EMBEDDED_CLOUD"
-"""Environment variable with the address of an embedded cloud. If it is set, the embedded cloud serves every pool."""
+"""Environment variable with the address of an embedded cloud. If the variable is set, the embedded cloud serves every
+pool."""
 
 
 class Kind(ABC, Generic[SomePool]):
@@ -62,7 +63,7 @@ class Kind(ABC, Generic[SomePool]):
     """Field of Google's connector. A template with this field implies a pool of this kind, which makes the template's
     machines."""
     template_words: ClassVar[str] = ""
-    """Description of ``template_field`` and of the fields that it requires."""
+    """Description of ``template_field`` and of the fields that a template with it needs."""
     template_fields: ClassVar[Mapping[str, str]] = {}
     """Settings of the implied pool, each with the template's field from which its value comes. Messages name the field
     instead of the setting."""

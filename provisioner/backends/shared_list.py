@@ -30,7 +30,8 @@ class ListResult(Generic[Items]):
 
 
 class SharedList(Generic[Items]):
-    """A list for several pools. If a pool asks while the list is being read, it waits for this list."""
+    """A list for several pools. If a pool requests the list while it is being read for another pool, both get the same
+    list."""
 
     def __init__(self, read: Callable[[float], Items]) -> None:
         self._read = read

@@ -124,7 +124,7 @@ class FaultProxy:
 
     @property
     def fault(self) -> Fault:
-        """Return the fault that is in force; None if there is none."""
+        """Return the fault that is in force; ``Fault.NONE`` if there is none."""
         return self._fault
 
     @fault.setter

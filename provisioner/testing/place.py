@@ -1,7 +1,8 @@
 """A place that belongs to a test: a backend, and the actions of others at the same place.
 
 A kind implements ``Place`` for a real or simulated place, and runs ``provisioner.testing.suite`` with it. A method that
-returns False by default is optional. If a kind does not implement it, the tests that need it are skipped.
+returns False by default is optional. The tests that need an optional method are skipped if a kind does not implement
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class How(StrEnum):
     TIME_LIMIT = "time_limit"
     """The place ends the machine, because its time limit is over."""
     PREEMPTION = "preemption"
-    """The place ends the machine, because it needs the machine's room."""
+    """The place ends the machine, because the place needs the room for other work."""
     HOST = "host"
     """The host of the machine fails."""
 
@@ -96,7 +97,7 @@ class Place(ABC):
         return machine
 
     def until_gone(self, name: str) -> None:
-        """Wait until an observation lacks the machine."""
+        """Wait until an observation no longer shows the machine."""
         until(lambda: name not in self.observe().machines, self.patience, what=f"{name} is gone")
 
     # --- what is there ------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class Place(ABC):
     @abstractmethod
     def present(self) -> list[str]:
         """Return the name of each object in the place, without the help of the backend. If two objects have the same
-        name, return it twice.
+        name, return the name twice.
 
         Records of machines that have ended do not count.
         """

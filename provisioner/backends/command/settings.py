@@ -133,8 +133,8 @@ class States(Section):
     running: Words
     """The job runs. No default."""
     suspended: Words = ()
-    """The job was stopped for a while. The machine counts as running, with a problem. Default
-    none."""
+    """The job has begun, and the place has stopped it for the time being. The machine counts as running, with a
+    problem. Default none."""
     stopping: Words = ()
     """The job is being ended; default none."""
     gone: Words = ()

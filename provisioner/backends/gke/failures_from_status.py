@@ -67,7 +67,7 @@ def failure(pod: Pod) -> Failure | None:
 
 def _end_failure(pod: Pod) -> Failure | None:
     """Return why a pod has ended: the reason in the pod's status or in its disruption condition; else the end of the
-    container that failed first; else the end of the last container in the status.
+    first container in the status that failed; else the end of the last container.
 
     A sidecar (an init container that is always restarted) is never the reason, because it is stopped after the other
     containers have ended.

@@ -1,6 +1,6 @@
 """Pod caches, kept up to date by a list of all pods and by the server's watch as long as a pool uses them.
 
-The caches count as current only while the watch's thread can prove it.
+The caches count as current only while the watch's thread can prove that they are.
 
 * The watch begins with a list that the server streams. If a server does not stream lists, the list is read in pages.
 * A stream that ends is resumed from the last version. After ``410 Gone``, the pods are listed again. A silent stream

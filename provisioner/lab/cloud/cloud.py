@@ -66,7 +66,8 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """A cloud's faults, timings and switches. Parts that are None do not change the cloud."""
+    """New faults, timings and switches of the embedded cloud. A part that is None leaves the cloud's present one
+    unchanged."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
@@ -163,7 +164,7 @@ class Cloud:
         return preempted, [name for name in names if name not in preempted]
 
     def reset(self) -> None:
-        """Remove all machines, faults and counts of calls. Timings stay."""
+        """Remove all machines, faults and counts of calls. Timings do not change."""
         self.world.set_faults(())
         self.cluster.reset()
         self.groups.reset()

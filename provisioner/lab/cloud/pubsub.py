@@ -44,7 +44,7 @@ class Sink:
         self._queue.put(data)
 
     def close(self) -> None:
-        """Publish the waiting messages, then end."""
+        """Publish the waiting messages, then end the sink's thread."""
         if self._thread.ident:
             self._queue.put(None)
             self._thread.join()

@@ -60,7 +60,7 @@ class World:
 
     def __init__(self, *, seed: int = 0, start_wall: float = 1_700_000_000.0) -> None:
         self.now = 0.0
-        """World time in seconds since the world began."""
+        """World time: simulated seconds since the start of the embedded cloud."""
         self.start_wall = start_wall
         """Epoch seconds at world time 0. Timestamps in responses are ``start_wall + now``."""
         self.seed = seed
@@ -84,7 +84,8 @@ class World:
         return sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
-        """Run ``event`` in ``delay`` simulated seconds. The event itself has to check whether it still applies."""
+        """Run ``event`` in ``delay`` simulated seconds. When it runs, the event itself has to check whether it still
+        applies."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), event))
 
     def next_event(self) -> float | None:
@@ -107,7 +108,7 @@ class World:
         return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Replace all faults. Past effects stay."""
+        """Replace all faults. What the old faults have done is not undone."""
         self._faults = list(faults)
         self._skews = [fault for fault in faults if fault.mode == "clock_skew"]
         self._chances.clear()
@@ -116,7 +117,8 @@ class World:
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
         """Return the fault of this mode that strikes one of ``targets`` now; None if none strikes.
 
-        Each call is one chance of each matching fault. ``chance``: the random generator (None: the world's own).
+        Each call is a chance for each matching fault, up to the first that strikes. ``chance``: the random generator
+        (None: the world's own).
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

@@ -15,7 +15,7 @@ are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py``
 * ``reset``: drops the connection before the call is applied
 * ``lost_response``: applies the call, then drops the connection, or responds with ``status`` if it is given
 * ``unknown_words``: gives members and instances an action and status that Google does not have yet, and a new field
-* ``mig_gone``: 404 for the MIG, which also leaves the lists of MIGs; its VMs stay
+* ``mig_gone``: 404 for the MIG, which is also missing in lists of MIGs; its VMs stay
 """
 
 from __future__ import annotations

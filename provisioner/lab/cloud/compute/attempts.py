@@ -4,7 +4,7 @@ Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the
 ``lastAttempt.errors``, an entry appears in listErrors, and the MIG tries again after a growing pause.
 
 * ``stockout``: no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or INSUFFICIENT_CAPACITY.
-  The fault's ``after`` lets some attempts through.
+  With ``after``, that many attempts find capacity first.
 * ``quota``: QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
 * ``ip_exhausted``: IP_SPACE_EXHAUSTED
 * ``attempt_error``: any other error: ``code`` (INTERNAL_ERROR), ``message``

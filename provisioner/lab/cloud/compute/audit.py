@@ -13,7 +13,7 @@ Fault modes. Targets: the instance or MIG, the method such as ``instances.preemp
 * ``event_twice``: the entry comes twice, as two messages
 * ``event_late``: the entry comes ``seconds`` (3600) later than usual
 * ``event_malformed``: the message is cut off in the middle
-* ``event_number``: the entry contains the project's number instead of its id
+* ``event_number``: the entry contains the project's number instead of the project's id
 * ``event_unfinished``: the entry ``last`` of an operation never comes
 """
 

@@ -28,7 +28,7 @@ class Part:
 
 
 def parse_batch(content_type: str, body: bytes) -> list[Part]:
-    """Return the calls of a batch; 400 if the request is not a batch."""
+    """Return the calls of a batch. Raise 400 if the request is not a batch."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
     if not message.is_multipart():

@@ -35,7 +35,7 @@ def check_size(group: Members, size: int) -> None:
 def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
     """Return the names of the members to which the URLs refer.
 
-    Raises 400 for a URL that is malformed, belongs elsewhere, or does not name a member.
+    Raises 400 for a URL that is malformed, belongs to another project, zone or region, or does not name a member.
     """
     _check_count(urls)
     names = []

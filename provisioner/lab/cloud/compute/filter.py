@@ -117,7 +117,8 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """Return the predicate of everything up to a closing parenthesis or the end."""
+        """Return the predicate of all terms up to a closing parenthesis or the end of the text. ``depth``: number of
+        open parentheses."""
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):
@@ -206,7 +207,7 @@ def _text(value: object, base: str) -> str:
 
 
 def _parsed(kind: FieldType, name: str, text: str) -> Any:
-    """Return a number, a truth value or a moment. A date without a time means midnight UTC."""
+    """Return a number, a truth value or a time. A date without a time means midnight UTC."""
     if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
     if kind is FieldType.TRUTH and text.lower() in ("true", "false"):

@@ -2,7 +2,7 @@
 
 Changes by others and overridden settings. Target: the MIG.
 
-* ``resized``: the next call about the MIG finds it resized to ``size`` (0)
+* ``resized``: before the next call about the MIG, others have resized the MIG to ``size`` (0)
 * ``size_limit``: the MIG accepts no more than ``limit`` (1) members
 * ``repairs``: the MIG recreates dead VMs, as if its defaultActionOnFailure were REPAIR
 * ``paginated``: listManagedInstances has pages
@@ -52,8 +52,8 @@ class Mig(Members):
     def create(
         self, names: Sequence[str], request_id: str = "", preserved: Mapping[str, Document] | None = None
     ) -> Operation:
-        """Add members with these names (createInstances). ``preserved``: the ``preservedState`` of the names that have
-        one."""
+        """Add members with these names (createInstances). ``preserved``: the ``preservedState`` by name, for names that
+        have one."""
         check_names(names)
         check_size(self, self.target_size + len(names))
         conflict = self._conflict(names)

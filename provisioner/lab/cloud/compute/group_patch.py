@@ -1,7 +1,7 @@
 """instanceGroupManagers.patch: the effect of a JSON merge patch on a MIG, and the MIG's document afterwards.
 
-Members keep the template that they were made from until they are recreated. An update of type PROACTIVE recreates them
-at once. Meanwhile ``status.versionTarget.isReached`` is false.
+A member keeps the template from which it was made until it is recreated. An update of type PROACTIVE recreates all
+members at once. Until all have been recreated, ``status.versionTarget.isReached`` is false.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _WORDS: Mapping[str, Sequence[str]] = {
     "updatePolicy.replacementMethod": ("RECREATE", "SUBSTITUTE"),
     "updatePolicy.type": ("OPPORTUNISTIC", "PROACTIVE"),
 }
-"""The words that a field accepts."""
+"""The values that a field accepts, by the field's path."""
 
 _SURGES = ("maxSurge", "maxUnavailable")
 _TEMPLATE = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?global/instanceTemplates/(?P<name>[^/]+)")

@@ -1,4 +1,5 @@
-"""The machine types of the simulated Compute Engine: the usual ones by memory per processor, and custom types."""
+"""The machine types of the simulated Compute Engine: the usual types, which differ in memory per processor, and custom
+types."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class MemberLife:
         self.even_out_later()
 
     def recreate(self, member: Member) -> None:
-        """Delete the VM and make it again under the same name."""
+        """Delete the member's VM and make a new VM under the same name."""
         self._group.act(member, "RECREATING")
         if member.vm:
             self._group.vms.delete(member.vm)

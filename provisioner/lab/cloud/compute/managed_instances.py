@@ -36,7 +36,7 @@ class Member:
     keeps_template: bool = False
     """True while a repair makes a new VM from the member's own template."""
     configured: bool = True
-    """True for a member with a per-instance config, because createInstances named it."""
+    """True for a member with a per-instance config, because createInstances named the member."""
     preserved: Document = field(default_factory=dict)
     """``preservedState`` of the member's per-instance config."""
 

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 DEEPEST = 32
-"""The deepest nesting of selections. More is a mistake."""
+"""The deepest nesting of selections. Deeper nesting is a mistake."""
 
 Mask = Mapping[str, "Mask | None"]
-"""The fields to keep; None: the whole value."""
+"""The fields to keep, each with the mask of its value (None: the whole value)."""
 
 
 @lru_cache(maxsize=256)

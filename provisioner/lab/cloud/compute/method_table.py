@@ -61,7 +61,7 @@ class Call:
     query: Mapping[str, str]
     body: Mapping[str, Any]
     base: str
-    """The address that the caller used for this server. Every URL in a response begins with it."""
+    """The address that the caller used for this server. Every URL in a response begins with this address."""
 
     @property
     def project(self) -> str:

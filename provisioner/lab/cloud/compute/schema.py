@@ -170,7 +170,8 @@ def _fields(text: str) -> dict[str, Field]:
 
 
 def field_at(message: str, path: Sequence[str]) -> Field:
-    """Return the field at a path, which may contain keys of maps: ``("labels", "team")``. Raises ValueError."""
+    """Return the field at a path, which may contain keys of maps: ``("labels", "team")``. Raise ValueError if there is
+    no such field."""
     reached = Field(FieldType.OBJECT, message=message)
     for index, name in enumerate(path):
         inner = _within(reached, name)

@@ -36,14 +36,14 @@ class MigSpec:
     """First part of the random names that a resize makes; empty: the MIG's name."""
     update_type: str = "OPPORTUNISTIC"
     replacement_method: str = "SUBSTITUTE"
-    """The replacement method of updates. PROACTIVE with SUBSTITUTE refuses createInstances."""
+    """The replacement method of updates. With PROACTIVE updates and SUBSTITUTE, createInstances is refused."""
     default_action_on_failure: str = "REPAIR"
     """The action on failure. With REPAIR, dead VMs and VMs that fail their health check are made again under the same
     name."""
     redistribution: str = "PROACTIVE"
     """PROACTIVE: VMs of a regional MIG move from the fullest zone to the emptiest. NONE: no redistribution."""
     target_shape: str = "EVEN"
-    """The target shape of a regional MIG. Only EVEN is redistributed."""
+    """The target shape of a regional MIG. Only MIGs of shape EVEN are redistributed."""
     autoscaler_mode: str = ""
     """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: no autoscaler."""
     list_results: str = "PAGELESS"
@@ -52,7 +52,8 @@ class MigSpec:
     termination_action: str = "STOP"
     """The result of a preemption: a TERMINATED VM (STOP) or no VM (DELETE)."""
     max_run_seconds: float | None = None
-    """The template's maxRunDuration in seconds. Compute ends each VM after it, as ``termination_action`` says."""
+    """The template's maxRunDuration in seconds. After this time, Compute ends each VM, as ``termination_action``
+    says."""
     machine_type: str = "n2-standard-4"
     template_name: str = ""
     """Name of the instance template; empty: ``<name>-template``."""
@@ -74,7 +75,7 @@ class MigSpec:
 
     @property
     def scope(self) -> str:
-        """The location as it stands in a URL: ``zones/<zone>`` or ``regions/<region>``."""
+        """The location in the form of URLs: ``zones/<zone>`` or ``regions/<region>``."""
         return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
 
     @property
@@ -157,7 +158,7 @@ class Timings:
     audit: Delay = (2.0, 15.0)
     """Time from an event to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
-    """Seconds after its end for which an operation can be queried. After that, it is not found (404)."""
+    """Seconds after its end for which an operation can be queried. After that, the operation is not found (404)."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:

@@ -233,7 +233,7 @@ class Vms:
         self._remove(vm)
 
     def stop(self, vm: Vm) -> None:
-        """Stop a VM that stays as TERMINATED."""
+        """Stop a VM, which then stays as TERMINATED."""
         if vm.is_live:
             self._begin(vm, "stop")
             self._change(vm, "STOPPING")
@@ -241,7 +241,7 @@ class Vms:
             self.world.after(delay, lambda: self._move(vm, "STOPPING", "TERMINATED"))
 
     def preempt(self, vm: Vm) -> bool:
-        """Preempt a running VM after its notice. Return False if the VM does not run."""
+        """Preempt a running VM, which ends after its notice time. Return False if the VM does not run."""
         if vm.status != "RUNNING":
             return False
         self._preempt(vm)

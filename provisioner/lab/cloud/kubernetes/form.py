@@ -54,8 +54,8 @@ class Form:
         return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
-        """Write a bookmark: a line with the version up to which a watch has reported all changes. ``initial_end``: it
-        ends the list at the begin of the watch."""
+        """Write a bookmark: a line with the version up to which a watch has reported all changes. ``initial_end``: True
+        if this bookmark ends the list with which the watch began."""
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

@@ -1,5 +1,5 @@
-"""The nodes of the simulated cluster, on demand and on Spot. There are as many as the pods need, each with room for 110
-pods."""
+"""The nodes of the simulated cluster, on demand and on Spot. There are as many nodes as the pods need, each with room
+for 110 pods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Nodes:
         return name, node.document["status"]["addresses"][0]["address"]
 
     def unbind(self, name: str) -> None:
-        """Free a pod's place on its node."""
+        """Free a pod's room on its node."""
         if self._pods.get(name):
             self._pods[name] -= 1
 

@@ -40,7 +40,7 @@ class PodStart:
         """The number of IPs that were given to pods."""
 
     def begin(self, pod: Stored) -> None:
-        """Schedule a new pod, unless gates hold it back or it names another scheduler."""
+        """Schedule a new pod, unless the pod has scheduling gates or names another scheduler."""
         if pod.document["spec"]["schedulerName"] != SCHEDULER or gates(pod.document["spec"]):
             return
         self._steps.later(self._steps.delay(self._steps.timings.schedule), pod, self._schedule)
@@ -87,7 +87,7 @@ class PodStart:
         self._prepare(pod, fault)
 
     def _no_room(self, pod: Stored, why: str) -> None:
-        """Record that the scheduler finds no node and the autoscaler cannot make one."""
+        """Record that the scheduler finds no node and the autoscaler cannot make a node."""
         count = self._steps.nodes.count()
         message = (_NO_MESSAGE + _NO_VICTIMS).format(n=count)
         first = (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable"

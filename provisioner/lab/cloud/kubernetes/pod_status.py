@@ -36,7 +36,7 @@ def container_statuses(pod: Json) -> list[Json]:
 
 
 def is_ready(pod: Json) -> bool:
-    """Return True for a pod that is Running, Ready and has an IP, which counts as a running machine."""
+    """Return True if a pod counts as a running machine: it is Running and Ready, and has an IP."""
     condition = condition_of(pod, "Ready") or {}
     status = pod["status"]
     return status.get("phase") == "Running" and condition.get("status") == "True" and bool(status.get("podIP"))
@@ -70,7 +70,8 @@ def with_metadata(pod: Json, **changes: Any) -> Json:
 
 
 def with_condition(pod: Json, name: str, status: str, now: str, reason: str = "", message: str = "") -> Json:
-    """Return the pod with one condition set. The transition time of the condition moves only if its status does."""
+    """Return the pod with one condition set. The condition's transition time changes only if the condition's status
+    changes."""
     old = condition_of(pod, name)
     condition: Json = {"type": name, "status": status, "lastProbeTime": None, "lastTransitionTime": now}
     if old is not None and old.get("status") == status:

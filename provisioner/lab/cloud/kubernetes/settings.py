@@ -25,7 +25,7 @@ class PodTimings:
     confirm: Delay = (0.5, 2.0)
     """Time from the end of the containers to the object's removal."""
     reschedule: float = 10.0
-    """Time between two attempts to schedule a pod that did not fit."""
+    """Time between two attempts to schedule a pod for which no node has room."""
     backoff_first: float = 10.0
     """First pause after a failed pull or a crash. The pause doubles each time."""
     backoff_last: float = 300.0

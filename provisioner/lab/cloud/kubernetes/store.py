@@ -18,10 +18,12 @@ from typing import Literal
 from provisioner.lab.cloud.kubernetes.errors import Json
 
 FIRST_VERSION = 1000
-"""The first resourceVersion. It is large, so that even a new cluster has versions that are too old to watch from."""
+"""The first resourceVersion. The number is large, so that even a new cluster has versions that are too old to watch
+from."""
 
 SNAPSHOTS = 64
-"""Most lists in pages that can be under way at once. If there are more, the next page of the oldest gets 410."""
+"""Most lists in pages that can be under way at once. If there are more, the request for the next page of the oldest
+list gets 410."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Stored:
         self.kind = kind
         stored = {"resourceVersion": str(version)} if version else {}
         self.document: Json = {**document, "metadata": {**metadata, **stored}}
-        """The object without kind and apiVersion, as lists contain items. Its resourceVersion is 0 after a dry run."""
+        """The object without kind and apiVersion, in the form of the items of a list. The resourceVersion is 0 after a
+        dry run."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -57,7 +60,7 @@ class Stored:
 
     @property
     def item(self) -> bytes:
-        """The object's JSON as an item of a list. It is made only once."""
+        """The object's JSON as an item of a list. The JSON is made only once."""
         if self._bytes is None:
             self._bytes = json.dumps(self.document, separators=(",", ":")).encode()
         return self._bytes
@@ -122,7 +125,8 @@ class Store:
         return self._objects.get(namespace, {}).get(name)
 
     def select(self, namespace: str, match: Match | None = None) -> list[Stored]:
-        """Return all matching objects of one namespace or (empty name) of all, in the order of the store's keys."""
+        """Return all matching objects of the namespace (if the name is empty: of all namespaces), in the order of the
+        store's keys."""
         spaces = [namespace] if namespace else sorted(self._objects)
         tables = [self._objects.get(space, {}) for space in spaces]
         objects = [table[name] for table in tables for name in sorted(table)]

@@ -104,7 +104,7 @@ def _pod_cells(pod: Json, now: float) -> Cells:
 
 
 def pod_word(pod: Json) -> str:
-    """Return the word in the column STATUS, found as the real server finds it."""
+    """Return the word in the column STATUS, by the rules of the real server."""
     status = pod["status"]
     word: str = status.get("reason") or status.get("phase") or "Unknown"
     if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":
