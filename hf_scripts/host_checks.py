@@ -117,11 +117,11 @@ def check_selinux_labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
         given = label.split(":")[2] if label.count(":") >= 2 else "unknown"
         if given in DENIED_TYPES:
             yield fix(
-                f"{path}: SELinux enforces, and its type is {given}, which services are denied: "
+                f"{path}: SELinux is enforcing, and denies services the type of this path, {given}: "
                 f"semanage fcontext -a -t {wanted} '{path}(/.*)?'; restorecon -R {path}"
             )
         else:
-            yield fine(f"{path}: SELinux enforces; its type is {given}")
+            yield fine(f"{path}: SELinux is enforcing; the type of this path is {given}")
 
 
 def _get_output(*command: str) -> str:

@@ -1,6 +1,6 @@
-"""The dashboards, each made from its questions: ``make dashboards`` writes the JSON files that Grafana imports.
+"""The dashboards of Grafana. ``make dashboards`` writes the JSON files that Grafana imports.
 
-A board is a module of ``boards``; its panels stand in the order in which an operator asks.
+Each dashboard is a module of ``boards``. Its panels are in the order in which an operator asks their questions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOARDS = (fleet.BOARD, provisioner.BOARD, pool.BOARD, edge.BOARD, cost.BOARD)
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of each file."""
+    """Return the content of each JSON file, by path."""
     encode: Callable[[object], str] = JSONEncoder(sort_keys=True, indent=2).encode
     return {HERE / f"{board.name}.json": encode(dashboard(board).build()) + "\n" for board in BOARDS}
 

@@ -253,8 +253,7 @@ def _lines(document: Document) -> Iterator[str]:
     if document["changed"] or document["anew"]:
         text = effect_text if sets else f"{subject[0].upper()}{subject[1:]} goes on."
         anew = f" All other holds are released; set again those that are needed. {document['anew']}"
-        loop_follows = "The loop follows it at once."
-        now = loop_follows if document["loop_runs"] else "No loop runs; the next one follows it from its start."
+        now = "The loop obeys from now on." if document["loop_runs"] else "No loop runs; the next loop will obey."
         yield f"{text}{pause_note}{anew if document['anew'] else ''} {now}"
     elif sets:
         by = document["held_by"]

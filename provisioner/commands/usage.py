@@ -167,7 +167,7 @@ def _numbers(sums: Document) -> tuple[str, str]:
 def _remarks(document: Document) -> Iterator[str]:
     since, now, currency = document["counted_since"], document["now"], document["currency"]
     if since is None:
-        yield "No machine has gone since this version counts them."
+        yield "No machine has ended since this version counts ended machines."
     elif since[:10] >= document["since"]:
         yield f"Counted since {since[:10]}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:

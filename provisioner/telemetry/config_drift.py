@@ -18,9 +18,9 @@ FILE_NAMES = {"config": "provider config", "templates": "templates file"}
 """Words for the two files of HF in messages."""
 
 ADVICE = {
-    "scripts": "the scripts' is newer: bring it to the loop (provisioner configmap makes the pod's)",
-    "loop": "the loop's is newer: bring it to HostFactory's host",
-    None: "compare the two, and bring the right one to the other side",
+    "scripts": "the scripts have the newer file: bring it to the loop (for a loop in a pod: provisioner configmap)",
+    "loop": "the loop has the newer file: bring it to HostFactory's host",
+    None: "compare the two files, and bring the right one to the other side",
 }
 
 

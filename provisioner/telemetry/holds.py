@@ -61,7 +61,8 @@ def _format_hold(one: Document) -> str:
     if one["machines"] == 0:
         return f"DRAINED pool {target}: it has no machine left and gets none until `provisioner resume {target}`;"
     left = "" if one["machines"] is None else f", {one['machines']} left"
-    return f"DRAINING pool {target}: HostFactory is asked for its machines{left}, until `provisioner resume {target}`;"
+    asked = f"HostFactory is asked to return the pool's machines{left}"
+    return f"DRAINING pool {target}: {asked}, until `provisioner resume {target}`;"
 
 
 def _format_author(one: Document) -> str:

@@ -19,9 +19,9 @@ CODE = re.compile(r"OOMKilled|exit code \d+")
 """Pattern of the part of a reason that distinguishes one exit from another."""
 
 STEPS = {
-    LossCause.EXITED: "their program ends by itself: read its output (kubectl logs, Cloud Logging)",
-    LossCause.DELETED: "see the problems of the pool, and search the audit log for who deletes them",
-    LossCause.UNKNOWN: "search the audit log for who stops them, and their own logs for a shutdown",
+    LossCause.EXITED: "the program of the machines ends by itself: read its output (kubectl logs, Cloud Logging)",
+    LossCause.DELETED: "see the problems of the pool, and search the audit log for who deletes machines",
+    LossCause.UNKNOWN: "search the audit log for who stops machines, and the machines' own logs for a shutdown",
 }
 """The next step of an operator, by cause. Causes that pass by themselves have no entry."""
 

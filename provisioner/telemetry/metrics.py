@@ -76,8 +76,8 @@ class Metrics(Group):
     build_info = Metric(Gauge, "hf_provisioner_build_info", {"version": ()},
         "The version that runs; always 1.")
     active = Metric(Gauge, "hf_provisioner_active", {"provisioner": ()},
-        "1 once this process has run a cycle of its provisioner's loop; 0 while it stands by for another one, or works "
-        "on a state directory without records although machines exist.")
+        "1 once this process has run a cycle of its provisioner's loop; 0 while the process is a standby, or works on "
+        "a state directory without records although machines exist.")
     cycles = Metric(Counter, "hf_provisioner_cycles_total", {"result": get_args(CycleResult)},
         "Cycles; partial: some action or pool failed.")
     cycle_duration = Metric(timed(0.01, 0.05, 0.25, 1, 3, 10), "hf_provisioner_cycle_duration_seconds", {},
@@ -87,7 +87,7 @@ class Metrics(Group):
     config_ok = Metric(Gauge, "hf_provisioner_config_ok", {},
         "0 while a bad new configuration is refused.")
     config_differs = Metric(Table[str], "hf_provisioner_config_differs", {"file": ()},
-        "1 for a file of HostFactory's that its scripts have read with another content, unless the loop refuses it.")
+        "1 for a file of HostFactory of which scripts and loop use different contents, unless the loop refuses it.")
     operator_needed = Metric(Table[str], "hf_provisioner_operator_needed", {"alarm": ()},
         "Problems that an operator has to fix, by the words in capitals with which status shows them.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
@@ -125,7 +125,7 @@ class Metrics(Group):
 
     # Ends of slots
     set_aside = Metric(Gauge, "hf_provisioner_slots_set_aside", {},
-        "Slots that a forbidden transition was asked of.")
+        "Slots for which the program requested a forbidden transition.")
     startup = Metric(timed(5, 30, 60, 180, 600), "hf_provisioner_machine_startup_seconds", {"pool": (), "template": ()},
         "From requested to running.")
     shutdown = Metric(timed(10, 60, 300, 3600), "hf_provisioner_machine_shutdown_seconds", {"pool": ()},
@@ -134,7 +134,7 @@ class Metrics(Group):
         {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # an end known from the start; no alert uses it
         "Machines that succeeded and then vanished, or that HostFactory returned because their end was announced.")
     failed = Metric(Counter, "hf_provisioner_slots_failed_total", {"pool": (), "template": (), "error": ()},
-        "Slots that ended failed.")
+        "Slots that failed.")
     refusals = Metric(Counter, "hf_provisioner_refusals_total",
         {**POOL, "error": [error for error in ErrorClass if error.is_refusal]},
         "Machines that their place refused, whatever the end of their slots.")

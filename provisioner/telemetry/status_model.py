@@ -291,7 +291,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     if failure := status.configuration_refused:
         is_hf_file = re.search(r"\.json: \d+ problem", failure["text"])
         scripts = "the scripts read these files, too, and fail" if is_hf_file else "the scripts go on"
-        message = f"the loop keeps the one before, and would not start with this one; {scripts}: {failure['text']}"
+        message = f"the loop keeps the previous one, and would not start with this one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
@@ -322,7 +322,8 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
         yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     if status.hostfactory["last_list"] and (status.hostfactory["silent_seconds"] or 0.0) > HF_AWAY_SECONDS:
         step = (
-            "check that it runs, that its provider is enabled, and that HF_PROVIDER_WORKDIR of its scripts is this one"
+            "check that HostFactory runs, that its provider is enabled, and that its scripts have this directory in "
+            "HF_PROVIDER_WORKDIR"
         )
         yield f"HOSTFACTORY SILENT: {hf_message(status.hostfactory)}:\n{step}"
 

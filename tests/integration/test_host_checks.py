@@ -155,10 +155,10 @@ def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path
 
     assert code == 1
     assert [line for line in lines if line.startswith("fix: ")] == [
-        f"fix: {state}: SELinux enforces, and its type is user_home_t, which services are denied: "
+        f"fix: {state}: SELinux is enforcing, and denies services the type of this path, user_home_t: "
         f"semanage fcontext -a -t var_lib_t '{state}(/.*)?'; restorecon -R {state}"
     ]
-    assert f"fine: {SCRIPTS}: SELinux enforces; its type is usr_t" in lines
+    assert f"fine: {SCRIPTS}: SELinux is enforcing; the type of this path is usr_t" in lines
 
 
 def test_where_selinux_does_not_enforce_labels_are_not_looked_at(

@@ -11,14 +11,14 @@ def usage_questions() -> list[Question]:
     return [
         line_question(
             "Machine-hours in an hour, by pool",
-            "Machines that exist, averaged over ten minutes.",
+            "Number of machines that exist, averaged over ten minutes.",
             f"sum by (pool) (rate({selector('machine_seconds_total')}[10m]))",
             label_value("pool"),
             width=12,
         ),
         line_question(
             "Machine-hours in a day, by provisioner",
-            "Over the last 24 hours.",
+            "Sum over the last 24 hours.",
             f"sum by (instance) (increase({selector('machine_seconds_total')}[1d])) / 3600",
             label_value("instance"),
             width=12,
@@ -39,8 +39,8 @@ def cost_questions() -> list[Question]:
             width=12,
         )
         for words, per, metric, about in (
-            ("per hour", "hour", "cost_per_hour", "By price_per_hour; empty without a price."),
-            ("of this month", "month", "cost_this_month", "Calendar month, UTC, by the present prices."),
+            ("per hour", "hour", "cost_per_hour", "Cost at each pool's price_per_hour; empty if no pool has a price."),
+            ("of this month", "month", "cost_this_month", "Cost of this calendar month (UTC) at the present prices."),
         )
     ]
 

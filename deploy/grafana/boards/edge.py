@@ -12,14 +12,14 @@ def requests() -> list[Question]:
     return [
         line_question(
             "Open requests",
-            "Requests and returns without a terminal answer.",
+            "Requests and return requests without a terminal answer.",
             f"sum by (kind) ({selector('requests', status='running')})",
             "{{kind}}",
             width=8,
         ),
         line_question(
             "Ended with an error",
-            "Ended requests and returns in the state files, until their retention is over.",
+            "Ended requests and returns that are still in the state files.",
             f"sum by (kind) ({selector('requests', status='complete_with_error')})",
             "{{kind}}",
             width=8,
@@ -34,7 +34,7 @@ def requests() -> list[Question]:
         ),
         line_question(
             "Since HostFactory's last call",
-            "Age of its last poll of a request and of its last list of hosts; it makes both every 30 s.",
+            "Age of HostFactory's last poll of a request and last list of hosts. HostFactory makes each every 30 s.",
             AGE.format(by="script", metric=selector("hostfactory_last_call_timestamp_seconds")),
             "{{script}}",
             "s",
@@ -42,7 +42,7 @@ def requests() -> list[Question]:
         ),
         line_question(
             "Refused calls in five minutes",
-            "Calls of HostFactory that a script refused for a reason of the site; provisioner status shows the reason.",
+            "Correct calls of HostFactory that a script could not answer; provisioner status shows the reason.",
             increase(selector("script_calls_refused_total"), "script"),
             "{{script}}",
             width=12,

@@ -14,7 +14,7 @@ def fleet() -> Iterator[Question]:
     by_instance: Sequence[tuple[str, str, str, str]] = (
         (
             "Age of the last ok cycle",
-            "Above 300 s the provisioner needs an operator.",
+            "Seconds since a cycle without failure. Above 300 s the provisioner needs an operator.",
             AGE,
             "last_success_timestamp_seconds",
         ),
@@ -24,7 +24,7 @@ def fleet() -> Iterator[Question]:
             "max by ({by}) ({metric})",
             "brake_engaged",
         ),
-        ("Loops", "1 if the process runs the loop; 0 if it stands by.", "max by ({by}) ({metric})", "active"),
+        ("Loops", "1 if the process runs the loop; 0 if it is a standby.", "max by ({by}) ({metric})", "active"),
     )
     for title, about, form, metric in by_instance:
         unit = "s" if form is AGE else "short"

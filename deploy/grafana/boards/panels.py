@@ -34,7 +34,7 @@ VARIABLES = {
     "pool": ("Pool", 'label_values(hf_provisioner_window{instance=~"$instance"}, pool)'),
     "template": ("Template", 'label_values(hf_provisioner_machines_desired{instance=~"$instance"}, template)'),
 }
-"""Each variable's name on the board, and the query for its values."""
+"""The variables of a board by name, each with its title on the board and the query for its values."""
 
 
 def dashboard(board: Board) -> Dashboard:
@@ -68,7 +68,7 @@ def dashboard(board: Board) -> Dashboard:
 
 
 def panel(question: Question, id_: int) -> Stat | TimeSeries:
-    """Return a panel; Grafana puts it at the next free place of its row."""
+    """Return a panel. Grafana puts it at the next free place of its row."""
     made = number() if question.number else lines()
     made.id(id_).title(question.title).description(question.about).unit(question.unit).datasource(SOURCE)
     made.span(question.width)
@@ -90,13 +90,14 @@ def number() -> Stat:
 
 
 def lines() -> TimeSeries:
-    """Return a panel that shows values over time, with their names below."""
+    """Return a panel that shows values over time, with the names of the lines below."""
     legend = VizLegendOptions().show_legend(True).placement(LegendPlacement.BOTTOM)
     tooltip = VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     return TimeSeries().legend(legend).tooltip(tooltip).fill_opacity(10).height(8)
 
 
 def thresholds(*steps: tuple[float | None, str]) -> ThresholdsConfig:
-    """Return colours, each from a value on."""
+    """Return the colours of values. Each step is the value from which a colour holds (None: from the lowest value), and
+    the colour."""
     made = [Threshold(value=value, color=color) for value, color in steps]
     return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(made)

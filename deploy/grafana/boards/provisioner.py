@@ -8,27 +8,27 @@ from .rows import churn, errors, machines, pressure, speed
 
 
 def alive(by: str) -> list[Question]:
-    """Return the panels that show if the loops run."""
+    """Return the panels that show whether the loops run."""
     last_success = AGE.format(by=by, metric=selector("last_success_timestamp_seconds"))
     return [
         number_question(
             "Last ok cycle",
-            "Seconds since a cycle ended without any failure. It grows while a pool or action fails in each cycle.",
+            "Seconds since a cycle without failure. The number grows while a pool or an action fails in each cycle.",
             f"max({last_success})",
             "s",
             bad_from=300,
         ),
         number_question(
             "Configuration",
-            "0 while a bad new configuration is refused and the old one is in force, and while HostFactory's scripts "
+            "0 while the loop refuses a new configuration and keeps the previous one, or while HostFactory's scripts "
             "read other files than the loop (provisioner status).",
             f"min({selector('config_ok')}) * (1 - (max({selector('config_differs')}) or vector(0)))",
             bad_below=1,
         ),
         number_question(
             "Brake",
-            "More than 0: orphans are not deleted until an operator has checked (provisioner recover) and ran "
-            "provisioner recover --release-brake.",
+            "More than 0: orphans are not deleted until an operator has checked the state (provisioner recover) and "
+            "released the brake (provisioner recover --release-brake).",
             f"sum({selector('brake_engaged')})",
             bad_from=1,
         ),
@@ -40,13 +40,13 @@ def alive(by: str) -> list[Question]:
         ),
         number_question(
             "Loops",
-            "Processes that run a provisioner's loop; others stand by.",
+            "Processes that run a provisioner's loop. Standbys are not counted.",
             f"sum({selector('active')})",
             bad_below=1,
         ),
         number_question(
             "Slots set aside",
-            "Slots that a forbidden transition was asked of, because of a bug; see ERROR in the log.",
+            "Slots for which the program requested a forbidden transition because of a bug; see ERROR in the log.",
             f"sum({selector('slots_set_aside')})",
             bad_from=1,
         ),
@@ -66,7 +66,7 @@ def process() -> list[Question]:
     return [
         line_question(
             "Cycles by result",
-            "Per second. partial: an action or a pool failed.",
+            "Cycles per second. partial: an action or a pool failed in the cycle.",
             f"sum by (result) (rate({selector('cycles_total')}[5m]))",
             "{{result}}",
             "cps",
@@ -74,14 +74,14 @@ def process() -> list[Question]:
         ),
         Question(
             "Cycle time",
-            "One pass of the loop.",
+            "Duration of one cycle.",
             [Line(quantile(share, cycle), f"p{share * 100:g}") for share in (0.5, 0.95)],
             "s",
             5,
         ),
         line_question(
             "Wake-ups by cause",
-            "Per second.",
+            "Ends of the wait for a cycle, per second.",
             f"sum by (source) (rate({selector('wakeups_total')}[5m]))",
             "{{source}}",
             "cps",
@@ -107,12 +107,12 @@ def process() -> list[Question]:
 
 
 def readers() -> list[Question]:
-    """Return the panel of refused readers of metrics and status page."""
+    """Return the panel of requests that the HTTP server refused."""
     return [
         line_question(
             "Refused by the HTTP server",
-            "Per second. token: wrong tokens; rate: wrong tokens of clients that sent many before; request: a body, "
-            "a line that is too long, a method that is not GET; room: connections closed to make room for others.",
+            "Refusals per second. token: wrong tokens; rate: wrong tokens of clients that sent many before; request: "
+            "a body, a long line, a method that is not GET; room: connections closed to make room for others.",
             f"sum by (reason) (rate({selector('server_rejections_total')}[5m]))",
             "{{reason}}",
             "cps",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def selector(name: str, labels: str = "instance", **fixed: str) -> str:
-    """Return a selector of a metric by the board's variables ``labels`` (separated by blanks) and by fixed values."""
+    """Return a PromQL selector of the metric ``name``. ``labels``: labels, separated by blanks, whose values the
+    operator chooses on the board. ``fixed``: labels with fixed values."""
     matches = [f'{label}=~"${label}"' for label in labels.split()] + [
         f'{key}="{value}"' for key, value in fixed.items()
     ]
@@ -13,21 +14,21 @@ def selector(name: str, labels: str = "instance", **fixed: str) -> str:
 
 
 def increase(metric: str, by: str) -> str:
-    """Return the increase of a counter in five minutes."""
+    """Return a query for the increase of a counter in five minutes."""
     return f"sum by ({by}) (increase({metric}[5m]))"
 
 
 def quantile(share: float, metric: str, by: str = "") -> str:
-    """Return a quantile of a histogram over ten minutes."""
+    """Return a query for a quantile (``share``, from 0 to 1) of a histogram over ten minutes."""
     name, _, matches = metric.partition("{")
     labels = f"{by}, le" if by else "le"
     return f"histogram_quantile({share:g}, sum by ({labels}) (rate({name}_bucket{{{matches}[10m])))"
 
 
 def label_value(label: str) -> str:
-    """Return a line's name: the value of its label."""
+    """Return the name of a line in Grafana's notation: the value of this label."""
     return f"{{{{{label}}}}}"
 
 
 AGE = "time() - max by ({by}) ({metric})"
-"""A format: the seconds since the time in a metric."""
+"""Format of a query for the seconds since the time that a metric holds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """A query and the name of its lines."""
+    """A query, and the name of the lines that it draws."""
 
     query: str
     name: str
@@ -16,7 +16,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Question:
-    """A panel: an operator's question and the queries that answer it."""
+    """A panel: an operator's question, and the queries that answer the question."""
 
     title: str
     about: str
@@ -24,11 +24,11 @@ class Question:
     unit: str = "short"
     width: int = 6
     number: bool = False
-    """True if the newest value is shown as a number, False if values are shown as lines."""
+    """True if the panel shows the newest value as a number; False if it shows values as lines."""
     bad_from: float | None = None
-    """The number from which on the panel is red."""
+    """The number from which on the panel is red; None if no number is too high."""
     bad_below: float | None = None
-    """The number below which the panel is red."""
+    """The number below which the panel is red; None if no number is too low."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Board:
     """A dashboard: questions under headings."""
 
     name: str
-    """The name of the file, and with a prefix the id of the dashboard in Grafana."""
+    """The name of the JSON file. With a prefix, also the id of the dashboard in Grafana."""
     title: str
     about: str
     variables: Sequence[str]
@@ -44,10 +44,10 @@ class Board:
 
 
 def line_question(title: str, about: str, query: str, name: str = "", unit: str = "short", width: int = 6) -> Question:
-    """Return a panel of lines."""
+    """Return a panel that shows values as lines."""
     return Question(title, about, [Line(query, name)], unit, width)
 
 
 def number_question(title: str, about: str, query: str, unit: str = "short", **bad: float) -> Question:
-    """Return a panel of a number."""
+    """Return a panel that shows one number. ``bad``: ``bad_from`` or ``bad_below``."""
     return Question(title, about, [Line(query, "")], unit, width=4, number=True, **bad)

@@ -23,7 +23,7 @@ def machines(by: str, labels: str) -> list[Question]:
         ),
         line_question(
             "Pending",
-            f"Machines that were asked for and do not run yet, by {by}.",
+            f"Machines that were requested and do not run yet, by {by}.",
             f"sum by ({by}) ({pending})",
             label_value(by),
         ),
@@ -35,7 +35,7 @@ def machines(by: str, labels: str) -> list[Question]:
         ),
         Question(
             "Held back, by reason",
-            "Machines that are wanted, missing and not asked for; and the holds that operators set.",
+            "Machines that are wanted and not requested yet, and the holds that operators set.",
             [
                 Line(f"sum by (reason) ({selector('machines_deferred', labels)})", label_value("reason")),
                 Line(
@@ -58,7 +58,7 @@ def machines(by: str, labels: str) -> list[Question]:
         ),
         line_question(
             "Machines by phase",
-            "As observed.",
+            "Machines as the newest observations show them.",
             f"sum by (phase) ({selector('machines', labels)})",
             "{{phase}}",
             width=8,
@@ -137,7 +137,7 @@ def errors(labels: str) -> list[Question]:
     return [
         line_question(
             "Failed slots by class",
-            "Tries that ended failed, in five minutes.",
+            "Slots that failed in five minutes.",
             increase(selector("slots_failed_total", labels), "error"),
             "{{error}}",
             width=8,
@@ -151,7 +151,7 @@ def errors(labels: str) -> list[Question]:
         ),
         line_question(
             "Share of creates that fail",
-            "By pool.",
+            "Failed creates as a fraction of all creates, by pool.",
             f"sum by (pool) (rate({failed}[5m])) / sum by (pool) (rate({every}[5m]))",
             "{{pool}}",
             "percentunit",
@@ -166,7 +166,7 @@ def speed(labels: str) -> list[Question]:
     return [
         Question(
             "Machine start",
-            "From requested to running, by template.",
+            "Seconds from the request until the machine runs, by template.",
             [
                 Line(quantile(share, started, "template"), f"{label_value('template')} p{share * 100:g}")
                 for share in (0.5, 0.95)
@@ -176,7 +176,7 @@ def speed(labels: str) -> list[Question]:
         ),
         line_question(
             "Machine end, p95",
-            "From returned to gone.",
+            "Seconds from the return until the machine is gone.",
             quantile(0.95, selector("machine_shutdown_seconds", labels), "pool"),
             "{{pool}}",
             "s",
@@ -184,7 +184,7 @@ def speed(labels: str) -> list[Question]:
         ),
         line_question(
             "Backend calls, p95",
-            "One observation, or one batch of creates or deletes.",
+            "Duration of one observation, or of one batch of creates or deletes.",
             quantile(0.95, selector("backend_call_seconds", labels), "pool, operation"),
             "{{pool}} {{operation}}",
             "s",

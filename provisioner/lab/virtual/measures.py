@@ -16,34 +16,37 @@ class Measure(NamedTuple):
 
 
 TIMES = {
-    "t50": Measure("T50\ns", "seconds until half of the machines that are wanted run and HostFactory has them"),
+    "t50": Measure("T50\ns", "seconds until half of the wanted machines run and HostFactory has them"),
     "t90": Measure("T90\ns", "the same for 90 %"),
     "t100": Measure("T100\ns", "the same for all"),
     "t90_running": Measure("T90\nruns s", "seconds until 90 % run, whether or not HostFactory has them"),
 }
 AMOUNTS = {
-    "overshoot": Measure("over-\nshoot", "most machines beyond what was wanted, as a part of the highest demand", 2),
+    "overshoot": Measure("over-\nshoot", "the largest surplus of machines, as a fraction of the highest demand", 2),
     "calls_per_machine": Measure("calls/\nmachine", "calls that create or delete, for each machine made", 2),
-    "throttled": Measure("throt-\ntled", "part of these calls that the place throttled", 2),
-    "unproven_minutes": Measure("unproven\nmin", "minutes of all machines together before they ran or ended"),
-    "idle_hours": Measure("idle\nh", "hours of all machines together that ran and were not wanted", 1),
-    "cost": Measure("cost", "hours of all machines together, each at its pool's price", 1),
+    "throttled": Measure("throt-\ntled", "fraction of these calls that the place throttled", 2),
+    "unproven_minutes": Measure("unproven\nmin", "sum over all machines of the minutes from create until run or end"),
+    "idle_hours": Measure("idle\nh", "sum of the hours of running machines beyond the wanted number", 1),
+    "cost": Measure("cost", "sum of the hours of all machines, each at the price of its pool", 1),
     "created": Measure("made", "machines made"),
 }
 LAWS = {
     "double": Measure("double", "machines made a second time under the same name"),
     "orphan": Measure(
-        "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each observation"
+        "or-\nphans", "machines of ours without a slot for longer than an orphan may exist; counted at each check"
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
-        "killed", "running machines deleted or reported as gone that HostFactory did not return, or machines not ours"
+        "killed",
+        "running machines that were deleted or reported as gone before HostFactory returned them, or machines not ours",
     ),
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
     "hold": Measure("held\nback", "creates and deletes in spite of a hold"),
-    "books": Measure("books", "runs in which the machines made are not the sum of those gone and those that exist"),
+    "books": Measure(
+        "books", "runs in which the number of machines made is not the number gone plus the number that exist"
+    ),
 }
 PACE = {
     "requests": Measure("requests", "requests that ended"),

@@ -82,7 +82,7 @@ def test_a_hold_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert words in text
-    assert "The loop follows it at once." in text
+    assert "The loop obeys from now on." in text
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert f"already, by {ME} since " in text
@@ -168,7 +168,7 @@ def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     os.unlink(state.heartbeat.path)
     code, text = called(capsys, "stop-all", "--reason", "x")
     assert (code, len(held(state))) == (0, 1)
-    assert text.endswith("No loop runs; the next one follows it from its start.")
+    assert text.endswith("No loop runs; the next loop will obey.")
 
 
 def test_a_new_directory_takes_holds_on_the_pools_of_the_configuration(

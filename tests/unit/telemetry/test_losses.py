@@ -41,8 +41,8 @@ def clock(at: float) -> str:
 
 DELETED, EXITED, PREEMPTED, LOST = LossCause.DELETED, LossCause.EXITED, LossCause.PREEMPTED, Verdict.LOST
 NEEDS: dict[str, tuple[Ended, str]] = {
-    "exits with a code": (ended(3, EXITED, failure=EXIT), "exited: main: Error: exit code 3; their program ends"),
-    "too little memory": (ended(3, EXITED, failure=KILLED), "exited: main: OOMKilled: exit code 137; their program"),
+    "exits with a code": (ended(3, EXITED, failure=EXIT), "exited: main: Error: exit code 3; the program of"),
+    "too little memory": (ended(3, EXITED, failure=KILLED), "exited: main: OOMKilled: exit code 137; the program"),
     "exits before the request ended": (ended(3, EXITED, failure=EXIT, verdict=Verdict.FAILED), "exited: main: Error"),
     "deletes by others": (ended(3, DELETED), "deleted by others; see the problems of the pool, and search the audit"),
     "stops by others": (
