@@ -51,7 +51,7 @@ class ScriptCall(NamedTuple):
     directories: Directories
     facts: dict[str, object]
     state: Callable[[], ScriptState]
-    """A function that opens the recorded requests and the published answers. It raises the errors of
+    """A function that opens the recorded requests and the published answers, and raises the errors of
     ``open_script_state``."""
 
     def provider(self) -> Provider:

@@ -44,7 +44,7 @@ DENIED_TYPES = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t
 usually have no access to files of these types."""
 
 TIMEOUT_SECONDS = 10
-"""Time-out of getenforce and ls in seconds. Both usually answer at once."""
+"""Time-out of the programs getenforce and ls in seconds. These programs usually answer at once."""
 
 
 class Mount(NamedTuple):
@@ -97,7 +97,7 @@ def check_searchable(path: str) -> Iterator[CheckResult]:
 
 
 def check_executable(directory: str, lines: list[str]) -> CheckResult:
-    """Check that files in the directory can be executed."""
+    """Check that files in the directory can be executed. ``lines``: the lines of /proc/self/mountinfo."""
     mount = mount_of(directory, lines)
     if "noexec" in mount.options:
         return fix(

@@ -34,7 +34,7 @@ class Hosts(NamedTuple):
     """Host names as HF sent them. A name is empty if HF sent only an id."""
     machines: list[str]
     """The provisioner's names of the machines. Such a name is usually the machine id. If HF sent no machine id, or a
-    pod's uid beside the host name, it is the short host name."""
+    pod's uid beside the host name, the name is the short host name."""
 
 
 def returned(document: Document) -> Hosts:
@@ -50,8 +50,8 @@ def listed(document: Document) -> Hosts | None:
     """Return the machines in the document of getReturnRequests; None if HF sent no list. An empty list is valid. Raises
     Refused."""
     if len(document.content) > PIECE:
-        # If the list cannot be cut into pieces, parse it as a whole. Then it is accepted, or refused with the exact
-        # place of the mistake.
+        # If the list cannot be cut into pieces, parse the list as a whole. Then the list is accepted, or refused with
+        # the exact place of the mistake.
         with suppress(ValueError, RecursionError):
             pieces = _parse_pieces(document.content, "machines")
             return _read_entries(document, chain.from_iterable(pieces), _raise_for_entry)

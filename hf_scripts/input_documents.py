@@ -39,8 +39,8 @@ USAGE = (
 )
 
 OPTIONAL_INPUT_SECONDS = 1.0
-"""Seconds for which a command that needs no input waits for standard input if it was called without arguments. Its
-caller may keep a pipe open and send no input."""
+"""Seconds for which a command that needs no input waits for standard input if it was called without arguments. The
+command's caller may keep a pipe open and send no input."""
 
 
 class Refused(Exception):

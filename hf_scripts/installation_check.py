@@ -162,8 +162,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that scripts and loop run as the same user, or share a group that new files inherit. They need this because
-    the scripts replace files that the loop has written, and the loop replaces files of the scripts."""
+    """Check that scripts and loop run as the same user, or share a group that new files inherit. If this is not so, the
+    scripts cannot replace files that the loop has written, or the loop cannot replace files of the scripts."""
     facts = os.stat(directory)
     group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070

@@ -87,7 +87,8 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 def stale_read_warnings(provider: Provider) -> list[str]:
     """Return a warning for each of HF's two files of which the scripts, or the loop, last read another content.
 
-    The result is empty if no state directory is known, or if the state directory does not record what they have read.
+    The result is empty if no state directory is known, or if the state directory does not record what scripts and loop
+    have read.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -138,7 +139,7 @@ def _without_faults(backends: Mapping[str, Backend], findings: Sequence[Finding]
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return the findings of a create that is only tried, in each pool, for the first template that names the pool."""
+    """Try a create without effect in each pool, for the first template that names the pool, and return the findings."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
     rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}

@@ -143,7 +143,7 @@ COMMANDS = (
 
 
 class Command(argparse.ArgumentParser):
-    """The parser of one command. It imports the command's module only when the command is called."""
+    """The parser of a command, which imports the command's module only when the command is called."""
 
     entry: CommandEntry | None = None
 
@@ -214,10 +214,10 @@ def _open_closed_streams() -> None:
 
 class _Screen(io.TextIOWrapper):
     """A standard stream that removes control characters from texts, because texts of clouds and files may contain
-    some."""
+    control characters."""
 
     is_drawn_on = False
-    """True while the package rich draws on the terminal. Its control characters are kept."""
+    """True while the package rich draws on the terminal. Then control characters are kept, because rich writes them."""
 
     def write(self, text: str) -> int:
         """Write the text without control characters. Characters that the stream's encoding lacks are escaped."""

@@ -1,5 +1,5 @@
-"""The command ``provisioner diff``: compare HostFactory's last list, memory and the clouds, machine by machine. It
-changes nothing."""
+"""The command ``provisioner diff``: compare HostFactory's last list, memory and the clouds, machine by machine. The
+command changes nothing."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ SECONDS = 300.0
 """Most seconds for one part. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Most lines of a part that are shown. They begin with the first line whose first word is in capitals. The command of
-the part, and the bundle, show all lines."""
+"""Most lines of a part that are shown. The first of these lines is the part's first line that begins with a word in
+capitals. The command of the part, and the bundle, show all lines."""
 
 LEAST_FREE = 200_000_000
 """Bytes that should be free on the disk of the state directory: three times the most bytes of the journal."""
@@ -247,11 +247,11 @@ def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[
 
 
 def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
-    """Yield the files of the configuration, then those of the state, the journal and the scripts' log. Each has a
-    function that removes secrets from its content.
+    """Yield the path of each file for the bundle, with a function that removes secrets from the file's content: first
+    the files of the configuration, then state, journal and the scripts' log.
 
     State, journal and log come last, so that values that were removed from the configuration are also removed from
-    them.
+    these files.
     """
     try:
         state, conf = Path(directories.state), Path(directories.conf)

@@ -1,7 +1,7 @@
 """The commands ``provisioner dump`` and ``provisioner restore``: save a state in one file, and restore a state from
 this file.
 
-A restore replaces an existing state only with ``--yes``. It then moves the existing files aside.
+With ``--yes``, a restore replaces an existing state, and moves the existing files aside.
 """
 
 from __future__ import annotations

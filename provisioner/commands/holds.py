@@ -144,8 +144,8 @@ class _Known:
 
     @cached_property
     def memory(self) -> Memory:
-        """Return the memory; an empty memory if there is none. It is read only when it is needed, because stop-all must
-        work without it."""
+        """Return the memory; an empty memory if there is none. Memory is read only when it is needed, because stop-all
+        must work without memory."""
         return read_memory(self.state) or NO_MEMORY
 
     @cached_property
@@ -221,7 +221,8 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     ``changed``: False if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
     True for the cancel of a machine. ``paused_by_settings``: True if provisioner.yaml also pauses the pool.
 
-    ``loop_runs``: True if a loop runs and applies the hold now. The caller adds ``anew``.
+    ``loop_runs``: True if a loop runs and applies the hold now. ``anew``, which the caller adds: why the file of holds
+    was made anew, so that all other holds are released; empty if it was not.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)

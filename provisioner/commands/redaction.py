@@ -23,8 +23,8 @@ PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
 """Pattern of a value that contains no secret: a word, a path, or an address without user, query and space."""
 
 SHORTEST = 5
-"""Least characters of a withheld value that is also removed from other texts. A shorter value may occur inside of
-words."""
+"""Least number of characters of a withheld value that is removed from other texts, too. A shorter value may occur
+inside words."""
 
 MOST = 300
 """Most withheld values that are removed from other texts. The longest values are chosen. With more values, the removal
@@ -80,7 +80,7 @@ NEVER = re.compile(r"[a-z0-9-]*")
 not secret, unless ``ISSUED`` matches, too."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
-"""Pattern of a message about a wrong setting or file, with the value that the message quotes."""
+"""Pattern of the end of a message about a wrong setting or file: the words before the quoted value, and the value."""
 
 
 @lru_cache(maxsize=4096)

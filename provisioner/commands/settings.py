@@ -23,7 +23,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the settings, with those of every installed kind of place. Raises MissingExtra."""
+    """Print the settings, including the settings of every installed kind of place. Raises MissingExtra."""
     kinds = [registry.get_kind(name) for name in registry.kind_names()]
     if options.output == "schema":
         print(json.dumps(reference.schema(kinds), indent=2, ensure_ascii=False))

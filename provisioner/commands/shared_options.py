@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FINE, PROBLEM, WRONG = 0, 1, 2
 
 SHARED = {"config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"), "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR")}
-"""Metavar and default of the options that name a file or directory."""
+"""Metavar and default of each option that names a file or directory."""
 
 Document = Mapping[str, Any]
 """The result of a command, as ``-o json`` prints it."""
@@ -42,7 +42,8 @@ def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[
 
 
 def _get_directory(read: Callable[[], str], option: str) -> str:
-    """Read a directory from the environment. Raises DirectoryError, which names the option that replaces it."""
+    """Read a directory from the environment. If the environment does not name it, raise a DirectoryError that asks the
+    operator to give ``option``."""
     try:
         return read()
     except DirectoryError as error:
@@ -64,9 +65,11 @@ def settings(given: Path | None) -> Settings:
 
 
 def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeState:
-    """Return the state, in files or in a Kubernetes API, from ``--state-dir`` or from HostFactory's environment.
+    """Return the state, in files or in a Kubernetes API. ``given``: the option ``--state-dir``; None for the place that
+    HostFactory's environment names.
 
-    ``follows``: for a running loop. Raises UsageError, DirectoryError, TemplatesError, StateError.
+    ``follows``: True for a running loop, which follows changes in the Kubernetes API. Raises UsageError,
+    DirectoryError, TemplatesError, StateError.
     """
     if (store := _find_kube_store(given)) is None:
         return state_directory(given)
@@ -82,7 +85,7 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
 
 
 def _find_kube_store(given: Path | None) -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state; None for files."""
+    """Return the Kubernetes API that keeps the state; None if the state is in files."""
     from provisioner.hostfactory.provider_config import KUBERNETES
     from provisioner.state.opening import find_kube_store
 
@@ -93,12 +96,12 @@ def _find_kube_store(given: Path | None) -> KubeStore | None:
     except DirectoryError:
         if given is not None:
             raise
-        return None  # without HostFactory's files, only a directory can be meant
+        return None  # HostFactory's files are unknown, so the state can only be in a directory
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """Return the state directory, from ``--state-dir`` or from HostFactory's environment. Raises UsageError,
-    DirectoryError."""
+    """Return the state directory that ``--state-dir`` (``given``) or HostFactory's environment names. Raises
+    DirectoryError, and UsageError if there is no such directory or if the state is in a Kubernetes API."""
     from provisioner.state.directory import StateDir
 
     if (store := _find_kube_store(given)) is not None:
@@ -127,13 +130,13 @@ def allow_drawing() -> None:
 def show(
     options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
 ) -> int:
-    """Print the document in the form of ``--output``; return FINE if all is ``fine``, else PROBLEM."""
+    """Print the document in the form that ``--output`` names. Return FINE if ``fine`` is True, and PROBLEM if not."""
     print(printed(options.output, document, lines))
     return FINE if fine else PROBLEM
 
 
 def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
-    """Return the document as JSON, as YAML, or as lines for a terminal."""
+    """Return the document as JSON or YAML if ``output`` says so, and if not, as ``lines`` for a terminal."""
     if output not in ("json", "yaml"):
         from provisioner.telemetry.pool_windows import format_local_time
 

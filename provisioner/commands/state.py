@@ -1,4 +1,4 @@
-"""``provisioner state copy``: move the state between files and a Kubernetes API."""
+"""The command ``provisioner state copy``: copy the state from files into a Kubernetes API, or back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Copy. Raises UsageError, StateError."""
+    """Copy the state, and print the next steps. Raises UsageError, StateError."""
     directories = Directories(os.environ)
     is_upload = options.target.startswith(KUBERNETES)
     place, path = (options.target, options.source) if is_upload else (options.source, options.target)

@@ -111,7 +111,8 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def title_of(row: Row) -> str:
-    """Return the title of a row: its template and its pool, or only one of them if the row counts all of the other."""
+    """Return the title of a row: its template and its pool. A row that counts all pools has only a template, and a row
+    that counts all templates has only a pool."""
     return format_printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 

@@ -1,5 +1,5 @@
-"""The command ``provisioner usage``: show machine-hours and their cost, by day, template, pool and account. It changes
-nothing."""
+"""The command ``provisioner usage``: show machine-hours and their cost, by day, template, pool and account. The command
+changes nothing."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the milliseconds of each group, by template, pool and account. They are kept apart, because they may have
-    different prices."""
+    """Return the milliseconds of each group, by template, pool and account. These milliseconds are not added up,
+    because their prices may differ."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():

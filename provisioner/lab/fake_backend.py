@@ -100,7 +100,8 @@ class Entry:
     """The time at which the machine leaves the queue."""
     runs: float
     ends: float
-    """The time at which the machine ends by itself; infinite if it does not. Its leftovers stay in the place."""
+    """The time at which the machine ends by itself and leaves leftovers in the place; infinite if the machine does not
+    end by itself."""
     gone: float = math.inf
     """The time at which a deleted machine is gone; infinite if the machine was not deleted."""
 
@@ -163,7 +164,7 @@ class FakePlace:
         return ended if self.keeps_records else frozenset()
 
     def double_machines(self) -> dict[str, tuple[Machine, ...]]:
-        """Return the machines that ``doubles`` returns as observations show them, by name."""
+        """Return ``doubles`` as observations show them, by name."""
         made = [entry.machine(self._clock()) for entry in self.doubles()]
         return {name: tuple(one for one in made if one.name == name) for name in {one.name for one in made}}
 
@@ -231,7 +232,8 @@ class FakePlace:
 
 
 class FakeBackend:
-    """A ``provisioner.backends.Backend`` for a pool's machines in a place. It recognises them by their marks."""
+    """A ``provisioner.backends.Backend`` for a pool's machines in a place. The backend recognises the machines by their
+    marks."""
 
     def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
         self.pool = pool.name
@@ -291,8 +293,8 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine with the delete's uid. Without a uid, delete the machine only if it is this pool's, or if
-        the delete names an adopted machine."""
+        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine only if it is
+        this pool's or was adopted."""
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):

@@ -91,7 +91,7 @@ class HostFactory:
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the whole answer of getReturnRequests. Its message names the causes."""
+        """Return the whole answer of getReturnRequests. The message in the answer names the causes."""
         machines = [{"name": name, "machineId": name} for name in names]
         return self.call("getReturnRequests", {"machines": machines})
 
@@ -106,7 +106,7 @@ class Playground:
         if not self._sample.is_dir():
             raise PlaygroundError(f"{self._sample} is missing: the demonstration runs from a clone of the repository.")
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
-        """Directory of the playground. It is removed at the end, unless ``kept`` is True."""
+        """Directory of the playground, which is removed at the end unless ``kept`` is True."""
         self.kept = False
         """True to keep the directory with logs and state at the end."""
         self.config = self.directory / "conf"
@@ -217,8 +217,8 @@ class Playground:
         self.addresses = json.loads(line)
 
     def start_loop(self) -> subprocess.Popen[str]:
-        """Start a loop, and return when its health page answers. Raises PlaygroundError if it does not within
-        ``START_SECONDS``."""
+        """Start a loop, and return when its health page answers. Raises PlaygroundError if the page does not answer
+        within ``START_SECONDS``."""
         log = self.logs / "run.log"
         log.touch()
         before = log.stat().st_size

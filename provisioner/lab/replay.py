@@ -61,7 +61,7 @@ class Replay:
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unknown_machines: set[str] = field(default_factory=set)
-    """Recorded names of machines for which the replay has no machine. Their names are sent unchanged."""
+    """Recorded names of machines for which the replay has no machine. These names are sent unchanged."""
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -162,8 +162,8 @@ def _replace(document: Document, key: str, own: Callable[[Document], Document]) 
 
 
 def _names(entry: Document) -> dict[str, str]:
-    """Return those keys of a machine that hold its name, with the name. Empty names, and names that are not texts, are
-    left out, because the scripts refuse them."""
+    """Return the keys under which a machine has its name, each with the name. Leave out empty names and names that are
+    not texts, because the scripts refuse them."""
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 

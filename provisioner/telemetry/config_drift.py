@@ -32,13 +32,14 @@ def format_difference(difference: Difference) -> str:
 
 def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
     """Return the differences that an operator can remove by bringing the newer file to the other side. ``refused``:
-    True if the loop refuses its present files. Then newer files of the scripts would not help the loop, and are left
-    out."""
+    True if the loop refuses its present files. Then a difference is left out if the newer file is the scripts', because
+    this file would not help the loop."""
     return [one for one in differences if not (refused and one.newer == "scripts")]
 
 
 class ConfigDrift:
-    """A comparison of HF's files after each cycle, in the loop's thread. It logs differences and sets their metric."""
+    """A comparison of HF's files after each cycle, in the loop's thread, which logs differences and sets the metric of
+    differences."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
         """Set the inputs. ``digests`` returns the digests of HF's files as the loop uses them."""

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class CycleLog:
-    """A writer of the log lines of each cycle. It runs in the loop's thread."""
+    """A writer of the log lines of each cycle, in the loop's thread."""
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
@@ -181,7 +181,7 @@ def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
 
 
 class RefusalLog:
-    """A writer of log lines and metrics about refused machines. It runs in the loop's thread."""
+    """A writer of log lines and metrics about refused machines, in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class CycleMeter:
-    """A writer of the metrics of each cycle. It runs in the loop's thread."""
+    """A writer of the metrics of each cycle, in the loop's thread."""
 
     def __init__(self, metrics: Metrics, state: State) -> None:
         self._metrics = metrics
@@ -81,8 +81,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """Record the seconds that a machine took to start, if it runs for the first time, or to vanish, if HF returned
-        it. Log a machine that has become stuck."""
+        """If a machine runs for the first time, record the seconds of its start. If a returned machine is gone, record
+        the seconds since its return. Log a machine that has become stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)
@@ -178,7 +178,7 @@ SUM_SECONDS = 60.0
 
 
 class UsageMeter:
-    """A writer of the metrics of usage and costs. It runs in the loop's thread."""
+    """A writer of the metrics of usage and costs, in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -13,10 +13,10 @@ from provisioner.telemetry.pool_windows import Document, format_local_time
 
 
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
-    """Return the holds in force, and the reason if they cannot be read.
+    """Return the holds in force, and the reason if the holds cannot be read.
 
-    ``held``: a document for each hold. It has ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool, request
-    or machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that HostFactory
+    ``held``: a document for each hold, with ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool, request or
+    machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that HostFactory
     still has to return; None for other holds, or if memory is unknown. ``problem``: why the holds are unknown; empty if
     they are known.
     """
@@ -45,7 +45,8 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
 
 
 def hold_alarms(document: Document) -> Iterator[str]:
-    """Yield a sentence for each stop-all, drain and pause, in this order, or for holds that cannot be read."""
+    """Yield a sentence for each hold that stops machines: first stop-all, then drains, then pauses. If the holds cannot
+    be read, yield a sentence about this."""
     if problem := document["problem"]:
         yield f"HOLDS UNKNOWN, a running loop keeps the holds that it knows, a starting loop stops all: {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):

@@ -37,8 +37,8 @@ CONNECTIONS, SHARE = 256, 4
 """Most open connections, and the divisor of the process's limit of file descriptors. The server uses only this fraction
 of the descriptors, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
-"""Seconds after its start in which a connection is not closed to make room for another. They allow a TLS handshake and
-a request. A new connection waits until an open connection is older."""
+"""Seconds after its start in which a connection is not closed to make room for another connection. The time allows a
+TLS handshake and a request. A new connection waits until an open connection is older."""
 PAUSE_SECONDS = 0.1
 """Seconds of pause after a connection could not be accepted for a reason that is not the client's fault."""
 WORKERS = 2

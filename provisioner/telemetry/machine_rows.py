@@ -78,7 +78,7 @@ def tables(
 ) -> dict[str, Sequence[Row]]:
     """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
 
-    A machine that waits but for no particular pool counts only in the row of its template.
+    A machine that waits for no particular pool counts only in the row of its template.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():

@@ -27,7 +27,7 @@ Key = TypeVar("Key", bound=str | tuple[str, ...])
 """Type of a series' label values: a text if the metric has one label, or a tuple if it has several."""
 
 CONFIGURED = None
-"""Stands for a label's values that come from the configuration."""
+"""Placeholder for the values of a label that come from the configuration."""
 
 
 class Table(Collector, Generic[Key]):

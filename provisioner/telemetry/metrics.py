@@ -52,7 +52,7 @@ one."""
 
 
 class EventMetrics(Group):
-    """Metrics of Pub/Sub messages. They are exported only if a subscription is configured."""
+    """Metrics of Pub/Sub messages, which are exported only if a subscription is configured."""
 
     # fmt: off
     events = Metric(Counter, "hf_provisioner_events_total", {"worth": CONFIGURED},
@@ -196,7 +196,8 @@ class Metrics(Group):
         self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Also export the series of these pairs of pool and template, because they have or had machines."""
+        """Export also the series of these pairs of pool and template, beside those of the configuration, because these
+        pairs have or had machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()

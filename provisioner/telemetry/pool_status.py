@@ -107,7 +107,7 @@ def read_pool_status(state: State) -> PoolStatus:
 
 
 class PoolStatusWriter:
-    """A writer of ``pools.json``. It runs in the loop's thread and writes whenever the pool status changes."""
+    """A writer of ``pools.json``, in the loop's thread. It writes the file whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "", note: str = "") -> None:
         """Set the inputs. ``refused`` returns why the configuration in the files is not in force; empty if it is in
@@ -125,8 +125,8 @@ class PoolStatusWriter:
         """The pool in which each orphan was last seen."""
         self._written: PoolStatus | None = None
         self._write_error = ""
-        """Error of the last write; empty if the write succeeded. It is kept so that a repeated error is logged only
-        once."""
+        """Error of the last write; empty if the write succeeded. The error is kept so that a repeated error is logged
+        only once."""
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Record one cycle, which ended at ``wall`` (epoch seconds). Write the file if the pool status has changed."""

@@ -127,14 +127,14 @@ def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """Return two fields for a past time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with the
-    seconds since then. Both are None if ``at`` is None."""
+    seconds since then. Both fields are None if ``at`` is None."""
     seconds_passed = None if at is None else round(max(0.0, now - at), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
 def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """Return two fields for a future time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with
-    the seconds until then. Both are None if ``at`` is None."""
+    the seconds until then. Both fields are None if ``at`` is None."""
     seconds_left = None if at is None else round(max(0.0, at - now), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 

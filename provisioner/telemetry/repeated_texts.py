@@ -1,5 +1,5 @@
 """Numbers in place of repeated texts of clouds in a status. The first time, a text is written out with its number.
-After that, only its number is written. The functions are pure."""
+After that, only the number of the text is written. The functions are pure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
 
 
 def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
-    """Return the status with numbered texts, for a screen. ``more``: further fields whose texts the
-    screen shows in full.
+    """Return the status with numbered texts, for a screen. ``more``: further fields whose texts the screen shows in
+    full.
 
     A table shows only the number of a text that a field shows in full.
     """
@@ -57,7 +57,7 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return a document with its texts changed by ``change``. The text of a back-off is changed once, also if the last
-    error has the same text. So is a text that several machines of a pool share."""
+    error has the same text. A text that several machines of a pool share is changed once, too."""
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}

@@ -85,8 +85,8 @@ class LoopHealth:
         self._report = report
 
     def health(self) -> Health:
-        """Return the health. The loop is alive while cycles end. It is ready if some cycle has observed every pool and
-        the last cycle could plan. A standby is ready, too.
+        """Return the health. The loop is alive while cycles end. The loop is ready if some cycle has observed every
+        pool and the last cycle could plan. A standby is ready, too.
 
         A loop that waits for a pool or an operator counts as alive, because after a restart it would wait again.
         """

@@ -83,7 +83,7 @@ class StatusModel:
     holds: Document
     """The holds in force: ``held`` and ``problem``, as ``current_holds`` returns them."""
     refused: Sequence[Document]
-    """Refusals of creates or deletes that last until an operator fixes the cause."""
+    """Refusals that last until an operator fixes the cause: of creates of a template, or of deletes."""
     unseen: Sequence[Document]
     """The unseen pools, as ``unseen_documents`` returns them."""
     failing: Sequence[Document]
@@ -112,7 +112,7 @@ class StatusModel:
     """The costs and budgets, as ``cost.spending`` returns them; None if no pool has a price."""
     requests: Sequence[Document]
     """Requests with their ``deadline``, their machines by pool, and their ``missing`` machines with reasons (see
-    ``UnmetDocuments``). ``text``: why machines failed that were never tried; empty if there are none."""
+    ``UnmetDocuments``). ``text``: the reason for which machines failed without a try; empty if each was tried."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
     """Machines that still exist after their grace period. ``text``: the place's reason; empty if the place gives none.
@@ -321,10 +321,7 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
     if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     if status.hostfactory["last_list"] and (status.hostfactory["silent_seconds"] or 0.0) > HF_AWAY_SECONDS:
-        step = (
-            "check that HostFactory runs, that its provider is enabled, and that its scripts have this directory in "
-            "HF_PROVIDER_WORKDIR"
-        )
+        step = "check that HostFactory runs, its provider is enabled, and its HF_PROVIDER_WORKDIR is this directory"
         yield f"HOSTFACTORY SILENT: {hf_message(status.hostfactory)}:\n{step}"
 
 

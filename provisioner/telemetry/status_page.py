@@ -128,7 +128,7 @@ class StatusPage:
         return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
     def observe(self) -> tuple[StatusInputs, StatusModel]:
-        """Return the inputs and the status. They are at most ``FRESH`` seconds old. Raise StateError if the files
+        """Return the inputs and the status, which are at most ``FRESH`` seconds old. Raise StateError if the files
         cannot be read."""
         with self._lock:
             now = time.monotonic()
@@ -239,7 +239,7 @@ class StatusPage:
 
 
 def _unknown(visit: Visit, names: Sequence[str]) -> Response:
-    """Return the page for a name that does not exist. It lists the names that exist."""
+    """Return the page for a name that does not exist. The page lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
     text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"

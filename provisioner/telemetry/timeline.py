@@ -45,8 +45,8 @@ class Subject(NamedTuple):
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return texts by which to search the journal. Each line about the subject contains at least one of these texts.
 
-    ``lines``: the journal lines that contain the id of the subject. They name the machines of a return request that
-    memory has no more.
+    ``lines``: the journal lines that contain the id of the subject. If memory no longer has a return request, these
+    lines name its machines.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')

@@ -164,7 +164,7 @@ def count_waiting(
     memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None
 ) -> Counter[Key]:
     """Return the number of machines that do not run, by pool and template. If ``reason`` is given, count only machines
-    that miss for this reason."""
+    that are missing for this reason."""
     waiting = Counter[Key]()
     for id_, entries in unmet.items():
         for one in entries:

@@ -91,7 +91,7 @@ def without_entries(path: Path, key: str, name: str) -> JsonObject:
 def without_requestor(path: Path, instance: str) -> JsonObject:
     """Return the JSON object for hostRequestors.json, in which no requestor uses ``instance``.
 
-    A requestor that is left without providers is disabled. It is not removed, because it may be older than this
+    A requestor that is left without providers is disabled, and not removed, because it may be older than this
     provider's registration. Raises ConfigError if the file has another structure.
     """
     document = _read(path, "requestors")

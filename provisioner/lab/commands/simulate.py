@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.scenario_choice import Chosen
 
 SEEDS = 5
-"""The default number of seeds. It shows how much the numbers vary, and takes little time. Tests judge the laws over
+"""The default number of seeds, which shows how much the numbers vary, and takes little time. Tests judge the laws over
 hundreds of seeds."""
 
 

@@ -25,8 +25,8 @@ from provisioner.model import (
 
 
 class VirtualBackend:
-    """A ``provisioner.backends.Backend`` of a virtual place. Its calls take effect at once. ``VirtualActors`` adds
-    their duration."""
+    """A ``provisioner.backends.Backend`` of a virtual place. The backend's calls take effect at once. ``VirtualActors``
+    adds the duration of the calls."""
 
     def __init__(self, place: Place, world: World) -> None:
         self.pool = place.name

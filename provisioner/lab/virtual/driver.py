@@ -1,5 +1,5 @@
-"""The driver of the production loop's cycle in virtual time. It wakes the loop, lets it wait, kills it and starts it
-again."""
+"""The driver of the production loop's cycle in virtual time: it wakes the loop, lets the loop wait, kills it and starts
+it again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The formulas by which other programs decide how many machines to add. They work on the same places and the same
-demand as the loop.
+"""The formulas by which other programs decide how many machines to add. The formulas work on the same places and the
+same demand as the loop.
 
-A formula uses neither requests nor names. Its constants and the order of its steps are those of the program.
+A formula uses neither requests nor names. The constants and the order of steps are those of the other program.
 """
 
 from __future__ import annotations

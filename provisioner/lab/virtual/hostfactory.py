@@ -1,7 +1,7 @@
 """HostFactory in virtual time: its demand, its calls, and the machines that it believes to have.
 
-It gets machines only from terminal answers. It lists its hosts, returns lost and unwanted machines, and requests
-missing machines again.
+This HostFactory gets machines only from terminal answers. In each round it lists its hosts, returns lost and unwanted
+machines, and requests missing machines again.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """Wait in a thread until the calling process ends, then end this process. If it went on, its run would take minutes
+    """Wait in a thread until the calling process ends, then end this process, because its run has no reader any
     more."""
     caller = multiprocessing.parent_process()
     if caller is not None:

@@ -17,7 +17,7 @@ LINE_SECONDS = 15.0
 
 @contextmanager
 def progress(runs: int, console: Console) -> Iterator[Callable[[Result], None]]:
-    """Show the progress of ``runs`` runs. The context is a function to call with each result."""
+    """Show the progress of ``runs`` runs. Yield a function to call with each result."""
     if console.is_terminal:
         with _bar(runs, console) as show:
             yield show

@@ -315,7 +315,7 @@ class Scenario(Section):
     settings: Mapping[str, Any] = Field(default={}, strict=False)
     """Settings of provisioner.yaml except the pools; default those of provisioner.yaml."""
     goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
-    """The highest allowed value of measures, by measure. It applies to every seed."""
+    """The highest allowed value of measures, by measure. The limit applies to every seed."""
     reason: str = ""
     """The class of failure that has to be reported as a reason; default: none has to be."""
 

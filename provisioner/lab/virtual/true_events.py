@@ -1,4 +1,4 @@
-"""The true events of a run, and the broken laws. They do not depend on the loop's observations."""
+"""The true events of a run, and the broken laws. The loop's observations do not change them."""
 
 from __future__ import annotations
 
