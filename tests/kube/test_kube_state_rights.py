@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -15,16 +17,16 @@ import yaml
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Memory, RequestRecord, ReturnRecord
-from provisioner.state.errors import StateDenied
+from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.holds import with_hold
 from provisioner.state.kube.access import Access
 from provisioner.state.kube.connection import ApiServer, Response, Watch
-from provisioner.state.kube.objects import NOTES, REQUESTS, RETURNS, STATES, collection, item, pack
+from provisioner.state.kube.objects import NOTES, REQUESTS, RETURNS, STATES, collection, item, leases, pack
 from provisioner.state.kube.script_state import FEW, KubeEntries, KubeScriptState
 from provisioner.state.kube.state import KubeState
 from tests.kube.space import TOKEN_SECONDS, Space
 from tests.support.checks.rights import kube_call
-from tests.support.manifests import KUSTOMIZE
+from tests.support.manifests import KUSTOMIZE, ROOT
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
@@ -68,12 +70,18 @@ def granted(role: str) -> set[str]:
     }
 
 
-def bind(space: Space, role: str) -> Recorded:
-    """Make an account that has the role in this namespace, and nothing else."""
+def rules(rights: Collection[str]) -> list[dict[str, list[str]]]:
+    """Return the rules of a Role that has these rights."""
+    found = [re.fullmatch(r"([^/]+)/(\S+) (\w+)", right) for right in sorted(rights)]
+    return [{"apiGroups": [one[1]], "resources": [one[2]], "verbs": [one[3]]} for one in found if one]
+
+
+def bind(space: Space, role: str, lacks: str = "") -> Recorded:
+    """Make an account that has the role in this namespace, and nothing else. ``lacks``: a right to leave out."""
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.name}"
     accounts = f"/api/v1/namespaces/{space.name}/serviceaccounts"
     space.admin.create(accounts, {"metadata": {"name": role}})
-    space.admin.create(f"{rbac}/roles", {"metadata": {"name": role}, "rules": ROLES[role]["rules"]})
+    space.admin.create(f"{rbac}/roles", {"metadata": {"name": role}, "rules": rules(granted(role) - {lacks})})
     subject = {"kind": "ServiceAccount", "name": role, "namespace": space.name}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role}
     space.admin.create(
@@ -84,9 +92,11 @@ def bind(space: Space, role: str) -> Recorded:
     access = Access(space.admin.server, space.name, token=response["status"]["token"], ca_file=str(space.admin.ca))
     api = Recorded(access)
 
+    known = item(space.name, STATES, "demo") if "leases get" in lacks else f"{leases(space.name)}/demo.loop"
+
     def is_in_force() -> bool:
         try:
-            api.call("GET", item(space.name, STATES, "demo"))
+            api.call("GET", known)
         except StateDenied:
             return False
         return True
@@ -201,3 +211,39 @@ def test_the_scripts_have_the_rights_that_they_use(space: Space, tmp_path: Path)
     life_of_scripts(space, api, tmp_path)
 
     assert api.used == granted(SCRIPTS)
+
+
+LIVES = {LOOP: life_of_a_loop, SCRIPTS: life_of_scripts}
+EVENTS = "events.k8s.io/events create"
+LIVES_AT_ONCE = 6
+
+
+@pytest.mark.usefixtures("state_kinds")
+@pytest.mark.parametrize("role", LIVES)
+def test_a_life_without_one_of_the_rights_says_which_one_is_missing(
+    role: str, space: Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def play(right: str) -> str:
+        directory = tmp_path / re.sub(r"\W", "-", right)
+        directory.mkdir()
+        with Space(space.admin) as own:
+            try:
+                LIVES[role](own, bind(own, role, lacks=right), directory)
+            except (StateError, AssertionError) as error:
+                return f"{type(error).__name__}: {error}"
+        return "nothing was missing"
+
+    rights = sorted(granted(role))
+    with ThreadPoolExecutor(LIVES_AT_ONCE) as threads:
+        said = dict(zip(rights, threads.map(play, rights), strict=True))
+    if EVENTS in said:  # they are no state, so the loop goes on without them, and logs why
+        said[EVENTS] = next(f"StateDenied: {vars(one)['error']}" for one in caplog.records if "Event" in one.message)
+    silent = {right: text for right, text in said.items() if not text.endswith(missing(right))}
+    assert silent == {}
+    assert {text.partition(":")[0] for text in said.values()} == {"StateDenied"}
+
+
+def missing(right: str) -> str:
+    """Return the end of the sentence for a missing right."""
+    resource, verb = right.partition("/")[2].split()
+    return f"Bind this account to its Role in {COMPONENT.relative_to(ROOT)}, which has the verb {verb} on {resource}."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from provisioner.state.errors import StateError, StateUnreachable
+from provisioner.state.errors import StateDenied, StateError, StateUnreachable
 from provisioner.state.kube.api import Api, Stream
 from provisioner.state.kube.waits import SYSTEM, Waits
 
@@ -66,7 +66,7 @@ class ListedObjects:
         """List the objects again. Raises StateError (law: a failed observation is not an empty observation)."""
         self.refresh()
 
-    def _unknown(self, reason: str) -> StateUnreachable:
+    def _unknown(self, reason: object) -> StateUnreachable:
         return StateUnreachable(f"{self._path} of {self._api.name} is unknown: {reason}")
 
     def refresh(self) -> None:
@@ -109,7 +109,7 @@ class ObjectCache(ListedObjects):
     ) -> None:
         super().__init__(api, path, on_change)
         self._waits = waits
-        self._problem = "the first list has not ended yet"
+        self._problem: object = "the first list has not ended yet"
         """The reason why the last list or stream failed; empty after a success."""
         self._closing, self._tried = threading.Event(), threading.Event()
         self._heard_at = 0.0
@@ -140,7 +140,9 @@ class ObjectCache(ListedObjects):
 
     def check(self) -> None:
         """Raise StateError unless the objects are complete and at most ``BLIND_SECONDS`` old (law: a failed observation
-        is not an empty observation)."""
+        is not an empty observation), and no call is denied."""
+        if isinstance(self._problem, StateDenied):
+            raise StateDenied(str(self._problem))
         if not self.resource_version:
             raise self._unknown(self._problem)
         if (silent := self._waits.now() - self._heard_at) > BLIND_SECONDS:
@@ -162,7 +164,7 @@ class ObjectCache(ListedObjects):
                 self._problem, self._heard_at = "", self._waits.now()
             self._is_current = True
         except StateError as error:
-            self._note_failure(str(error))
+            self._note_failure(error)
         except Exception:
             log.exception("Watch failed unexpectedly", extra={"path": self._path})
         finally:
@@ -173,9 +175,9 @@ class ObjectCache(ListedObjects):
         pause = min(LAST_RETRY, FIRST_RETRY * 2**self._failures)
         self._waits.wait(self._closing, pause * random.uniform(0.5, 1.0))
 
-    def _note_failure(self, problem: str) -> None:
-        if not self._closing.is_set() and problem != self._problem:
-            log.info("Watch failed", extra={"path": self._path, "text": problem})
+    def _note_failure(self, problem: StateError) -> None:
+        if not self._closing.is_set() and str(problem) != str(self._problem):
+            log.info("Watch failed", extra={"path": self._path, "text": str(problem)})
         self._problem = problem
 
     def _follow(self, began: float) -> None:
@@ -189,7 +191,7 @@ class ObjectCache(ListedObjects):
             for event in () if self._closing.is_set() else stream:
                 self._apply(event)
         except StateUnreachable as error:  # It broke off. The objects are as they were, so the next stream goes on.
-            self._note_failure(str(error))
+            self._note_failure(error)
             return
         finally:
             self._stream = None

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -62,8 +63,10 @@ KINDS_MISSING = (
 )
 ADVICE = {
     UNAUTHORIZED: "Renew the token or the certificate that the kubeconfig names",
-    403: "Bind this account to its role in deploy/kustomize/components/kubernetes-state",
+    403: "Bind this account to its Role in deploy/kustomize/components/kubernetes-state",
 }
+LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
+"""The words in which the server refuses a call that no Role allows: the verb and the resource."""
 
 
 class Response(NamedTuple):
@@ -313,7 +316,9 @@ class ApiServer:
         message = " ".join(str(document.get("message") or "no reason").split())
         details = document.get("details") or {}
         if status in ADVICE:
-            raise StateDenied(f"{self.name}: HTTP {status}: {message}. {ADVICE[status]}.")
+            right = LACKS_RIGHT.search(message)
+            needs = f", which has the verb {right[1]} on {right[2]}" if right else ""
+            raise StateDenied(f"{self.name}: HTTP {status}: {message}. {ADVICE[status]}{needs}.")
         if status == BUSY or status >= SERVER_ERROR:
             raise StateUnreachable(self.unreachable(f"HTTP {status}: {message}"))
         if status == NOT_FOUND and not details.get("name"):

@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner.state import locks
+from provisioner.state import errors, locks
 from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreachable, StateUnwritable
 from provisioner.state.kube.api import Api, Reply
 from provisioner.state.kube.objects import CYCLE, HOLDER, leases, object_name
@@ -144,7 +144,8 @@ class KubeTurn(SignedLease):
         self._signed: Document = {}
         self._cycle = ""
         """The time of the last cycle by the server's clock; empty before the first."""
-        self._has_failed = False
+        self._failure: StateError | None = None
+        """The error of the last try to renew or to take the Lease; None after a success."""
         self._sight: tuple[object, float, float] = (None, 0.0, -math.inf)
         """Holder and renewal as a standby loop saw them last, and the monotonic times since and until when."""
         self._closing, self._never = threading.Event(), threading.Event()
@@ -227,6 +228,8 @@ class KubeTurn(SignedLease):
         elif not self._is_ours(lease):
             return False
         if (silent := self._waits.now() - self._renewed_at) > RENEW_SECONDS:
+            if isinstance(self._failure, errors.StateDenied):
+                raise errors.StateDenied(str(self._failure))
             reason = f"was not renewed for {silent:.0f} s, so another loop may take over"
             raise StateUnreachable(f"{self._place} {reason}. This loop does not act until it can renew the Lease.")
         return True
@@ -272,9 +275,9 @@ class KubeTurn(SignedLease):
 
     def _report(self, error: StateError | None = None) -> None:
         """Log a failure that follows a success, and a lost Lease."""
-        if error and (not self._has_failed or isinstance(error, StateStale)):
+        if error and (not self._failure or isinstance(error, StateStale)):
             log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
-        self._has_failed = error is not None
+        self._failure = error
 
     # --- signatures ---------------------------------------------------------------------------------------------------
 

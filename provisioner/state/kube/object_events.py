@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from provisioner.state.errors import StateError
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.parts import Item
+
+log = logging.getLogger(__name__)
 
 MOST = 10
 """Events in one write of the answers. Many changes at once have one cause, which the first ones show."""
@@ -19,7 +21,7 @@ CALL_SECONDS = 2.0
 
 
 class ObjectEvents:
-    """A writer of Events. A failure has no effect."""
+    """A writer of Events. A failure is only logged, once in a write of the answers."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -46,6 +48,9 @@ class ObjectEvents:
             "reportingController": "hostfactory-provisioner",
             "reportingInstance": os.uname().nodename,
         }
-        with suppress(StateError):
+        try:
             path = f"/apis/events.k8s.io/v1/namespaces/{self._api.namespace}/events"
             self._api.call("POST", path, event, seconds=CALL_SECONDS)
+        except StateError as error:
+            self.left = 0
+            log.warning("Event was not written", extra={"error": str(error)})

@@ -186,8 +186,21 @@ def test_before_the_first_list_nothing_is_known() -> None:
     with pytest.raises(StateError, match="has not ended yet"):
         cache.check()
     cache.step()
-    with pytest.raises(StateError, match="HTTP 403"):
+    with pytest.raises(StateDenied, match="HTTP 403"):
         cache.wait_synced(0.0)
+
+
+@pytest.mark.parametrize("refusal", [StateDenied("HTTP 403"), StateDenied("HTTP 401")], ids=str)
+def test_a_watch_that_is_denied_is_reported_at_once_and_until_it_is_allowed(refusal: StateDenied) -> None:
+    server = Played(listed(7), refusal)
+    cache = stepped(server)
+    with pytest.raises(StateDenied, match=str(refusal)):
+        cache.check()
+    server.script += [listed(7), (20.0, [])]
+    for _ in range(2):
+        cache.step()
+    cache.check()
+    assert cache.resource_version == "7"
 
 
 def test_a_silent_server_is_noticed_and_streams_that_end_in_time_prove_contact() -> None:

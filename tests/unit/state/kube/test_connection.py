@@ -29,10 +29,22 @@ def test_response_has_the_servers_time(date: str, at: float) -> None:
     assert API.judge(201, headers(date), b'{"a": 1}') == Response(201, {"a": 1}, at)
 
 
+LACKS = (
+    'machinerequests.provisioner.hostfactory.dev is forbidden: User "a" cannot list resource "machinerequests" in API '
+    'group "provisioner.hostfactory.dev" in the namespace "hf"'
+)
+
+
 @pytest.mark.parametrize(
     ("status", "document", "error", "words"),
     [
-        (403, {"message": 'cannot get "x"'}, StateDenied, 'HTTP 403: cannot get "x". Bind this account'),
+        (
+            403,
+            {"message": "no"},
+            StateDenied,
+            "HTTP 403: no. Bind this account to its Role in deploy/",
+        ),
+        (403, {"message": LACKS}, StateDenied, "kubernetes-state, which has the verb list on machinerequests."),
         (401, {"message": "Unauthorized"}, StateDenied, "HTTP 401: Unauthorized. Renew the token"),
         (404, "404 page not found", StateMissing, "kubectl apply -k deploy"),
         (404, {"details": {}}, StateMissing, "kubectl apply -k deploy"),

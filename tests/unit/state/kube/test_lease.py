@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from provisioner.state import locks
-from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreachable, StateUnwritable
+from provisioner.state.errors import (
+    StateDenied,
+    StateError,
+    StateMissing,
+    StateStale,
+    StateUnreachable,
+    StateUnwritable,
+)
 from provisioner.state.kube.lease import (
     CYCLE,
     HOLDER,
@@ -143,6 +150,16 @@ def test_a_holder_that_cannot_renew_does_not_act_and_goes_on_after_the_next_rene
     api.before = lambda call: None
     turn.renew()
     assert turn.keep()
+
+
+def test_a_holder_that_may_not_renew_is_denied(world: World) -> None:
+    api = world.client()
+    turn = world.holder(api)
+    api.before = lambda call: 403 if call.method == "PUT" else None
+    world.during = [(world.time + RENEW_SECONDS + 2.0, turn._closing.set)]
+    turn._renew_until(turn._closing)
+    with pytest.raises(StateDenied, match="HTTP 403"):
+        turn.keep()
 
 
 def test_the_holder_stops_to_act_before_another_loop_can_take_over(world: World) -> None:
