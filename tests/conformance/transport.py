@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -197,10 +198,14 @@ def no_room(hf: Grid) -> None:
 
 
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
-    """Run a script with a limit of file sizes, which stands for a full disk. The limit would truncate bytecode."""
+    """Run a script with a limit of file sizes, which stands for a full disk. The limit would truncate bytecode, and the
+    scripts' Python ignores the variable that forbids to write it."""
+    python = hf.input.with_name("python")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -B "$@"\n')
+    python.chmod(0o755)
     return subprocess.run(
         hf.command(name, INPUTS[name]),
-        env=hf.environment | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=hf.environment | {"HF_PYTHON": str(python)},
         capture_output=True,
         check=False,
         timeout=30 * PATIENCE,
