@@ -221,7 +221,7 @@ class Run:
         self.lives += 1
         self.queue.is_alive = True
         self._backend = self._make()
-        self._clock = VirtualClock(self.world, self.state.memory.current, 0.0)
+        self._clock = VirtualClock(self.world, self.state.memory.latest, 0.0)
         self._observation, epoch = None, self.state.loop_lock.raise_epoch()
         self._reconciler = Reconciler(
             clock=self._clock,
@@ -258,7 +258,7 @@ class Run:
         self._reasons |= {delete.name: delete.reason for delete in batch.deletes}
 
     def _slot(self, name: str) -> Slot | None:
-        memory = self.state.memory.current
+        memory = self.state.memory.latest
         return next((slot for _, slot in memory.slots if slot.name == name), None) if memory else None
 
     def _why_not(self, job: Job) -> str:
@@ -287,7 +287,7 @@ class Run:
         if not problems and not self._is_settled():
             only = sorted(self._ours() ^ {*self.grid.hosts})
             problems.append(f"{self.grid.facts()['open']} requests are open, {only} are at one side only at the end")
-        memory = self.state.memory.current
+        memory = self.state.memory.latest
         if memory is not None and memory.brake is not None:
             problems.append(f"the brake is latched: {memory.brake}")
         return problems

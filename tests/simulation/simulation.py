@@ -567,7 +567,11 @@ class Simulation:
         self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True
         self.ghosts = []  # the order of two loops is unknown once their epochs are counted anew
-        for path in Path(self.store.directory).iterdir():
+        if isinstance(self.store, KubeStore):
+            self.store.wipe()
+            self.hf = self.store.hf
+            self.request("pods", 1)  # which begins a state, as `provisioner init` does with files
+        for path in Path(self.store.directory).iterdir() if isinstance(self.store, FileStore) else ():
             if path.name not in survivors:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for kind in put_back:

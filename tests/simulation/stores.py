@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
+from provisioner.hostfactory import Polled, Recorded
 from provisioner.lab.cloud.world import World
+from provisioner.lab.virtual.scenario import PROVISIONER as VIRTUAL
+from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state import intent_file
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
 from provisioner.state.kube.lease import KubeTurn
-from provisioner.state.kube.objects import PARTS, item
+from provisioner.state.kube.objects import KINDS, PARTS, collection, item, leases
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.kube.state import KubeState
 from provisioner.state.kube.waits import Waits
@@ -21,6 +26,7 @@ from provisioner.state.protocols import ScriptState, State
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer, Refusal
 
 RAM = "/dev/shm"
+T = TypeVar("T")
 
 Burn = Callable[[str], None]
 """A function that counts a step of the loop, and may end its process."""
@@ -73,6 +79,20 @@ class FileStore:
         os.utime(path, ns=(moment, moment))
 
 
+class FreeTurn(KubeTurn):
+    """A Lease that is free between two signatures, so that only the epoch matters."""
+
+    def __init__(self, api: MemoryApiServer, provisioner: str, world: World, fence: Callable[[int], None]) -> None:
+        waits = Waits(lambda: world.now, lambda _event, _seconds: None)
+        super().__init__(api, provisioner, waits, lambda thread: None, fence)
+
+    def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
+        assert self.acquire(0)
+        epoch = super().raise_epoch(at_least, wait_seconds)
+        self.release()
+        return epoch
+
+
 class KubeStore:
     """The objects of an API server in memory."""
 
@@ -99,8 +119,7 @@ class KubeStore:
             return lambda call: burn(f"{when} {call.method} {call.path}") if call.method != "GET" else None
 
         state = KubeState(api, self._provisioner, self.local)
-        now = Waits(lambda: self._world.now, lambda _event, _seconds: None)
-        state.loop_lock = KubeTurn(api, self._provisioner, now, lambda thread: None)
+        state.loop_lock = FreeTurn(api, self._provisioner, self._world, state.memory.fence)
         api.before, api.after = hook("before"), hook("after")
         return state
 
@@ -117,6 +136,13 @@ class KubeStore:
                 self.server.answer("DELETE", item(self.server.namespace, PARTS, f"{self._provisioner}.{part}"))
         return True
 
+    def wipe(self) -> None:
+        """Lose every object, as if the namespace was made again."""
+        for resource in KINDS:
+            self.server.answer("DELETE", collection(self.server.namespace, resource))
+        self.server.answer("DELETE", leases(self.server.namespace))
+        self.hf = KubeState(MemoryApiServer(self.server), self._provisioner)
+
     def marks(self) -> list[object]:
         """Return a value that changes with each write."""
         return [self.server.version]
@@ -129,3 +155,46 @@ class KubeStore:
 
 
 Store = FileStore | KubeStore
+STORES: Mapping[str, type[Store]] = {"files": FileStore, "Kubernetes": KubeStore}
+
+
+class VirtualKubeState:
+    """The counterpart of ``VirtualState`` on an API server in memory. ``open`` begins another process of the loop."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._server = world, ObjectServer(clock=world.wall)
+        self._script = KubeScriptState(MemoryApiServer(self._server), VIRTUAL)
+        self._ids = map("r{:09d}".format, itertools.count())
+        self.watchers: list[Callable[[], None]] = []
+        self.lost = self._script.lost
+        self.open()
+
+    def open(self) -> None:
+        """Let the loop read everything anew."""
+        api = MemoryApiServer(self._server)
+        self._loop = KubeState(api, VIRTUAL)
+        self._loop.loop_lock = FreeTurn(api, VIRTUAL, self._world, self._loop.memory.fence)
+        with suppress(StateMissing):
+            self._loop.memory.read()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a part of the loop's state."""
+        return getattr(self._loop, name)
+
+    def record_request(self, *arguments: Any, **options: Any) -> Recorded:
+        return self._woken(self._script.record_request(*arguments, **options, id_=next(self._ids)))
+
+    def record_return(self, *arguments: Any, **options: Any) -> Recorded:
+        id_ = RETURN_ID_PREFIX + next(self._ids)
+        return self._woken(self._script.record_return(*arguments, **options, id_=id_))
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        return self._woken(self._script.poll(ids))
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        self._woken(self._script.note_hosts(names))
+
+    def _woken(self, result: T) -> T:
+        for watcher in self.watchers:
+            watcher()
+        return result

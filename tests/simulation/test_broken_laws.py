@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -42,10 +42,18 @@ from provisioner.planning.cleanup import orphans
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.finish import returns
 from provisioner.planning.report import answers
+from provisioner.state.errors import Condition, StateStale
+from provisioner.state.kube.memory import KubeMemory
+from provisioner.state.kube.memory_reader import MemoryReader, id_of
+from provisioner.state.kube.parts import Parts
+from provisioner.state.kube.script_state import KubeEntries
+from provisioner.state.settled_answers import SettledAnswers
 from tests.simulation.laws import Law
 from tests.simulation.simulation import VirtualClock
+from tests.simulation.stores import STORES, KubeStore, Store
 from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, SimulationMachine
+from tests.support.kube_schema import Cause, Schema
 from tests.support.parts import alter
 
 Break = AbstractContextManager[Any]
@@ -69,11 +77,27 @@ class Alone(SimulationMachine):
     def memory_is_lost(self) -> None:
         self.sim.lose(["memory"])
 
+    @rule()
+    def memory_is_read(self) -> None:
+        """Check that memory is that of one write, whenever its process has died."""
+        assert self.sim.hf.memory.condition() is not Condition.OLDER, f"{Law.RECORDED}: memory is torn"
 
-def machine_with(happenings: Collection[str]) -> type[SimulationMachine]:
+    @rule()
+    def old_loop_writes_late(self) -> None:
+        """Let a write arrive that a loop began before it was superseded."""
+        before = self.sim.store.marks()
+        for ghost in self.sim.ghosts:
+            if ghost.reconciler.memory is not None:
+                with suppress(StateStale):
+                    ghost.state.memory.write(ghost.reconciler.memory)
+        assert self.sim.store.marks() == before, f"{Law.ONE_LOOP}: a superseded loop wrote"
+
+
+def machine_with(happenings: Collection[str], store: type[Store]) -> type[SimulationMachine]:
     """Return a machine in which only these events happen, after a first request."""
     known = {**vars(Laws), **vars(Disasters), **vars(Alone)}
-    return type("Focused", (SimulationMachine,), {name: known[name] for name in ("first_request", *happenings)})
+    events = {name: known[name] for name in ("first_request", *happenings)}
+    return type("Focused", (SimulationMachine,), {"store": store, **events})
 
 
 # --- the breaks -------------------------------------------------------------------------------------------------------
@@ -314,17 +338,78 @@ def what_is_cancelled_is_deleted() -> Break:
     return patch.object(plan, "cancel_asked", rash)
 
 
+def each_caller_prints_its_own_terminal_answer() -> Break:
+    settle = SettledAnswers.settle_reported
+
+    def hasty(self: SettledAnswers, id_: str, text: str) -> str:
+        settle(self, id_, text)
+        return text
+
+    return patch.object(SettledAnswers, "settle_reported", hasty)
+
+
+# Breaks of rules by which the Kubernetes store alone holds a law:
+
+
+def a_late_write_is_not_fenced() -> Break:
+    return patch.object(KubeMemory, "fence", lambda *_: None)
+
+
+def the_server_minds_neither_epoch_nor_version() -> Break:
+    write, broken_rules = Parts._write, Schema.broken_rules
+
+    def careless(self: Parts, name: str, spec: dict[str, Any], version: str | None) -> dict[str, Any]:
+        return write(self, name, spec, version and None)
+
+    def lax(self: Schema, *values: Any) -> list[Cause]:
+        return [cause for cause in broken_rules(self, *values) if "this epoch" not in cause.message]
+
+    both = ExitStack()
+    both.enter_context(patch.object(Parts, "_write", careless))
+    both.enter_context(patch.object(Schema, "broken_rules", lax))
+    return both
+
+
+def the_second_terminal_answer_counts() -> Break:
+    add = KubeEntries._add
+    return patch.object(KubeEntries, "_add", lambda *arguments: add(*arguments) or True)
+
+
+def a_record_is_put_into_its_place_before_the_log_has_it() -> Break:
+    compare, write_log = KubeMemory._compare, KubeMemory._write_log
+
+    def hasty(self: KubeMemory, documents: dict[str, Any]) -> Any:
+        kept, changes = compare(self, documents)
+        early = {key for key in changes if id_of(key) and key in self._loaded.kept}
+        vars(self)["early"] = {key: changes.pop(key) for key in early}
+        return kept | dict.fromkeys(early, self.generation + 1), changes
+
+    def late(self: KubeMemory, *arguments: Any) -> None:
+        write_log(self, *arguments)
+        self._logged |= vars(self)["early"]
+
+    return patch.multiple(KubeMemory, _compare=hasty, _write_log=late)
+
+
+def a_lost_memory_counts_as_a_first_start() -> Break:
+    return patch.object(MemoryReader, "find_noted", lambda *_: 0)
+
+
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")
 HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
 HOLDS = ("pool_is_held", "all_is_stopped", "something_is_cancelled", "holds_are_let_go")
 
+DYING = ("cycle_that_dies", "memory_is_read", "time_passes", "hf_polls_all")
+SLOWLY = ("hf_polls_slowly", "hf_polls_all", "time_passes")
+LATE = ("another_loop_takes_over", "old_loop_writes_late")
 LOOPS = ("another_loop_takes_over", "old_loop_wakes")
 MEMORY = ("memory_is_lost", "calls_go_wrong", "cycle", "time_passes")
 WIPED = ("directory_is_wiped", "operator_releases_the_brake", "hf_polls_all", "loop_works_for_a_while")
 SIGHT = f"{Law.SEEN_WHOLE}|{Law.PROVEN}"
 
-BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
+Breaks = Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]]
+BREAKS: Breaks = {
     slot_numbers_are_used_again: (f"{Law.NAMED_ONCE}|{Law.STAYS}|{Law.PROVEN}", (*TIME, *LOSSES)),
     memory_is_recorded_a_cycle_late: (Law.RECORDED, ("hf_requests", *TIME)),
     a_failed_observation_is_an_empty_pool: (SIGHT, ("cycle_with_bad_observations", "hf_polls_all", *TIME)),
@@ -351,12 +436,46 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     reclaimed_machines_are_reported_as_gone: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
     what_is_cancelled_is_deleted: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
+    each_caller_prints_its_own_terminal_answer: (Law.STAYS, SLOWLY),
+}
+
+KUBE_BREAKS: Breaks = {
+    a_late_write_is_not_fenced: (Law.ONE_LOOP, (*LATE, *TIME)),
+    the_server_minds_neither_epoch_nor_version: (Law.ONE_LOOP, (*LATE, *TIME)),
+    the_second_terminal_answer_counts: (Law.STAYS, SLOWLY),
+    a_record_is_put_into_its_place_before_the_log_has_it: ("memory is torn", DYING),
+    a_lost_memory_counts_as_a_first_start: (f"{Law.NAMED_ONCE}|{Law.PROVEN}|this generation", MEMORY),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
-def test_a_simulation_shows_that(broken: Callable[[], Break]) -> None:
-    words, happenings = BREAKS[broken]
+def name(broken: Callable[[], Break]) -> str:
+    return broken.__name__.replace("_", " ")
+
+
+def assert_shown(broken: Callable[[], Break], store: type[Store], words: str, happenings: Collection[str]) -> None:
     with broken(), pytest.raises(AssertionError, match=words):
-        run_state_machine_as_test(machine_with(happenings), settings=BOUNDED)
+        run_state_machine_as_test(machine_with(happenings, store), settings=BOUNDED)
+
+
+CASES = [
+    (broken, store) for broken in BREAKS for store in STORES if (broken, store) != (the_epoch_is_ignored, "Kubernetes")
+]
+"""On Kubernetes, the server too refuses a superseded loop, so ``KUBE_BREAKS`` breaks the server's rule."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("broken", "store"), CASES, ids=lambda one: one if isinstance(one, str) else name(one))
+def test_a_simulation_shows_that(broken: Callable[[], Break], store: str) -> None:
+    assert_shown(broken, STORES[store], *BREAKS[broken])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", KUBE_BREAKS, ids=name)
+def test_a_simulation_on_kubernetes_shows_that(broken: Callable[[], Break]) -> None:
+    assert_shown(broken, KubeStore, *KUBE_BREAKS[broken])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("happenings", [(*LATE, *TIME), DYING, MEMORY, SLOWLY, WIPED], ids=lambda names: names[0])
+def test_an_unbroken_simulation_on_kubernetes_shows_nothing(happenings: Collection[str]) -> None:
+    run_state_machine_as_test(machine_with(happenings, KubeStore), settings=settings(BOUNDED, max_examples=8))

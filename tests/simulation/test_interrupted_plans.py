@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from provisioner.lab.virtual.run import Provisioner, Stage
-from provisioner.lab.virtual.scenario import Act, Event, Scenario
+from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import scenarios
+from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.batch_threads import Batch
 from provisioner.loop.cycle_report import SupersededError
 from provisioner.model import Create
+from tests.simulation.stores import VirtualKubeState
 from tests.simulation.watched import Watched
 
 SCENARIOS: Mapping[str, dict[str, Any]] = {
@@ -43,6 +45,8 @@ SCENARIOS: Mapping[str, dict[str, Any]] = {
 }
 """Scenarios of half an hour each."""
 
+KUBE = "Kubernetes"
+
 UNCOUNTED = 20.0
 """Seconds of a machine that usage may miss or add: a minute while it waits for room, and between two observations."""
 
@@ -53,12 +57,14 @@ RESTARTS_AFTER = 1.0
 class Interrupted(Provisioner):
     """A provisioner whose loop dies once: in its nth plan with actions, after that many of them."""
 
-    def __init__(self, stage: Stage, plan: int, done: int) -> None:
+    def __init__(self, stage: Stage, store: str, plan: int, done: int) -> None:
         self._plan, self._left = plan, done
         self._planned_at = -1.0
         self.sizes: list[int] = []
         """The number of actions of each plan."""
-        super().__init__(stage)
+        state: Any = VirtualKubeState(stage.world) if store == KUBE else VirtualState(stage.world.seed)
+        self._reopen: Callable[[], None] = state.open if store == KUBE else lambda: None
+        super().__init__(stage, state)
         self._submit, self.loop.actors.submit = self.loop.actors.submit, self._carry_out
 
     def _carry_out(self, batch: Batch, may_start: Callable[[], bool]) -> None:
@@ -79,7 +85,7 @@ class Interrupted(Provisioner):
             _ = backend.create([action], bool) if isinstance(action, Create) else backend.delete([action], bool)
         self._left -= len(actions)
         if self._left <= 0:
-            self._world.after(RESTARTS_AFTER, partial(self.happens, Event(at_minutes=0.0, do=Act.RESTART)))
+            self._world.after(RESTARTS_AFTER, partial(self._restart, self._reopen))
             raise SupersededError
 
 
@@ -88,12 +94,12 @@ def reported(name: str) -> Scenario:
     return scenarios({name: {"hours": 0.5, **SCENARIOS[name]}}, "tests")[name]
 
 
-def plans(scenario: Scenario) -> list[int]:
+def plans(scenario: Scenario, store: str) -> list[int]:
     """Return the number of actions of each plan in the uninterrupted run."""
     runs: list[Interrupted] = []
 
     def begin(stage: Stage) -> Interrupted:
-        runs.append(Interrupted(stage, plan=-1, done=0))
+        runs.append(Interrupted(stage, store, plan=-1, done=0))
         return runs[0]
 
     run = Watched(scenario, 1, begin)
@@ -116,17 +122,25 @@ def assert_sound(run: Watched) -> None:
     assert run.miscounted() < UNCOUNTED
 
 
-def play_interrupted(name: str, most: int) -> None:
+def play_interrupted(name: str, store: str, most: int) -> None:
     """Play a scenario with each prefix, or with that many prefixes, evenly chosen."""
     scenario = reported(name)
-    sizes = plans(scenario)
+    sizes = plans(scenario, store)
     every = prefixes(sizes)
     for plan, done in every[:: -(-len(every) // most)]:
         print(f"{name}: dies after {done} of {sizes[plan]} actions of plan {plan}")
-        assert_sound(Watched(scenario, 1, partial(Interrupted, plan=plan, done=done)))
+        assert_sound(Watched(scenario, 1, partial(Interrupted, store=store, plan=plan, done=done)))
 
 
-@pytest.mark.parametrize("most", [12, pytest.param(10**6, id="any", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("store", "most"),
+    [
+        ("files", 12),
+        pytest.param("files", 10**6, id="files-any", marks=pytest.mark.slow),
+        (KUBE, 4),
+        pytest.param(KUBE, 24, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_wanted_machines_run_after_a_prefix(name: str, most: int) -> None:
-    play_interrupted(name, most)
+def test_wanted_machines_run_after_a_prefix(name: str, store: str, most: int) -> None:
+    play_interrupted(name, store, most)

@@ -60,5 +60,5 @@ class Watched:
 
     def brake(self) -> bool:
         """Return True if the run waits for an operator."""
-        memory = self._provisioner.state.memory.current
+        memory = self._provisioner.state.memory.latest
         return memory is not None and memory.brake is not None

@@ -59,7 +59,7 @@ class VirtualLoop:
         self._world, self._state, self._places = world, state, places
         self._pace = settings.loop
         self._heard = heard
-        self.clock = VirtualClock(world, state.memory.current, moved)
+        self.clock = VirtualClock(world, state.memory.latest, moved)
         self.backends = {name: VirtualBackend(place, world) for name, place in places.items()}
         self.actors = VirtualActors(self.backends, places, world)
         self.actors.act_seconds = settings.loop.act_seconds

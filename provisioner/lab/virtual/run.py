@@ -111,10 +111,10 @@ class Provisioner:
 
     name = "provisioner"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, state: VirtualState | None = None) -> None:
         self._stage = stage
         self._world, self._ledger = stage.world, stage.ledger
-        self.state = VirtualState(stage.world.seed)
+        self.state = state or VirtualState(stage.world.seed)
         self.grid = Grid(stage.scenario, self.state, stage.world)
         self._settings = stage.scenario.provisioner()
         self._orphan_grace = 60 * self._settings.orphan_grace_minutes
@@ -152,7 +152,7 @@ class Provisioner:
 
     def _check_holds(self, plan: Plan) -> None:
         """Record a breach if a plan makes or deletes machines in spite of a hold."""
-        holds = self.state.holds.current
+        holds = self.state.read_holds()
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
         cancelled = holds.of_kind(HoldKind.CANCEL)
@@ -241,7 +241,7 @@ class Provisioner:
         self.grid.silent_until = self._world.now + (event.seconds or 0.0)
 
     def window(self) -> int:
-        memory = self.state.memory.current
+        memory = self.state.memory.latest
         return sum(window.window for window in memory.windows.values()) if memory else 0
 
     def check(self) -> None:
@@ -258,7 +258,7 @@ class Provisioner:
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
-        if self.state.intent.current is None:
+        if not self.state.intent.exists():
             return  # HostFactory has not requested a machine yet, so the loop has no intent and does not plan
         explained = {slot.name for _, slot in memory.slots} if memory else set()
         now, grace = self._world.now, self._orphan_grace
@@ -280,7 +280,7 @@ class Provisioner:
         }
 
     def reasons(self) -> tuple[str, ...]:
-        memory = self.state.memory.current
+        memory = self.state.memory.latest
         failures = [window.failure for window in memory.windows.values()] if memory else []
         now = [str(failure.error) for failure in failures if failure is not None]
         words = {message.partition(":")[0] for message in self.grid.failures}

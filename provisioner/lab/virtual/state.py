@@ -96,33 +96,33 @@ class VirtualMemory:
     def __init__(self) -> None:
         self.copies: list[Memory] = []
         """The memories of this run that a scenario may restore, the newest last."""
-        self.current: Memory | None = None
+        self.latest: Memory | None = None
         self._written = 0
         self._generation = 0
         """The number of writes up to the current memory."""
         self._lives = 0
 
     def exists(self) -> bool:
-        return self.current is not None
+        return self.latest is not None
 
     def existed(self) -> bool:
         return self._written > 0
 
     def signature(self) -> object:
-        return None if self.current is None else self._generation
+        return None if self.latest is None else self._generation
 
     def condition(self) -> Condition:
-        return condition(None if self.current is None else self._generation, self._written)
+        return condition(None if self.latest is None else self._generation, self._written)
 
     def read(self) -> Memory:
-        if self.current is None:
+        if self.latest is None:
             raise StateMissing("The virtual memory is missing.")
-        return self.current
+        return self.latest
 
     def write(self, memory: Memory) -> None:
         self._written += 1
         self._generation = self._written
-        self.current = memory
+        self.latest = memory
         if not self.copies or memory.written.time - self.copies[-1].written.time >= 60.0:
             self.copies.append(memory)
 
@@ -132,12 +132,12 @@ class VirtualMemory:
 
     def lose(self) -> None:
         """Delete the memory."""
-        self.current = None
+        self.latest = None
 
     def put_back(self, before: float) -> None:
         """Restore the memory as it was at this loop time. If all copies are newer, restore the oldest copy."""
         old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
-        self.current, self._generation = old[-1] if old else None, 0
+        self.latest, self._generation = old[-1] if old else None, 0
 
 
 class VirtualAnswers:
