@@ -51,6 +51,8 @@ class ListedObjects:
         """A number that grows with each change of ``objects``."""
         self.resource_version = ""
         """The version up to which ``objects`` has all changes; empty before the first list."""
+        self.restores = 0
+        """Number of lists with a lower version than known, because etcd was restored."""
 
     def start(self) -> None:
         """Begin to follow the objects."""
@@ -73,6 +75,7 @@ class ListedObjects:
         """List the objects. If this fails, the old objects stay. Raises StateError."""
         objects, version = self._list()
         known = self.objects  # An unchanged object stays the same value, by which readers see that it is unchanged.
+        self.restores += int(version) < int(self.resource_version or 0)  # before readers see its objects
         self._replace({name: known[name] if known.get(name) == one else one for name, one in objects.items()})
         self.resource_version = version
 

@@ -39,8 +39,8 @@ class KubeIntent:
         self._unused_at: tuple[int, ...] = ()
         """Versions of the caches at which no request and no loop had been here."""
         self._uids: Mapping[str, str] = {}
-        self._highest = [0, 0]
-        """Highest version of the server that each cache has had."""
+        self._restores = 0
+        """Restores of etcd that the caches had seen at the last read; a loop that stands by does not read."""
         self.is_old = False
         """True if etcd was restored, until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
@@ -58,11 +58,11 @@ class KubeIntent:
 
     def _check_caches(self) -> tuple[int, ...]:
         """Return the versions of the caches. Notice a restored etcd, and a release of the brake."""
-        for number, cache in enumerate(self._caches):
+        for cache in self._caches:
             cache.check()
-            if (version := int(cache.resource_version)) < self._highest[number]:
-                self.on_restore()
-            self._highest[number] = version
+        if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
+            self._restores = restores
+            self.on_restore()
         if self.is_old and self._intent is not None and self.is_accepted():
             self._intent, self.is_old = self._decode(self._known(), self._intent.generation + 2), False
         return tuple(cache.version for cache in self._caches)
@@ -81,8 +81,8 @@ class KubeIntent:
         self._versions = versions
         uids = {name: one["metadata"]["uid"] for name, one in objects.items()}
         if self._intent is None:
-            generation, self.is_old = self._memory.intent_notes()
-            generation = max(generation, 1)
+            generation, is_old = self._memory.intent_notes()
+            generation, self.is_old = max(generation, 1), self.is_old or is_old
         elif uids == self._uids:
             return self._intent
         else:

@@ -109,6 +109,20 @@ def test_a_restored_etcd_makes_intent_old_until_an_operator_accepts_it(site: Sit
     assert loop.intent.condition() is Condition.FINE
 
 
+def test_a_restore_is_noticed_by_a_standby_loop_after_later_versions(site: Site) -> None:
+    site.loop()
+    standby, old = site.open(), site.server.snapshot()
+    site.request()
+    standby.wait_synced()
+    site.server.restore(old)
+    standby.wait_synced()
+    for _ in range(5):
+        site.request()
+    intent, newest = standby.intent.read_newest()
+    assert newest > intent.generation
+    assert standby.intent.condition() is Condition.OLDER
+
+
 def test_an_old_intent_stays_old_in_the_next_process(site: Site) -> None:
     loop = site.open()
     brake = Brake(BrakeReason.INTENT_OLDER, 0.0, "restored")
