@@ -85,6 +85,10 @@ TIMINGS = {
 class Arena(Playground):
     """Configuration, cloud and loops. ``program``: the module that is run as loop."""
 
+    settings: dict[str, Any] = SETTINGS
+    replicas = 1
+    """Number of loops below which a supervisor begins another one."""
+
     def __init__(self, seed: int, program: tuple[str, ...] = ("provisioner",)) -> None:
         super().__init__()
         self.seed = seed
@@ -94,6 +98,12 @@ class Arena(Playground):
         self._changing = threading.Lock()
 
     def _begin(self) -> None:
+        self._configure()
+        self.chronicle.touch()
+        self._start_simulator()
+        self.start_loop()
+
+    def _configure(self) -> None:
         self.directory.mkdir(mode=0o700)
         shutil.copytree(CONFIG, self.config)
         for place in (self.state, self.logs):
@@ -102,12 +112,9 @@ class Arena(Playground):
             {"templateId": name, "maxNumber": 12, "attributes": ATTRIBUTES, "pools": pools}
             for name, pools in TEMPLATES.items()
         ]
-        (self.config / "provisioner.yaml").write_text(json.dumps(SETTINGS))
+        (self.config / "provisioner.yaml").write_text(json.dumps(self.settings))
         (self.config / f"{INSTANCE}prov_templates.json").write_text(json.dumps({"templates": templates}))
         (self.config / "cloud.json").write_text(json.dumps({"timings": TIMINGS}))
-        self.chronicle.touch()
-        self._start_simulator()
-        self.start_loop()
 
     def _start_simulator(self) -> None:
         faults = str(self.config / "cloud.json")
@@ -177,6 +184,11 @@ class Arena(Playground):
         """End the loops as a playground does; a stopped process goes on first, as it follows no SIGTERM."""
         self.wake()
         super().close()
+
+    def recorded(self) -> tuple[dict[str, tuple[str, int]], list[str]]:
+        """Return template and number of each request in intent, and the ids of the returns. Raises StateError."""
+        intent = StateDir(self.state).intent.read()
+        return {id_: (one.template, one.count) for id_, one in intent.requests.items()}, [*intent.returns]
 
     # --- the operator -------------------------------------------------------------------------------------------------
 

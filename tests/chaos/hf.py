@@ -58,6 +58,8 @@ class HostFactory:
         self._ended = threading.Event()
         self.wants = True
         """False when HF asks for no machine and gives none back by itself."""
+        self.asks_again = True
+        """True if HF sometimes asks for requests that have ended."""
         self._threads = [threading.Thread(target=self._go_on, args=turn) for turn in self._turns()]
         self.errors: list[BaseException] = []
 
@@ -101,7 +103,7 @@ class HostFactory:
             asked = [*view.requests, *view.returns]
             over = sorted(self._ledger.terminal)
             hosts = sorted(view.hosts)
-        if over and self._repeats.random() < 0.3:
+        if over and self.asks_again and self._repeats.random() < 0.3:
             asked.append(self._repeats.choice(over))
         if asked:
             self.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in dict.fromkeys(asked)]})

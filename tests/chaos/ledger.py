@@ -48,6 +48,11 @@ class Call:
     killed: bool = False
 
     @property
+    def is_cut(self) -> bool:
+        """Return True if it may have recorded an id that it could not print."""
+        return self.killed or (self.called is not None and "no usable response" in self.called.out)
+
+    @property
     def asked(self) -> list[str]:
         """Return ids that it asks for."""
         return [entry["requestId"] for entry in self.document.get("requests", ())]
@@ -324,9 +329,9 @@ class Ledger:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
             unreported = self.recorded - self.printed
-            killed = sum(call.killed for call in self.calls if call.script in MUTATING)
-            if len(unreported) > killed:
-                words = f"{len(unreported)} were recorded and never printed, {killed} calls were killed"
+            cut = sum(call.is_cut for call in self.calls if call.script in MUTATING)
+            if len(unreported) > cut:
+                words = f"{len(unreported)} were recorded and never printed, {cut} calls were killed or cut off"
                 self.breaks(Law.INTENT, f"{words}: {sorted(unreported)}")
 
 

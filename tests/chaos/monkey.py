@@ -271,10 +271,10 @@ def params_of(mode: str) -> dict[str, Any]:
     return {"seconds": SECONDS[mode]} if mode in SECONDS else {}
 
 
-def programme(seed: int, seconds: float) -> list[Due]:
+def programme(seed: int, seconds: float, kinds: tuple[Act, ...] = ACTS) -> list[Due]:
     """Return all disturbances of a run: every act and every fault in an order that the seed draws, again and again."""
     chance = random.Random(f"{seed} programme")
-    acts, modes = in_turns(chance, ACTS), in_turns(chance, tuple(sorted(MODES)))
+    acts, modes = in_turns(chance, kinds), in_turns(chance, tuple(sorted(MODES)))
     due = [
         Due(at, act.__name__.replace("_", " "), act)
         for at, act in zip(times(chance, EVERY, seconds), acts, strict=False)

@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import Any, Self
 
 from provisioner.lab.playground import Playground
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from tests.chaos.arena import CAPS, Arena
 from tests.chaos.hf import HostFactory
 from tests.chaos.ledger import Ledger, is_ours, of_ours
-from tests.chaos.monkey import Stage, play, programme
+from tests.chaos.monkey import ACTS, Stage, play, programme
 from tests.simulation.laws import Law
 
 REST_SECONDS = 130.0
@@ -29,9 +28,12 @@ OPERATOR_SECONDS = 2.0
 class Run:
     """``with Run(seed) as run``: a world at work. ``program``: the module that is run as loop."""
 
-    def __init__(self, seed: int, program: tuple[str, ...] = ("provisioner",)) -> None:
+    acts = ACTS
+    """The disturbances, apart from faults of the cloud."""
+
+    def __init__(self, seed: int, program: tuple[str, ...] = ("provisioner",), *, arena: Arena | None = None) -> None:
         self.seed = seed
-        self.arena = Arena(seed, program)
+        self.arena = arena or Arena(seed, program)
         self.ledger = Ledger(CAPS)
         self.diary: list[str] = []
         """Disturbances of the world, with seconds since the beginning."""
@@ -70,7 +72,7 @@ class Run:
 
     def disturb(self, seconds: float) -> None:
         """Carry out the disturbances of the seed for so many seconds, or until a law is broken."""
-        play(programme(self.seed, seconds), self.stage, self.seed, self.note, lambda: not self.broken())
+        play(programme(self.seed, seconds, self.acts), self.stage, self.seed, self.note, lambda: not self.broken())
 
     def heal(self) -> None:
         """End all faults; HF asks for nothing more."""
@@ -146,10 +148,8 @@ class Run:
                 self._read = file.tell()
                 self.ledger.happens(json.loads(line))
         with suppress(StateError):
-            intent = StateDir(self.arena.state).intent.read()
-            wanted = {id_: (request.template, request.count) for id_, request in intent.requests.items()}
-            self.ledger.records(wanted, intent.returns)
-        if not self._ended.is_set() and not self.arena.living():
+            self.ledger.records(*self.arena.recorded())
+        if not self._ended.is_set() and len(self.arena.living()) < self.arena.replicas:
             self.arena.begin_loop()
 
     def _operate(self) -> None:

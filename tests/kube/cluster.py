@@ -12,6 +12,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -107,6 +109,27 @@ class Cluster:
         # Another kwok plays no node before the lease of the one before has ended.
         self.admin.delete(LEASES)
         self._start_controllers()
+
+    def copy_data(self) -> Path:
+        """Copy the data of etcd, which stops meanwhile; return the copy's directory."""
+        copy = self.directory / f"etcd-{secrets.token_hex(4)}"
+        with self._stopped_etcd():
+            shutil.copytree(self.directory / "etcd", copy)
+        return copy
+
+    def restore_data(self, copy: Path) -> None:
+        """Bring etcd back from a copy, as an operator does: all that was written since then is lost."""
+        with self._stopped_etcd():
+            shutil.rmtree(self.directory / "etcd")
+            shutil.copytree(copy, self.directory / "etcd")
+
+    @contextmanager
+    def _stopped_etcd(self) -> Iterator[None]:
+        self.stop_server()
+        self._end("etcd")
+        yield
+        self._start_etcd()
+        self.start_server()
 
     def add_node(self, name: str, *, taint: str = "", **labels: str) -> None:
         """A node that kwok plays; with a ``taint`` only pods that tolerate its key are scheduled there."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -71,6 +73,20 @@ class Call(NamedTuple):
         return self.method == "GET" and self.path.endswith("/pods") and "resourceVersion=" not in self.query
 
 
+class Storm:
+    """A share of the calls that the server refuses, as the seed draws them. Only writes meet a conflict."""
+
+    def __init__(self, seed: int, share: float, statuses: Sequence[int] = (409, 429, 503)) -> None:
+        self._chance, self._share, self._statuses = random.Random(seed), share, statuses
+
+    def refusal(self, method: str) -> int:
+        """The status of the next call's refusal; 0 for a call that goes through."""
+        if self._chance.random() >= self._share:
+            return 0
+        status = self._chance.choice(self._statuses)
+        return 0 if status == 409 and method == "GET" else status
+
+
 class Proxy:
     """``with Proxy(server, ca) as proxy``: ``proxy.address`` leads to that server, its authority is ``proxy.ca``."""
 
@@ -83,6 +99,7 @@ class Proxy:
         self._calm = threading.Event()
         self._calm.set()
         self._trouble = Trouble.NONE
+        self.storm: Storm | None = None
         self.calls: list[Call] = []
         proxy = self
 
@@ -184,11 +201,14 @@ class Proxy:
             self._calm.wait()
             handler.close_connection = True
         elif self._trouble is Trouble.FAIL:
-            _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
+            _refuse(handler, 503, "out of service")
         elif self._trouble is Trouble.BUSY_ONCE:
             self.trouble = Trouble.NONE
             self._note(handler, 429)
-            _answer(handler, 429, json.dumps({"kind": "Status", "code": 429, "message": "too many"}).encode(), "1")
+            _refuse(handler, 429, "too many", "1")
+        elif self.storm and (status := self.storm.refusal(handler.command)):
+            self._note(handler, status)
+            _refuse(handler, status, "a storm", "1" if status == 429 else None)
         elif self._trouble is Trouble.NO_STREAMED_LISTS and "sendInitialEvents" in handler.path:
             self._note(handler, 200)
             _answer(handler, 200, json.dumps({"type": "ERROR", "object": NO_PROGRESS}).encode() + b"\n")
@@ -261,6 +281,11 @@ class Proxy:
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(connection, socket.SHUT_RDWR)  # that of TLS lets its reader go on in plain
             return len(group)
+
+
+def _refuse(handler: BaseHTTPRequestHandler, status: int, message: str, retry_after: str | None = None) -> None:
+    content = json.dumps({"kind": "Status", "code": status, "message": message}).encode()
+    _answer(handler, status, content, retry_after)
 
 
 def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes, retry_after: str | None = None) -> None:
