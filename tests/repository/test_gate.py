@@ -25,7 +25,7 @@ def tree() -> Tree:
     [
         pytest.param([], set(), id="no change needs no stage"),
         pytest.param(["CHANGELOG.md", ".ci/complete-run.json"], set(), id="notes need no stage"),
-        pytest.param(["tests/chaos/run.py"], {"chaos"}, id="a stage needs its own test code"),
+        pytest.param(["tests/chaos/test_chaos.py"], {"chaos"}, id="a stage needs its own test code"),
         pytest.param(["provisioner/state/locks.py"], {"slow", "kube", "vm", "crowd", "chaos"}, id="processes load all"),
         pytest.param(["provisioner/backends/mig/api.py"], {"flips"}, id="a kind that is loaded by name"),
         pytest.param(["provisioner/backends/ray/api.py"], {"ray"}, id="a kind that only its own stage tries"),
