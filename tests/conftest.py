@@ -97,14 +97,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the first failure of each test that passed only when run again, by its id, to the file PYTEST_AGAIN."""
+    """Write the first failure of each test that passed only when run again, by its id, to the file PYTEST_AGAIN, and
+    print it whole, because such a failure is rare."""
     stats = terminalreporter.stats
     passed = {report.nodeid for report in stats.get("passed", []) if report.when == "call"}
-    again = {report.nodeid: _last_line(report) for report in stats.get("rerun", []) if report.nodeid in passed}
+    again = {report.nodeid: report for report in stats.get("rerun", []) if report.nodeid in passed}
     if path := os.environ.get("PYTEST_AGAIN"):
-        Path(path).write_text(json.dumps(again))
-    for test, text in again.items():
-        terminalreporter.write_line(f"Passed only when run again: {test}: {text}")
+        Path(path).write_text(json.dumps({test: _last_line(report) for test, report in again.items()}))
+    for test, report in again.items():
+        terminalreporter.write_line(f"Passed only when run again: {test}: {_last_line(report)}")
+        terminalreporter.write_line(f"{report.longreprtext}\n{report.capstderr}")
     figures.show(terminalreporter)
 
 

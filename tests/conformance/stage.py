@@ -188,16 +188,19 @@ class Instance(InProcess):
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
     def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
-        """Return the cloud's machines once ``condition`` holds of them.
-
-        A failure says what the cloud and `status` show.
-        """
-        try:
-            until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
-        except AssertionError as error:
-            error.add_note(f"The cloud holds {self.cloud(*phases)}. {self.shown()}")
-            raise
+        """Return the cloud's machines once ``condition`` holds of them."""
+        self._until(lambda: condition(self.cloud(*phases)), "the cloud comes to it")
         return self.cloud(*phases)
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition. A failure says what the cloud and `status` show, and what the loop did last."""
+        try:
+            until(condition, SECONDS, what=what)
+        except AssertionError as error:
+            journal = self.work / "journal.jsonl"
+            lines = journal.read_text().splitlines()[-20:] if journal.exists() else []
+            error.add_note("\n".join([f"The cloud holds {self.cloud()}. {self.shown()}", *lines]))
+            raise
 
     def shown(self) -> str:
         """Return the JSON that `provisioner status` prints."""
@@ -216,7 +219,7 @@ class Instance(InProcess):
 
     def ended(self, id_: str) -> dict[str, Any]:
         """Return the answer to a request or return once it has ended."""
-        until(lambda: self._published(id_, lambda answer: answer.ended), SECONDS, what=f"{id_} ends")
+        self._until(lambda: self._published(id_, lambda answer: answer.ended), f"{id_} ends")
         return self.status(id_)[0]
 
     def shows(self, id_: str, *results: str) -> dict[str, Any]:
@@ -226,7 +229,7 @@ class Instance(InProcess):
             machines = json.loads(answer.text)["machines"]
             return sorted(machine["result"] for machine in machines) == sorted(results)
 
-        until(lambda: self._published(id_, fits), SECONDS, what=f"{id_} shows {results}")
+        self._until(lambda: self._published(id_, fits), f"{id_} shows {results}")
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
