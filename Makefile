@@ -26,7 +26,7 @@ help:
 	@echo 'make chaos       the same for ten minutes, with other seeds'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
-	@echo 'make test-schedulers  the tests on a real Slurm, Grid Engine and task-spooler of Debian, run without rights (eight minutes; needs its packages, which make tools installs)'
+	@echo 'make test-schedulers  the tests on a real Slurm, Grid Engine and task-spooler of Debian, run without root (eight minutes; needs its packages, which make tools installs)'
 	@echo 'make test-ray    the contract of kinds, and the scripts, on a real Ray: installs it first, once per machine (ten minutes; needs PyPI)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'

@@ -148,10 +148,10 @@ def request_machines(call: ScriptCall) -> str:
         state.note_read(provider.digests)
     recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     call.facts.update(request=recorded.id, template=name, count=count)
-    return _accepted(recorded, f"Request recorded: {count} of {name}.")
+    return _format_accepted(recorded, f"Request recorded: {count} of {name}.")
 
 
-def _accepted(recorded: Recorded, message: str) -> str:
+def _format_accepted(recorded: Recorded, message: str) -> str:
     return json.dumps({"message": _format_silence(recorded.silent_seconds) + message, "requestId": recorded.id})
 
 
@@ -206,7 +206,7 @@ def request_return_machines(call: ScriptCall) -> str:
     disagreeing = {name: None for name, ours in zip(*sent, strict=True) if name and short_name(name) != ours}
     if disagreeing:
         call.facts.update(name_is_not_machine_id=list(disagreeing))
-    return _accepted(recorded, f"Return recorded; machines: {len(names)}.")
+    return _format_accepted(recorded, f"Return recorded; machines: {len(names)}.")
 
 
 # --- getReturnRequests ------------------------------------------------------------------------------------------------

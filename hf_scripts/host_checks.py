@@ -22,11 +22,11 @@ from provisioner.state.errors import StateError
 class CheckResult(NamedTuple):
     """The result of one check: whether it found a mistake, and a sentence for the operator."""
 
-    fine: bool
+    is_fine: bool
     text: str
 
     def __str__(self) -> str:
-        return f"{'fine' if self.fine else 'fix'}: {self.text}"
+        return f"{'fine' if self.is_fine else 'fix'}: {self.text}"
 
 
 def fine(text: str) -> CheckResult:

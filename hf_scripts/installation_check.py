@@ -53,7 +53,7 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     code = 0
     for result in check_all(Directories(_with_absolute_paths(environment)), loop_user):
         print(result, flush=True)  # flush, so that this result is visible even if the next check hangs
-        code |= not result.fine
+        code |= not result.is_fine
     return code
 
 
@@ -90,7 +90,7 @@ def check_all(directories: Directories, loop_user: str) -> Iterator[CheckResult]
         return
     usable = list(_check_state_directory(state) if store is None else check_api(store.api()))
     yield from usable
-    if all(result.fine for result in usable):
+    if all(result.is_fine for result in usable):
         if store is None:
             yield from host_checks.check_filesystem(state)
             yield from _both_users(state, loop_user)

@@ -1,4 +1,4 @@
-"""What all tests share: the real cluster and the Pub/Sub emulator, one for a whole run, where there is one."""
+"""Fixtures of all tests: the real cluster and the Pub/Sub emulator, if there is one, are shared by a whole run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ settings.load_profile("steady")
 NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 
 pytest.register_assert_rewrite("tests.conformance", "tests.chaos")
-"""What fails in one of the hundred cases shows both sides, as it does in a test."""
+"""A failed assertion in these packages shows both sides, as in a test."""
 
 # The official client costs every run of pytest a second: only what needs it imports it.
 
@@ -48,7 +48,7 @@ attend()  # before any test module imports one
 
 @pytest.fixture(scope="session")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
-    """What is wrong with the responses of any simulated Compute API, in this process or in one that a test starts."""
+    """Collect the faults in responses of simulated Compute APIs, in this process and in those that a test starts."""
     made = Notes(tmp_path_factory.mktemp("responses"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in simulators.surroundings(made.directory).items():
@@ -81,7 +81,7 @@ def _hold(notes: Notes) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--flip", choices=[*FLIPPED], help="flip one behaviour of Compute Engine that nobody documents")
+    parser.addoption("--flip", choices=[*FLIPPED], help="flip one undocumented behaviour of Compute Engine")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -117,7 +117,7 @@ def _last_line(report: pytest.TestReport) -> str:
 
 @pytest.fixture(params=EACH)
 def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Switches:
-    """What simulated Compute Engines do, meanwhile, where nobody documents it and the test does not say."""
+    """Return the undocumented behaviours of simulated Compute Engines during the test, unless the test sets them."""
     if request.param:
         assume(ASSUMED[request.param], monkeypatch)
     return Switches()

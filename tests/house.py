@@ -1,9 +1,11 @@
-"""The house in numbers: rooms, floors, arrows between them, and what in them is bigger than it should be.
+"""Measure the house: its rooms, its floors, the imports between them, and the parts that are too big.
 
-A room is what lies directly in ``provisioner`` (a module, or a package) or in ``provisioner.backends`` (a kind of
-place), and ``hf_scripts``. A floor is what may import only what is below it. The core is all but the laboratory and
-the tests for kinds, with which it is tried. ``make house`` prints a table. It fails if a limit is exceeded, or a budget
-of ``[house]`` in ``setup.cfg``; a goal that is missed is only shown.
+A room is a module or package directly in ``provisioner`` or, for a kind of place, in ``provisioner.backends``; or it
+is ``hf_scripts``. A floor imports only floors below it. The core is all code except the laboratory and the tests for
+kinds.
+
+``make house`` prints a table. It fails if a limit or a budget of ``[house]`` in ``setup.cfg`` is exceeded. A missed
+goal is only shown.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class House:
 
     @cached_property
     def arrows(self) -> Set[tuple[str, str]]:
-        """Which room imports which."""
+        """Importing and imported rooms."""
         pairs = {(room(importer), room(imported)) for importer, imported in self.imports}
         return {(one, other) for one, other in pairs if one != other and not {one, other} & ENTRIES}
 
@@ -107,7 +109,7 @@ class House:
 
 
 def reached(start: str, arrows: Set[tuple[str, str]]) -> Set[str]:
-    """What ``start`` reaches by these arrows."""
+    """Return the rooms or modules that ``start`` reaches by these arrows."""
     seen: set[str] = set()
     ahead = [start]
     while ahead:
@@ -143,7 +145,7 @@ NO_CODE = frozenset(
 
 
 def code_lines(path: Path) -> int:
-    """Lines that hold neither nothing, nor only a comment, nor a docstring."""
+    """Count the lines that are neither empty, nor only a comment, nor a docstring."""
     text = path.read_text()
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -183,7 +185,7 @@ def complex_functions(module: str, path: Path) -> list[Size]:
 
 
 def refused(rule: str, *settings: str) -> list[str]:
-    """What ruff finds by one rule: the place and its words."""
+    """Return ruff's findings for one rule, each with place and text."""
     options = [option for setting in settings for option in ("--config", setting)]
     run = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format=json", "--select", rule, *options]
     refusals = json.loads(
@@ -193,7 +195,7 @@ def refused(rule: str, *settings: str) -> list[str]:
 
 
 def protocols(paths: Mapping[str, Path]) -> int:
-    """How many protocols the state has."""
+    """Return the number of protocols of the state."""
     return sum(
         isinstance(node, ast.ClassDef)
         and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
@@ -212,7 +214,7 @@ def budgets(text: str, section: str = "house") -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Row:
-    """One measure."""
+    """A measure with its limit and its goal."""
 
     name: str
     measured: int

@@ -141,9 +141,9 @@ settle() { # VERSION, or empty: take missing options from its installation
 }
 
 status() {
-  [ -n "$current" ] || { say "$base: nothing is installed" && return; }
+  [ -n "$current" ] || { say "$base: no version is installed" && return; }
   say "$base: version $current runs ($(fact "$current" for), Python $(fact "$current" python))"
-  say "$base: rollback goes to ${previous:-nothing: no other version is installed}"
+  say "$base: rollback goes to ${previous:-no version: no other is installed}"
 }
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ install() {
 }
 
 rollback() {
-  [ -n "$current" ] || fail "$base: nothing is installed"
+  [ -n "$current" ] || fail "$base: no version is installed"
   [ -n "$previous" ] || fail "$base: there is no version before $current"
   settle "$previous"
   lock
@@ -377,7 +377,7 @@ rollback() {
 }
 
 uninstall() {
-  [ -e "$base" ] || { say "$base: nothing is installed" && return; }
+  [ -e "$base" ] || { say "$base: no version is installed" && return; }
   settle "$current"
   lock
   if [ -n "$root" ] || host; then drop_service "$bundle"; fi
@@ -401,7 +401,7 @@ case $command in
     install
     ;;
   upgrade)
-    [ -n "$current" ] || fail "$base: nothing is installed to upgrade: run install.sh without a command"
+    [ -n "$current" ] || fail "$base: no version is installed to upgrade: run install.sh without a command"
     settle "$current"
     install
     ;;

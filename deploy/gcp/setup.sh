@@ -648,4 +648,4 @@ if [ -n "$destroy" ]; then
 else
     show_settings
 fi
-[ -n "$apply" ] || echo "# Nothing was done: --apply runs these commands." >&2
+[ -n "$apply" ] || echo "# No command was run: --apply runs them." >&2

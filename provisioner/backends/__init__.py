@@ -188,8 +188,8 @@ class Recording(Protocol):
     """A backend whose place keeps records for operators, for example Kubernetes Events."""
 
     def record_ends(self, ends: Sequence[Ended]) -> None:
-        """Record these ends in the background and return at once. If the place refuses a record, nothing else
-        changes."""
+        """Record these ends in the background and return at once. A record that the place refuses has no
+        effect."""
 
 
 @runtime_checkable

@@ -66,7 +66,7 @@ def list_before(
         try:
             found.append(read())
         except BackendError as error:
-            # Nothing was created, so no machine has failed: the create is tried again.
+            # No create was sent, so no machine has failed: the create is tried again.
             is_unread = error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER)
             error_class = ErrorClass.UNAVAILABLE if is_unread else error.failure.error
             raise BackendError(error_class, error.failure.text, error.retry_after) from error

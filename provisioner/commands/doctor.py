@@ -26,7 +26,7 @@ import yaml
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.observe_pools import WAITING, all_at_once
-from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, masked
+from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, mask_secrets
 from provisioner.commands.shared_options import Document, UsageError, add_shared, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.version import full_version
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     part: str
     command: str
     """The command that shows the same result."""
-    fine: bool
+    is_fine: bool
     text: str
 
 
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     document = {"parts": [answer._asdict() for answer in answers], "bundle": str(options.bundle or "")}
     if options.bundle:
         write_bundle(options.bundle, answers, environment)
-    return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
+    return show(options, document, doctor_lines, fine=all(answer.is_fine for answer in answers))
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
@@ -222,7 +222,9 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
-    contents |= {re.sub(r"\W+", "-", answer.part) + ".txt": remove_withheld(masked(answer.text)) for answer in answers}
+    contents |= {
+        re.sub(r"\W+", "-", answer.part) + ".txt": remove_withheld(mask_secrets(answer.text)) for answer in answers
+    }
     contents["versions.txt"] = versions()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, BUNDLE_MODE)

@@ -124,7 +124,7 @@ ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
 def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     """Yield the lines for a terminal. ``named``: True to name each machine below its pool, template and reason."""
     has_actions = any(document[key] for key in (*ACTIONS, "deferred"))
-    yield "The next cycle would:" if has_actions else "The next cycle has nothing to do."
+    yield "The next cycle would:" if has_actions else "The next cycle has no action."
     for name, seen in sorted(document["pools"].items(), key=lambda pool: "error" not in pool[1]):
         text = f"UNSEEN, {seen['text']}" if "error" in seen else format_count(seen["machines"], "machine")
         yield f"  pool {name}: {text}"

@@ -16,9 +16,9 @@ from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import Observation, find_failures, find_snapshots
 from provisioner.schema.validation import ConfigError
-from provisioner.state import file_recovery
+from provisioner.state import intent_recovery
 from provisioner.state.errors import StateError, StateUnreadable
-from provisioner.state.file_recovery import Recovery
+from provisioner.state.intent_recovery import Recovery
 from provisioner.telemetry.brake_release_forecast import release_fields
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.status_inputs import read_script_calls
@@ -38,15 +38,15 @@ def run(options: argparse.Namespace) -> int:
     state = open_state(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
-    unknown_by_pool = file_recovery.pools_of_unknown(plan, observations)
+    unknown_by_pool = intent_recovery.pools_of_unknown(plan, observations)
     pool_status, calls = _pool_status(options, state), read_script_calls(state)
     effects = release_fields(memory, pool_status, calls, time.time(), unknown_by_pool)
     effects["release_asked"] = state.recovery_asked()
     document = recovery_document(plan, observations, effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
-    document["moved"] = file_recovery.apply_recovery(state, plan) if options.apply else ()
+    document["moved"] = intent_recovery.apply_recovery(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
-    document["outcome"] = file_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
+    document["outcome"] = intent_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_lines)
     sys.stdout.flush()  # print the effects before the release begins, so that the operator has read them
     if releases:
@@ -55,10 +55,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"  {document['outcome']}")
     is_brake_kept = options.release_brake and plan.keeps_brake(applied=options.apply)
     only_shows = not (options.apply or options.release_brake)
-    return PROBLEM if is_brake_kept or (only_shows and plan.wrong) else FINE
+    return PROBLEM if is_brake_kept or (only_shows and plan.is_wrong) else FINE
 
 
-def _pool_status(options: argparse.Namespace, state: file_recovery.RecoverableState) -> PoolStatus:
+def _pool_status(options: argparse.Namespace, state: intent_recovery.RecoverableState) -> PoolStatus:
     """Return the pool status that the loop wrote. If it has no limits, add the limits of the configuration, unless the
     configuration cannot be read."""
     try:
@@ -72,25 +72,25 @@ def _pool_status(options: argparse.Namespace, state: file_recovery.RecoverableSt
 
 
 def _recovery(
-    options: argparse.Namespace, state: file_recovery.RecoverableState
+    options: argparse.Namespace, state: intent_recovery.RecoverableState
 ) -> tuple[Recovery, Mapping[str, Observation]]:
     """Return the recovery plan, and the observations that it needs. Only if intent is lost, the pools are observed,
     which needs a configuration."""
-    files = file_recovery.read_files(state)
+    files = intent_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
-        return file_recovery.plan_recovery(files, orphans, "", ""), {}
+        return intent_recovery.plan_recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
     observations = observe_once(configuration, files.memory)
     seen = find_snapshots(observations)
     unseen = sorted(observations.keys() - seen.keys())
-    if unseen and files.need_machines:
+    if unseen and files.needs_machines:
         raise StateError(
             f"{state.path}: no file contains every request, so the machines of all pools are needed, and these pools "
             f"cannot be seen: {', '.join(unseen)}. No file was written. Try again when they can be seen."
         )
     names = [name for snapshot in seen.values() for name in snapshot.machines]
-    return file_recovery.plan_recovery(files, names, configuration.name_prefix, configuration.instance), observations
+    return intent_recovery.plan_recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
 def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:

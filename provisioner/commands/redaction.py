@@ -84,7 +84,7 @@ QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
 
 
 @lru_cache(maxsize=4096)
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Return a text that a program wrote, without the values that look like a secret."""
     if NEVER.fullmatch(text) and not ISSUED.search(text):
         return text
@@ -139,11 +139,12 @@ def cleaned(value: Any) -> Any:
     secret's name is removed."""
     if isinstance(value, dict):
         return {
-            masked(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part) for key, part in value.items()
+            mask_secrets(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part)
+            for key, part in value.items()
         }
     if isinstance(value, list):
         return [cleaned(part) for part in value]
-    return masked(value) if isinstance(value, str) else value
+    return mask_secrets(value) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
@@ -164,7 +165,7 @@ def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str
     if isinstance(value, list):
         return [harmless(part, known, withheld, is_known=is_known) for part in value]
     named = f"{key}: {value}"
-    is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and masked(named) == named)
+    is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and mask_secrets(named) == named)
     return value if is_known and is_plain else _withhold(value, withheld)
 
 

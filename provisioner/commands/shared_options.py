@@ -131,11 +131,11 @@ def show(
     options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
 ) -> int:
     """Print the document in the form that ``--output`` names. Return FINE if ``fine`` is True, and PROBLEM if not."""
-    print(printed(options.output, document, lines))
+    print(format_output(options.output, document, lines))
     return FINE if fine else PROBLEM
 
 
-def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
+def format_output(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
     """Return the document as JSON or YAML if ``output`` says so, and if not, as ``lines`` for a terminal."""
     if output not in ("json", "yaml"):
         from provisioner.telemetry.pool_windows import format_local_time

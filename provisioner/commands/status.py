@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, open_state
-from provisioner.commands.status_text import printed
+from provisioner.commands.status_text import format_status
 from provisioner.process_end import interruptible
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if options.watch is not None:
         return watch(lambda: read_status(options, state), options)
     status = read_status(options, state)
-    print(printed(status, options.output))
+    print(format_status(status, options.output))
     return FINE if status.is_fine else PROBLEM
 
 
@@ -94,7 +94,7 @@ def watch(read: Read, options: argparse.Namespace) -> int:
                 allow_drawing()
                 draw(_readings(first, read, options.watch), wide=options.output == "wide")
             for reading in _readings(first, read, options.watch):
-                print(reading if isinstance(reading, str) else printed(reading, options.output), flush=True)
+                print(reading if isinstance(reading, str) else format_status(reading, options.output), flush=True)
     except KeyboardInterrupt:
         return FINE
     return FINE

@@ -32,12 +32,12 @@ WIDTH = 160
 """Most characters of a line. ``-o wide`` does not wrap lines."""
 
 
-def printed(seen: StatusModel, output: str) -> str:
+def format_status(seen: StatusModel, output: str) -> str:
     """Return the status as text, wide text, JSON or YAML, as ``output`` says. Raises MissingExtra."""
     is_wide = output == "wide"
     texts = status_lines(seen if is_wide else number_repeated_texts(seen, "pressure"), wide=is_wide)
     lines = [line for text in texts for line in format_printable_lines(text).splitlines()]
-    return shared_options.printed(output, seen.document(), lambda _: lines if is_wide else map(wrap, lines))
+    return shared_options.format_output(output, seen.document(), lambda _: lines if is_wide else map(wrap, lines))
 
 
 def wrap(line: str) -> str:

@@ -120,7 +120,7 @@ class Demo:
             self.cloud.faults()
             pools = Counter(machine["pool"] for machine in self._of(id_) if machine["phase"] == "running")
             self._hold(pools == {"hf-a": SPILLED}, f"running: {dict(pools)}")
-            step.note = f"{SPILLED} run in hf-a, none of their pods is left"
+            step.note = f"{SPILLED} run in hf-a; the pods tried before are gone"
             self._until(lambda: len(self._of(id_)) == SPILLED, f"the withdrawn pods of {id_} go")
 
     def _lose(self) -> None:

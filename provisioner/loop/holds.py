@@ -50,7 +50,7 @@ class CurrentHolds:
                 self._update(self._state.read_holds())
                 self._signature = signature
                 if self._problem:
-                    log.warning("Holds can be read again", extra={"held": len(self.latest.current)})
+                    log.warning("Holds can be read again", extra={"holds": len(self.latest.current)})
                     self._problem = ""
         except StateError as error:
             if str(error) != self._problem:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provisioner.loop.batch_threads import Actors, Results, batches
-from provisioner.loop.cached_state import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.loop.clock import CYCLE, Clock
 from provisioner.loop.cycle_report import Changes, CycleReport, Mandate
 from provisioner.loop.hf_activity import HfActivityReader
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.journal_lines import History
 from provisioner.loop.publisher import Publisher
+from provisioner.loop.startup_and_cached_state import CachedIntent, CachedMemory, Startup, StartupInputs
 from provisioner.model import (
     LONG_AGO,
     Brake,

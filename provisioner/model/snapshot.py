@@ -97,7 +97,7 @@ FAULT = "PLACE: "
 
 
 class MachineEnd(NamedTuple):
-    """The end of a machine of which nothing is left to delete."""
+    """The end of a machine that left no leftovers."""
 
     cause: LossCause = LossCause.UNKNOWN
     failure: Failure | None = None

@@ -16,11 +16,11 @@ from provisioner.planning.allocate.machine_requests import request_machines
 from provisioner.planning.cleanup.delete_closed import delete_closed
 from provisioner.planning.cleanup.doubles import delete_doubles
 from provisioner.planning.cleanup.orphans import find_orphans, find_unlisted, open_unrecorded_slots
-from provisioner.planning.cleanup.request_records import ingest_requests, trim_records
 from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.request_records import ingest_requests, trim_records
 from provisioner.planning.core.usage import count_usage
 from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_reported
-from provisioner.planning.finish.deadlines import close_overdue, end_request, format_time_over
+from provisioner.planning.finish.deadlines_and_ends import close_overdue, end_request, format_time_over
 from provisioner.planning.finish.lifetime import retire_machines
 from provisioner.planning.finish.returns import settle_returns
 from provisioner.planning.observe.reconciliation import reconcile

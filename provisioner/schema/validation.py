@@ -68,7 +68,7 @@ class Section(BaseModel):
 SomeSection = TypeVar("SomeSection", bound=Section)
 
 
-def quoted(value: object) -> str:
+def quote(value: object) -> str:
     """Return a wrong value as the file contains it, shortened. YAML's null is shown as "nothing"."""
     if value is None:
         return "nothing"
@@ -76,9 +76,9 @@ def quoted(value: object) -> str:
     return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
 
 
-def expected(words: str, value: object) -> str:
+def format_expected(words: str, value: object) -> str:
     """Return the message about a value that does not match the description ``words``."""
-    return f"expected {words}, got {quoted(value)}"
+    return f"expected {words}, got {quote(value)}"
 
 
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
@@ -143,7 +143,7 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
         return Problem(file, path, "unknown setting" + suggestion(str(detail["loc"][-1]), section.model_fields))
     if detail["type"] == "missing":
         return Problem(file, path, f"missing; expected {words_of(model, setting)}")
-    return Problem(file, path, expected(words_of(model, setting), detail["input"]))
+    return Problem(file, path, format_expected(words_of(model, setting), detail["input"]))
 
 
 def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
@@ -178,6 +178,6 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     problems = [Problem(file, where, reason) for where, reason in repeated]
     document = {} if document is None else document
     if not isinstance(document, dict):
-        return {}, [*problems, Problem(file, "", expected("a mapping of settings", document))]
-    odd = [Problem(file, quoted(key), "a setting's name has to be a text") for key in document if type(key) is not str]
+        return {}, [*problems, Problem(file, "", format_expected("a mapping of settings", document))]
+    odd = [Problem(file, quote(key), "a setting's name has to be a text") for key in document if type(key) is not str]
     return {key: value for key, value in document.items() if type(key) is str}, [*problems, *odd]

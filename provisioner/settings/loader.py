@@ -17,7 +17,15 @@ from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.hostfactory.shards import read_shard
 from provisioner.schema.setting_types import Pool
-from provisioner.schema.validation import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
+from provisioner.schema.validation import (
+    ConfigError,
+    Problem,
+    format_expected,
+    read_mapping,
+    suggestion,
+    validate,
+    words_of,
+)
 from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
@@ -139,7 +147,7 @@ class _Reader:
         body |= written if isinstance(written := self.document.get(name), dict) else {}
         lower, upper = body[low], body[high]
         if isinstance(lower, (int, float)) and isinstance(upper, (int, float)) and 0 < upper < lower:
-            self.add_problem(join(name, low), expected(f"at most {high} ({upper:g})", lower))
+            self.add_problem(join(name, low), format_expected(f"at most {high} ({upper:g})", lower))
 
     def add_problem(self, where: str, text: str) -> None:
         """Record a mistake in provisioner.yaml."""
@@ -160,7 +168,7 @@ class _Reader:
                 if name not in ids:
                     self.add_problem(join("templates", name), "no such template" + suggestion(str(name), ids))
         else:
-            self.add_problem("templates", expected("a mapping of templates", of_templates))
+            self.add_problem("templates", format_expected("a mapping of templates", of_templates))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")
@@ -172,11 +180,11 @@ class _Reader:
         """Return the valid pools of the file."""
         bodies = self.document.get("pools") or {}
         if not isinstance(bodies, dict):
-            self.add_problem("pools", expected("a mapping of pools", bodies))
+            self.add_problem("pools", format_expected("a mapping of pools", bodies))
             return {}
         for name in bodies:
             if not isinstance(name, str):
-                self.add_problem(join("pools", name), expected(words_of(Pool, "name"), name))
+                self.add_problem(join("pools", name), format_expected(words_of(Pool, "name"), name))
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
         valid_pools = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
@@ -189,12 +197,12 @@ class _Reader:
         """Return a pool of the file; None if its settings are invalid."""
         where = join("pools", name)
         if not isinstance(body, dict):
-            self.add_problem(where, expected("a mapping of settings", body))
+            self.add_problem(where, format_expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
         if kind not in registry.kind_names():
             words = " or ".join(registry.kind_names())
-            wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
+            wrong = format_expected(words, kind) if "kind" in body else f"missing; expected {words}"
             self.add_problem(join(where, "kind"), wrong)
             return None
         pool, problems = self.pool(name, kind, body)

@@ -174,7 +174,7 @@ def _rename(aside_path: str, path: str) -> None:
         os.rename(aside_path, path)
     except FileNotFoundError as error:
         raise Disturbed(
-            f"{path}: {aside_path} was removed before it replaced the file; nothing was written. Try again."
+            f"{path}: {aside_path} was removed before it replaced the file; no file was written. Try again."
         ) from error
 
 

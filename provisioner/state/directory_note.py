@@ -36,6 +36,6 @@ def add_to_note(path: str, directory: str) -> None:
 
 
 def find_former(path: str, directory: str) -> str:
-    """Return the newest other directory of a note that has requests of HostFactory; empty if none is known."""
+    """Return the newest other directory of a note that has requests of HostFactory; empty if there is none."""
     others = reversed(read_note(path, directory))
     return next((one for one in others if one and os.path.exists(os.path.join(one, "intent.json"))), "")

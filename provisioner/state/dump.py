@@ -61,7 +61,7 @@ def _check(file: StateFile) -> None:
     """Raise StateUnreadable unless the file is the last one written. An older file is useless in a dump, because a
     restore of it would not help."""
     if (condition := file.condition()) not in USABLE:
-        raise StateUnreadable(f"{file.path}: is {condition}; nothing was dumped. {file.advice} Then try again.")
+        raise StateUnreadable(f"{file.path}: is {condition}; no dump was written. {file.advice} Then try again.")
 
 
 def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:

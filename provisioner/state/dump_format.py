@@ -90,7 +90,7 @@ class Dump:
         return {name: saved for name, saved in self.files.items() if name.startswith(REPORTED)}
 
 
-ADVICE = "Nothing was changed. Take an earlier or a later dump."
+ADVICE = "No file was changed. Take an earlier or a later dump."
 
 
 def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
@@ -171,6 +171,6 @@ def _damaged(what: str, problem: str) -> StateUnreadable:
 
 def _too_new(what: str, version: str, newest: int) -> StateTooNew:
     return StateTooNew(
-        f"{what}, written by provisioner {version}; this one knows up to {newest}. Nothing was changed. "
+        f"{what}, written by provisioner {version}; this one knows up to {newest}. No file was changed. "
         "Restore it with that version, or a later one."
     )

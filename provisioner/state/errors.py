@@ -18,7 +18,7 @@ class StateError(Exception):
 
 
 class StateMissing(StateError):
-    """The file or the directory does not exist. Nothing was created."""
+    """The file or the directory does not exist. No file was created."""
 
 
 class StateUnreadable(StateError):
@@ -91,13 +91,13 @@ def missing(path: str, advice: str) -> StateMissing:
     """Return the error for a file that does not exist. The message says if the whole directory is missing."""
     directory = os.path.dirname(path)
     if is_stale(directory):
-        return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; nothing was created.")
+        return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; no file was created.")
     if not os.path.isdir(directory):
         return StateMissing(
-            f"{directory}: this state directory does not exist; nothing was created. "
+            f"{directory}: this state directory does not exist; no file was created. "
             "Correct HF_PROVIDER_WORKDIR or --state-dir, or create the directory."
         )
-    return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
+    return StateMissing(f"{path}: the file does not exist; no file was created. {advice}")
 
 
 def is_stale(directory: str) -> bool:
@@ -144,7 +144,7 @@ def not_ours_message(path: str, message: str) -> str:
         if message == HARD_LINK
         else "Move it away. (A directory may be linked.)"
     )
-    return f"{path}: {message}, and a file of ours belongs there; nothing was changed. {advice}"
+    return f"{path}: {message}, and a file of ours belongs there; no file was changed. {advice}"
 
 
 def advice_message(error: OSError) -> str:

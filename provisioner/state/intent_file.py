@@ -1,8 +1,8 @@
 """``intent.json``: HF's requests and return requests. Scripts add records and the loop removes them, both under the
 lock of the file.
 
-The scripts import this module at each call. So modules that only the loop needs (model, codec) are imported where they
-are used.
+The scripts import this module at each call. So modules that only the loop needs (model, record_format) are imported
+where they are used.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ class IntentFile(StateFile):
                 return tables
         if found is Condition.MISSING:
             raise StateMissing(
-                f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
+                f"{self.path}: the file is gone, although it was written {newest} times; no file was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
             )
         raise StateStale(
             f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "
-            "before; nothing was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
+            "before; no file was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
             "If an old copy was put back, run `provisioner recover`."
         )
 
@@ -166,14 +166,14 @@ class IntentFile(StateFile):
         if provisioner not in (None, owner):
             raise StateError(
                 f"{self.path}: belongs to HF's provider instance {owner!r}, not to {provisioner!r}; "
-                "nothing was changed. Correct HF_PROVIDER_NAME, or give each instance a state directory of its own."
+                "no file was changed. Correct HF_PROVIDER_NAME, or give each instance a state directory of its own."
             )
 
     def _check_no_memory(self) -> None:
         if os.path.lexists(self._memory_path):
             raise StateMissing(
                 f"{self.path}: the file is missing although {self._memory_path} exists, so it was lost; "
-                f"nothing was created. {RECOVER}"
+                f"no file was created. {RECOVER}"
             )
 
     def _missing(self) -> StateMissing:
@@ -299,7 +299,7 @@ class IntentStore(IntentFile):
                     atomic.sync_directory(self.path)  # the writer died before it could remove the posted file
                     return
                 raise StateError(
-                    f"{self.path}: an id drawn at random is taken already; nothing was written. Try again."
+                    f"{self.path}: an id drawn at random is taken already; no file was written. Try again."
                 )
             self._write(tables, lock)
 
@@ -326,7 +326,7 @@ class IntentStore(IntentFile):
 
         def check_wanted() -> None:
             if not all(write.is_wanted() for write in joined):
-                raise Disturbed(f"{self.path}: a script that waited gave up; nothing was written. Try again.")
+                raise Disturbed(f"{self.path}: a script that waited gave up; no file was written. Try again.")
 
         for is_last in [False] * WITHDRAWALS + [True]:
             try:

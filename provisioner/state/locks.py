@@ -38,10 +38,10 @@ waiting."""
 TURN_POLL = 0.002
 """Seconds between the tries of the process that has the turn. Other processes do not try meanwhile."""
 
-LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
+LOST_FILE = "The lock file was removed while it was held; no file was written. Never remove lock files. Try again."
 LOST_LOCK = (
     "This lock was lost while it was held (an NFS server forgets the locks of a host that is silent for long); "
-    "nothing was written. Try again."
+    "no file was written. Try again."
 )
 
 
@@ -323,7 +323,7 @@ def _exists(pid: int) -> bool:
 
 def describe_holder(path: str, wait: float) -> str:
     """Return the message for a lock that was not acquired: its holder and the operator's next step."""
-    start = f"{path}: another process held this lock for {wait:g} s; nothing was written. "
+    start = f"{path}: another process held this lock for {wait:g} s; no file was written. "
     return start + _format_holder(path)
 
 

@@ -66,7 +66,7 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
     if dump.manifest.instance != instance:
         raise StateError(
             f"{dump.source}: belongs to HF's provider instance {dump.manifest.instance!r}, not to {instance!r}; "
-            "nothing was changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
+            "no file was changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
         )
     saved = _Saved.from_dump(dump)
     loop, lock = state.loop_lock, DataLock(state.intent.lock_path)
@@ -74,13 +74,13 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
         holder = loop.holder()
         holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
-            f"{loop.path}: a loop works on this directory{holder_message}, or another restore; nothing was changed. "
+            f"{loop.path}: a loop works on this directory{holder_message}, or another restore; no file was changed. "
             f"{loop.stopped() or 'Stop the loop, and any that stands by'}, then try again."
         )
     try:
         if not lock.try_acquire():
             raise LockTimeout(
-                f"{state.intent.lock_path}: a script writes at this moment; nothing was changed. Stop HostFactory, or "
+                f"{state.intent.lock_path}: a script writes at this moment; no file was changed. Stop HostFactory, or "
                 "try again."
             )
         with lock.released_at_end():
@@ -114,7 +114,7 @@ class _Saved:
         remade = {"status.json": status, ANNOUNCED_FILE: announced}
         left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
-            raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
+            raise StateUnreadable(f"{dump.source}: holds no intent.json. No file was changed.")
         try:
             decode_intent(intent)
             if memory is not None:
@@ -153,7 +153,7 @@ def _find_present(state: StateDir) -> Iterator[str]:
         path = os.path.join(state.path, name)
         if (facts := stat_file(path)) is not None:
             if not stat.S_ISREG(facts.st_mode):
-                raise StateError(f"{path}: is no regular file; nothing was changed. Move it away, then try again.")
+                raise StateError(f"{path}: is no regular file; no file was changed. Move it away, then try again.")
             yield name
 
 
@@ -163,7 +163,7 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
         raise StateExists(
-            f"{state.path}: is not empty ({present_message}); nothing was changed. With --yes the files are moved "
+            f"{state.path}: is not empty ({present_message}); no file was changed. With --yes the files are moved "
             "aside, and the answers that HF was given stay."
         )
     if not present:

@@ -56,7 +56,7 @@ class SettledAnswers(ABC):
     def settle_revised(self, id_: str, text: str) -> bool:
         """Settle the answer that replaces a published answer. Return False if HF has got an answer or may have got one.
 
-        Durable on return. Raises as ``settle_reported``.
+        Durable on return. Raises the errors of ``settle_reported``.
         """
         for last in self._tries(id_):
             if last is not None and (last.kind != CLAIMED or last.text == text):
@@ -68,7 +68,7 @@ class SettledAnswers(ABC):
     def assume_reported(self, id_: str) -> None:
         """Assume that HF has the answer.
 
-        HF may have had the machines for a long time and will not ask again. Raises as ``settle_reported``.
+        HF may have had the machines for a long time and will not ask again. Raises the errors of ``settle_reported``.
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")

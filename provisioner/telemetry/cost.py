@@ -19,8 +19,8 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     cost of all machines that exist or were requested. ``forecast`` is the cost of the whole month if these machines
     keep running.
 
-    ``held``: the number of machines that the budget holds back. ``since`` and ``since_seconds``: the time at which the
-    oldest of their requests was read.
+    ``held_back``: the number of machines that the budget holds back. ``since`` and ``since_seconds``: the time at
+    which the oldest of their requests was read.
     """
     if not has_prices(limits):
         return None
@@ -45,7 +45,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
             "reached": reached,
             "forecast": round(month_used + hour_used * hours_left, 4),
         },
-        "held": sum(one["machines"] for one in held_back),
+        "held_back": sum(one["machines"] for one in held_back),
         **past_fields(memory, "since", None if longest is None else now - longest, now),
     }
 
@@ -68,13 +68,15 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
 def budget_alarm(costs: Document | None) -> str:
     """Return a sentence about the used-up budget and the machines that the budget holds back; empty if no budget is
     used up."""
-    if costs is None or not (costs["held"] or costs["per_month"]["reached"]):
+    if costs is None or not (costs["held_back"] or costs["per_month"]["reached"]):
         return ""
     name = "month" if costs["per_month"]["reached"] else "hour"
     part, setting = costs[f"per_{name}"], f"budget.per_{name}"
     effect = "no machine is made"
-    if costs["held"]:
-        effect = f"it holds back {format_count(costs['held'], 'machine')} since {format_local_time(costs['since'])}"
+    if costs["held_back"]:
+        effect = (
+            f"it holds back {format_count(costs['held_back'], 'machine')} since {format_local_time(costs['since'])}"
+        )
     used = f"{part['used']:.2f}{format_limit(part['limit'])} {costs['currency']}"
     end = "the next month" if name == "month" else "machines are returned"
     return f"BUDGET of the {name} is used up ({used}): {effect}, until {end} or until {setting} is raised"

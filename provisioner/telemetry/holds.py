@@ -15,15 +15,15 @@ from provisioner.telemetry.pool_windows import Document, format_local_time
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
     """Return the holds in force, and the reason if the holds cannot be read.
 
-    ``held``: a document for each hold, with ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool, request or
-    machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that HostFactory
-    still has to return; None for other holds, or if memory is unknown. ``problem``: why the holds are unknown; empty if
-    they are known.
+    ``current``: a document for each hold, with ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool,
+    request or machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that
+    HostFactory still has to return; None for other holds, or if memory is unknown. ``problem``: why the holds are
+    unknown; empty if they are known.
     """
     try:
         holds = state.read_holds()
     except StateError as error:
-        return {"held": [], "problem": str(error)}
+        return {"current": [], "problem": str(error)}
     current = [
         {
             "hold": hold.kind,
@@ -38,7 +38,7 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
         for hold in holds.current
         if memory is None or not is_done(hold, memory)
     ]
-    return {"held": current, "problem": ""}
+    return {"current": current, "problem": ""}
 
 
 # --- for operators ----------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def hold_alarms(document: Document) -> Iterator[str]:
     if problem := document["problem"]:
         yield f"HOLDS UNKNOWN, a running loop keeps the holds that it knows, a starting loop stops all: {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):
-        yield from (f"{_format_hold(one)} {_format_author(one)}" for one in document["held"] if one["hold"] == kind)
+        yield from (f"{_format_hold(one)} {_format_author(one)}" for one in document["current"] if one["hold"] == kind)
 
 
 def _format_hold(one: Document) -> str:
@@ -74,6 +74,6 @@ def cancel_lines(document: Document) -> list[str]:
     """Return a line for each cancel of which machines still have to be deleted."""
     return [
         f"  cancel of {one['target']} asked {_format_author(one)}"
-        for one in document["held"]
+        for one in document["current"]
         if one["hold"] == HoldKind.CANCEL
     ]

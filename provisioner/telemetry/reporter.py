@@ -98,7 +98,7 @@ class LoopHealth:
         if silent > SILENT_SECONDS:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
         if report.problem and self._failing is not None:
-            message = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            message = f"No cycle has planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
             return Health(True, False, message + _format_unseen(report))
         if not self._complete:
             return Health(True, False, "No cycle has seen every pool yet." + _format_unseen(report))

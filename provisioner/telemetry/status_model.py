@@ -81,7 +81,7 @@ class StatusModel:
     paused: Sequence[str]
     """The pools that the configuration pauses."""
     holds: Document
-    """The holds in force: ``held`` and ``problem``, as ``current_holds`` returns them."""
+    """The holds in force: ``current`` and ``problem``, as ``current_holds`` returns them."""
     refused: Sequence[Document]
     """Refusals that last until an operator fixes the cause: of creates of a template, or of deletes."""
     unseen: Sequence[Document]
@@ -287,7 +287,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; for what to do run provisioner recover"
     if failure := status.nothing_planned:
-        yield f"NOTHING IS PLANNED since {format_local_time(failure['since'])}: {failure['text']}"
+        yield f"PLANNING STOPPED since {format_local_time(failure['since'])}: {failure['text']}"
     if failure := status.configuration_refused:
         is_hf_file = re.search(r"\.json: \d+ problem", failure["text"])
         scripts = "the scripts read these files, too, and fail" if is_hf_file else "the scripts go on"
@@ -311,7 +311,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
 def _process_alarms(status: StatusModel) -> Iterator[str]:
     """Yield alarms about the state directory, its lock, the loop and HostFactory."""
     if status.unwritable:
-        message = "nothing is planned, and HostFactory's requests are refused, until it can be written"
+        message = "planning stops, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
     if status.loop["intent_lock"]:
         yield f"LOCK of intent.json, so HostFactory's requests are late or refused: {status.loop['intent_lock']}"

@@ -144,7 +144,7 @@ class UnmetDocuments:
     def _find_unseen_cause(self, one: Unmet) -> tuple[str, float | None]:
         began = self._pool_status.unseen_since.get(one.pool)
         since = one.since if began is None else began - self._memory.written.ahead
-        return self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt"), since
+        return self._pool_status.unseen.get(one.pool, "its newest observation is too old or not trusted"), since
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
         """Return the number of machines that use the cap, by request, the largest first. The cap is of one template, or

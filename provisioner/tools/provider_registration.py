@@ -114,9 +114,9 @@ class _Style(NamedTuple):
 
     indent: str
     colon: str
-    inline: bool
+    is_inline: bool
     """True if a list of texts and numbers stands on one line."""
-    hugging: bool
+    is_hugging: bool
     """True if a list of objects begins with ``[{`` on one line, as in HostFactory's own files."""
     space: str
     """The text between a comma and the next value on the same line."""
@@ -145,7 +145,7 @@ class _Style(NamedTuple):
             pairs = [f"{_json_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
             return f"{{{inner}{f',{inner}'.join(pairs)}{end}}}"
         objects = any(isinstance(part, (dict, list)) for part in value)
-        if self.hugging if objects else self.inline:
+        if self.is_hugging if objects else self.is_inline:
             return f"[{f',{self.space}'.join(parts)}]"
         return f"[{inner}{f',{inner}'.join(parts)}{end}]"
 

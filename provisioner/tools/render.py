@@ -18,7 +18,7 @@ import yaml
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError, load_config, read_json
 from provisioner.schema.setting_types import Pool
-from provisioner.schema.validation import ConfigError, Problem, quoted, read_mapping
+from provisioner.schema.validation import ConfigError, Problem, quote, read_mapping
 from provisioner.settings import loader
 from provisioner.tools.file_placement import Rendered
 from provisioner.tools.provider_registration import (
@@ -180,7 +180,7 @@ class Rendering:
         if part in ("templates", "pools"):
             self._complain(part, f"{name!r} is in {first.file} and in {file}; rename one")
         elif first.value != value:
-            values = f"{quoted(first.value)} in {first.file} and {quoted(value)} in {file}"
+            values = f"{quote(first.value)} in {first.file} and {quote(value)} in {file}"
             self._complain(part, f"{name} is {values}; give it here")
 
     def _copy_named(self, base: Path, name: str) -> None:

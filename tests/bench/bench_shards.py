@@ -39,8 +39,8 @@ from provisioner.lab.playground import HostFactory
 from provisioner.state.kube import objects
 from tests.kube.build import BuildError, assets
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster, kubeconfig
-from tests.kube.grid import POD
 from tests.kube.kit import define_state_kinds
+from tests.kube.provider_instance import POD
 from tests.support.manifests import ROOT
 from tests.support.processes import cpu_seconds, mebibytes
 from tests.support.waiting import until

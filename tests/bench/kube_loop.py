@@ -16,8 +16,8 @@ from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster
-from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL
+from tests.kube.provider_instance import POD, TEMPLATE, Grid
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
 from tests.support.clouds.specs import advised

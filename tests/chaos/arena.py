@@ -20,7 +20,7 @@ from provisioner.lab.playground import CALL_SECONDS, CONFIG, INSTANCE, Playgroun
 from provisioner.process_end import deferred_interrupts
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from tests.chaos.ledger import PREFIX, PROVISIONER
+from tests.chaos.answer_checks import PREFIX, PROVISIONER
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE, GROUP, ZONE, PROJECT = "symphony", "hf-a", "us-central1-a", "demo-project"

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from provisioner.hostfactory.provider_config import SCRIPTS
+from tests.chaos.answer_checks import Call, Ledger
 from tests.chaos.arena import TEMPLATES, Arena
-from tests.chaos.ledger import Call, Ledger
 from tests.support.hostfactory.provider import Called
 
 TEMPLATE_IDS = sorted(TEMPLATES)

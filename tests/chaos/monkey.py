@@ -15,9 +15,9 @@ from typing import Any
 
 from provisioner.backends.gke.own_pods import ID_LABEL
 from provisioner.lab.cloud.cloud import MODES
+from tests.chaos.answer_checks import STILL_WELL, Ledger, of_ours
 from tests.chaos.arena import GROUP, NAMESPACE, ZONE, Arena
 from tests.chaos.hf import Accident, HostFactory
-from tests.chaos.ledger import STILL_WELL, Ledger, of_ours
 from tests.support.hostfactory.provider import COMMANDS
 
 EVERY = 1.2
@@ -191,7 +191,7 @@ def old_file_is_put_back(stage: Stage, chance: random.Random) -> str:
 
 
 def damaged(stage: Stage, chance: random.Random, damage: Callable[[Path], None]) -> str:
-    """Damage status.json, memory.json or both, while a loop runs or while none does."""
+    """Damage status.json, memory.json or both, while a loop runs or while it does not."""
     names = chance.choice([["status.json"], ["memory.json"], ["status.json", "memory.json"]])
     alone = chance.random() < 0.5
     stage.ledger.memory_made_again |= "memory.json" in names

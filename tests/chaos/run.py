@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from provisioner.lab.playground import Playground
 from provisioner.state.errors import StateError
+from tests.chaos.answer_checks import Ledger, is_ours, of_ours
 from tests.chaos.arena import CAPS, Arena
 from tests.chaos.hf import HostFactory
-from tests.chaos.ledger import Ledger, is_ours, of_ours
 from tests.chaos.monkey import ACTS, Stage, play, programme
 from tests.simulation.laws import Law
 

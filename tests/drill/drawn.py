@@ -13,7 +13,7 @@ from tests.conformance.stage import loop_time
 from tests.drill import incidents
 from tests.drill.incidents import EVERY_GROUP, FAST, GKE, INCIDENTS, LACKS, MIG, POD_SPEC, SPEC, hold, struck
 from tests.drill.play import Incident
-from tests.drill.site import Site
+from tests.drill.provider_instance import Site
 
 Draw = Callable[[random.Random], Incident]
 SIDES = (("Pod", GKE, "grid"), ("Vm", MIG, "vms"))

@@ -18,7 +18,7 @@ from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.conformance.stage import loop_time
 from tests.drill.play import Incident
-from tests.drill.site import SPEC, Site
+from tests.drill.provider_instance import SPEC, Site
 from tests.support.stores import add_request
 from tests.support.waiting import until
 
@@ -122,7 +122,7 @@ EVERY_GROUP = r"vms|us-central1-a|(instance|Instance)\w*\.\w+"
 WEBHOOK = 'admission webhook "policy.bank.example" denied the request: no spot pods'
 
 
-def clash(site: Site) -> None:
+def identity_conflict(site: Site) -> None:
     """Let a second provisioner of the same id make many machines when the loop has run for a minute."""
     site.during(loop_time()).go_on(60.0)
     directory = site.work.with_name("second")
@@ -387,7 +387,7 @@ INCIDENTS = (
     ),
     Incident(
         "two provisioners of one id",
-        clash,
+        identity_conflict,
         r"BRAKE identity_conflict[^$]*[Aa]nother provisioner",
         "provisioner recover",
         wrong=r"BRAKE too_many_orphans|add --release-brake",

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.drill.site import Samples, Site
+from tests.drill.provider_instance import Samples, Site
 from tests.support.waiting import PATIENCE, until
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"

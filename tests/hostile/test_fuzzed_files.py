@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 
 from hf_scripts.commands import COMMANDS
-from provisioner.commands.status_text import printed
+from provisioner.commands.status_text import format_status
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import TemplatesError
 from provisioner.settings import loader
@@ -26,7 +26,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
 from provisioner.state.dump_format import pack, unpack
 from provisioner.state.errors import StateError
-from provisioner.state.file_recovery import plan_recovery, read_files, summary_message
+from provisioner.state.intent_recovery import plan_recovery, read_files, summary_message
 from provisioner.state.restore import restore_dump
 from provisioner.telemetry.status_inputs import read_status_inputs
 from provisioner.telemetry.status_model import status_model
@@ -142,7 +142,7 @@ def test_a_file_of_the_state_directory_is_read_or_refused(golden: StateDir, name
         right.read_bytes() if right.exists() else b'{"epoch":3,"host":"h","pid":1}\n', random.Random(seed)
     )
     others = (
-        lambda state: printed(status_model(read_status_inputs(state)), "text"),
+        lambda state: format_status(status_model(read_status_inputs(state)), "text"),
         recovered,
         lambda state: state.poll([ENDED]),
     )
@@ -175,7 +175,7 @@ def test_a_dump_is_restored_or_refused_before_anything_changes(golden: StateDir,
         assert but_locks(work) == before
         return
     StateDir(work).intent.read()
-    assert printed(status_model(read_status_inputs(StateDir(work))), "text")
+    assert format_status(status_model(read_status_inputs(StateDir(work))), "text")
     shutil.rmtree(work)
     shutil.copytree(GOLDEN / "state", work)
 

@@ -187,20 +187,21 @@ def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> N
 @only_root
 def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
     """By the host's accounts, user ``nobody`` is a member of the group; this process is not."""
-    nobody = pwd.getpwnam("nobody")
+    other = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
     for path in (users_hf.logs, users_hf.templates_file):
-        os.chown(path, nobody.pw_uid, USER)
-    os.chown(work, USER, nobody.pw_gid)
+        os.chown(path, other.pw_uid, USER)
+    os.chown(work, USER, other.pw_gid)
     work.chmod(0o2770)
-    words = f"nobody is in group {grp.getgrgid(nobody.pw_gid).gr_name} by now, but was not yet when this login began"
-    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
-    assert line.startswith(f"fix: {work}: nobody may not write here")
+    group = grp.getgrgid(other.pw_gid).gr_name
+    words = f"{other.pw_name} is in group {group} by now, but was not yet when this login began"
+    (line,) = (line for line in found_by_user(users_hf, other.pw_uid) if line.startswith("fix: "))
+    assert line.startswith(f"fix: {work}: {other.pw_name} may not write here")
     assert f"): {words}: log in anew; " in line
 
     work.chmod(0o2750)
-    (line,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    (line,) = (line for line in found_by_user(users_hf, other.pw_uid) if line.startswith("fix: "))
     assert line.endswith("): change owner, group or mode")
 
 
@@ -322,7 +323,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
 )
 def test_the_file_system_of_the_state_directory(mounts: list[str], verdict: bool, words: str) -> None:
     result = host_checks.state_mount("/srv/state/inst", mounts)
-    assert result.fine is verdict
+    assert result.is_fine is verdict
     assert words in result.text
 
 

@@ -286,7 +286,7 @@ def test_f11_f12_a_storm_of_preemptions(site: VirtualSite) -> None:
     site.run(400)
     assert site.lost() == dict.fromkeys(struck, 0)
     assert site.phases() == dict.fromkeys(names - struck, "running"), (
-        "their remains are deleted, and nothing comes back"
+        "their leftovers are deleted, and nothing comes back"
     )
     assert stays(site, answer)
     assert site.mutations() == {CREATES: 1, DELETES: 1}

@@ -157,7 +157,7 @@ def module() -> Module:
 def test_by_default_it_prints_the_lines_and_calls_no_cloud(google: Google, made: list[Argv], tmp_path: Path) -> None:
     assert google.setup(*ALL) == []
     assert google.done.returncode == 0
-    assert google.done.stderr == "# Nothing was done: --apply runs these commands.\n"
+    assert google.done.stderr == "# No command was run: --apply runs them.\n"
     script = google.done.stdout.replace("PROJECT_NUMBER", "123456")
     script = script.replace("WRITER_OF_THE_SINK", "serviceAccount:writer@example.com")
     assert google.calls_of(["bash", "-euc", script]) == made

@@ -70,7 +70,7 @@ ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
     ],
 )
 def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
-    assert host_checks.check_executable("/opt/p/hf_scripts", lines).fine is verdict
+    assert host_checks.check_executable("/opt/p/hf_scripts", lines).is_fine is verdict
 
 
 # --- directories ------------------------------------------------------------------------------------------------------

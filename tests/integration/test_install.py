@@ -95,10 +95,10 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("status", 0, "nothing is installed"),
-        ("uninstall", 0, "nothing is installed"),
-        ("rollback", 1, "nothing is installed"),
-        ("upgrade", 1, "nothing is installed to upgrade: run install.sh without a command"),
+        ("status", 0, "no version is installed"),
+        ("uninstall", 0, "no version is installed"),
+        ("rollback", 1, "no version is installed"),
+        ("upgrade", 1, "no version is installed to upgrade: run install.sh without a command"),
     ],
 )
 def test_where_nothing_is_installed_a_command_says_so(command: str, code: int, words: str, tmp_path: Path) -> None:

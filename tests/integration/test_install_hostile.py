@@ -123,7 +123,7 @@ def test_the_record_of_a_version_is_not_read_through_a_link(bundles: Bundles, ro
     record.rename(victim / "record")
     linked(record, victim / "record")
 
-    assert "nothing is installed" in done(bundles.old, "status", root=root)
+    assert "no version is installed" in done(bundles.old, "status", root=root)
     done(bundles.old, "--scripts-only", root=root)
     assert (versions(root), record.is_symlink()) == ([OLD], False)
 

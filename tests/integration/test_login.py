@@ -495,7 +495,7 @@ def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
     api = at_endpoint(tmp_path, credentials=key_file)
     assert guard.grants == 0, "no token is requested before the first call"
     assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
-    api.access.rejected(api.access.now()[0])
+    api.access.note_rejection(api.access.now()[0])
     assert token_of(api) == "Bearer google-2"
 
 
@@ -593,14 +593,14 @@ def test_only_the_credentials_in_use_are_renewed_and_not_again_and_again() -> No
     source, clock = Source(), [100.0]
     login = Login(source.read, clock=lambda: clock[0])
     first, _ = login.now()
-    login.rejected(first)
+    login.note_rejection(first)
     second, _ = login.now()
-    login.rejected(second)
+    login.note_rejection(second)
     assert source.renewed == 1, "the server takes no newer ones either"
     clock[0] += RENEW_SECONDS
-    login.rejected(first)
+    login.note_rejection(first)
     assert source.renewed == 1, "many calls under way were sent with the old ones"
-    login.rejected(second)
+    login.note_rejection(second)
     assert source.renewed == 2
 
 

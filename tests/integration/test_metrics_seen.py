@@ -179,7 +179,7 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         cost = seen.becomes(lambda cost: cost >= least - 0.001, "cost_this_month")
         assert cost <= 2.0 * used / 3600 + 0.01
         costs = requests.get(f"{hf.url}/status.json", timeout=10).json()["budget"]
-        assert (costs["per_hour"]["used"], costs["per_hour"]["limit"], costs["held"]) == (2.0 * running, 7.0, 2)
+        assert (costs["per_hour"]["used"], costs["per_hour"]["limit"], costs["held_back"]) == (2.0 * running, 7.0, 2)
         assert costs["per_hour"]["reached"]
         assert costs["since"]
 

@@ -297,7 +297,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     failure = caught.value.failure
     assert failure.error.needs_operator, "only an operator can fix it"
     assert failure.text.startswith(MISSING[what])
-    assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
+    assert failure.text.endswith("Until it is seen, no machine of it counts as lost.")
 
 
 @pytest.mark.parametrize("answer", UnknownPlace)

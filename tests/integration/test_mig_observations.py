@@ -182,7 +182,7 @@ def spot(**more: Any) -> MigSpec:
 
 
 @pytest.mark.usefixtures("switches")
-def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() -> None:
+def test_a_preempted_machine_gives_notice_and_leaves_leftovers_that_are_deleted() -> None:
     with Bench(spot(termination_action="DELETE")) as bench:
         bench.create(1, 2)
         bench.running(2)
@@ -197,7 +197,7 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() 
             assert gone is not None
             assert gone.cause is LossCause.PREEMPTED
             bench.delete(gone)
-        until(lambda: list(bench.observe().machines) == [name(2)], 30, what="its remains to go")
+        until(lambda: list(bench.observe().machines) == [name(2)], 30, what="its leftovers to go")
         assert phases(bench.observe()) == [Phase.RUNNING]
 
 

@@ -116,7 +116,9 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
         traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
     assert {step.call for step in traced} >= {"flock", "write", "fsync", "rename"}
     if waits:
-        assert len([step for step in traced if step.call == "rename"]) == 2, "that of the posting, and that of the data"
+        assert len([step for step in traced if step.call == "rename"]) == 2, (
+            "that of the posted write, and that of the data"
+        )
         traced = [step for step in traced if step.call != "flock"]  # asked for again and again: their number varies
     ends = []
     for number, step in enumerate(traced, 1):

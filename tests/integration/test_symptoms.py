@@ -69,7 +69,7 @@ def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     table = PAGE.partition("## ")[0]
     sources = "".join(Path(str(module.__file__)).read_text() for module in MODULES)
     alarms = set(re.findall(r"\"([A-Z]{4,}(?: [A-Z]{2,})*)\b", sources))
-    assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
+    assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "PLANNING STOPPED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()
     assert "BRAKE" in table
     symptoms = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
@@ -101,7 +101,7 @@ def test_no_templates(hf: Grid) -> None:
 
 
 def test_holds(hf: Grid, ask: Ask) -> None:
-    line = 'provisioner stop-all --reason "machines are made in a loop, INC-4711"'
+    line = 'provisioner stop-all --reason "machines are made again and again, INC-4711"'
     words = "No machine is made or deleted until `provisioner start-all`; the scripts still answer."
     assert shows(ask, "Stop all now", words, code=0, command=line)
     assert "STOPPED" in ask("status")[1]
@@ -109,8 +109,8 @@ def test_holds(hf: Grid, ask: Ask) -> None:
 
 
 def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
-    words = ("The next cycle has nothing to do.", "pool gke-main: ")
-    assert shows(ask, "Nothing is created", *words, code=0, command="provisioner plan")
+    words = ("The next cycle has no action.", "pool gke-main: ")
+    assert shows(ask, "No machine is created", *words, code=0, command="provisioner plan")
 
 
 def test_a_paused_pool_is_shown_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
@@ -188,7 +188,7 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
             path.unlink()
     hf.fault("unavailable")
     hf.start_loop()
-    assert shows(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not observed yet: gke-main.")
+    assert shows(ask, "PLANNING STOPPED", "PLANNING STOPPED since", "Not observed yet: gke-main.")
     assert [requests.get(f"{hf.url}/{page}", timeout=10).status_code for page in ("healthz", "readyz")] == [200, 503]
     hf.faults()
     until(lambda: "BRAKE memory_lost since" in ask("status")[1], 30, every=0.1, what="the brake latches")
@@ -203,6 +203,6 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
     hf.stop_loop()
     for name in ("intent.json", "memory.json"):
         (hf.work / name).unlink()
-    words = ("writes back request ", "Nothing was written. To write it: provisioner recover --apply")
+    words = ("writes back request ", "No file was written. To write it: provisioner recover --apply")
     assert shows(ask, "After a restore", "intent.json: missing", *words, command="provisioner recover")
     assert hf.cloud("running") == sorted(set(hf.cloud("running")) | set(machines)), "none was deleted for it"

@@ -21,11 +21,11 @@ from provisioner.state.holds import with_hold
 from tests.conformance.stage import TIMINGS, Instance, template
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
-from tests.support.release import readable
+from tests.support.last_release import readable
 from tests.support.waiting import until
 
 RELEASE = json.loads((GOLDEN / "release.json").read_text())
-"""The fields that the last release can read: see tests/support/release.py."""
+"""The fields that the last release can read: see tests/support/last_release.py."""
 
 SUCCEEDED, UNREPORTED, RETURN_ID = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
 HOLD = Hold(HoldKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")

@@ -1,8 +1,9 @@
-"""Builds a real cluster for tests, once per machine, and prints the directory: ``python -m tests.kube.build``.
+"""Build a real cluster for tests, once per machine, and print its directory: ``python -m tests.kube.build``.
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok, by the ordinary Go client from the modules
-beside this file, into a cache directory keyed by their versions. About ten minutes on two cores, 4.5 GB of caches.
-A directory that KUBEBUILDER_ASSETS names, and that holds all of them, is taken as it is.
+The ordinary Go client builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok from the modules
+beside this file, into a cache directory keyed by their versions. This takes about ten minutes on two cores, and 4.5 GB
+of caches. If KUBEBUILDER_ASSETS names a directory that has all of them, that directory is used as it is.
+
 ``python -m tests.kube.build kustomize`` builds kustomize alone, in half a minute.
 """
 
@@ -27,12 +28,12 @@ PROGRESS_SECONDS = 15.0
 
 
 class BuildError(Exception):
-    """Why there is nothing to test with; one line for people."""
+    """A cluster cannot be built; the text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One of the Go modules beside this file."""
+    """A Go module beside this file."""
 
     name: str
     """The name of what is built from it, in the cache directory's name."""
@@ -128,18 +129,18 @@ def once(directory: Path, build: Callable[[Path], None]) -> None:
 
 
 def cache_directory(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
-    """Where the programs of these versions are kept."""
+    """Return the directory of the programs of these versions."""
     return cache(environment) / "-".join(f"{module.name}-{module.version()}" for module in reversed(modules))
 
 
 def cache(environment: Mapping[str, str]) -> Path:
-    """Where all that is built once per machine is kept."""
+    """Return the directory of everything that is built once per machine."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hostfactory-provisioner"
 
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """One build at a time on a machine; the others wait for it."""
+    """Let one build at a time run on a machine; the others wait for it."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with (directory.parent / f"{directory.name}.lock").open("w") as file:
         try:
@@ -162,14 +163,14 @@ def _build_all(modules: Sequence[Module], directory: Path) -> None:
 
 
 def _build(module: Module, directory: Path) -> None:
-    """Build the programs of one module. ``go build -v`` tells each package that it compiles, which is our progress."""
+    """Build the programs of one module. ``go build -v`` names each package that it compiles, which is our progress."""
     packages = list(module.packages.values())
     listed = subprocess.run(
         ["go", "list", "-mod=readonly", "-deps", *packages], cwd=module.directory, stdout=subprocess.PIPE, check=False
     )
     if listed.returncode:
         raise BuildError(f"go list failed for {module.name} {module.version()}")
-    total, done, told = len(listed.stdout.splitlines()), 0, time.monotonic()
+    total, done, printed_at = len(listed.stdout.splitlines()), 0, time.monotonic()
     # A single package may be given its program's name; several get their own in a directory.
     target = directory / next(iter(module.packages)) if len(packages) == 1 else f"{directory}/"
     command = ["go", "build", "-mod=readonly", "-v", "-o", str(target), "-ldflags", module.linker_flags(), *packages]
@@ -180,8 +181,8 @@ def _build(module: Module, directory: Path) -> None:
         for line in process.stderr:
             done += 1
             rest = [*rest[-20:], line]
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - printed_at > PROGRESS_SECONDS:
+                printed_at = time.monotonic()
                 _say(f"{module.name} {module.version()}: {done} of at most {total} packages compiled")
     if process.returncode:
         raise BuildError(f"go build failed for {module.name} {module.version()}:\n{''.join(rest)}")

@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One user of one API server, as a kubeconfig names them."""
+    """A client for the user and the API server of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path) -> None:
         settings = client.Configuration()

@@ -165,7 +165,7 @@ class Cluster:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """One key for the server's TLS and for the tokens of service accounts; a user; a kubeconfig; settings."""
+        """Make the key for TLS and for tokens of service accounts, a user, a kubeconfig and settings."""
         request = (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
         )

@@ -1,4 +1,4 @@
-"""What tests of our manifests share: one server that knows our kinds."""
+"""Fixtures of the tests of our manifests: one server that knows our kinds."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ Manifest = dict[str, Any]
 
 
 class Source(NamedTuple):
-    """Where definitions lie in a module."""
+    """The place of definitions in a module."""
 
     module: str
     checksum: str
-    """Of the whole module, as go.sum writes it."""
+    """Checksum of the whole module, as in go.sum."""
     files: tuple[str, ...]
 
 
@@ -80,7 +80,7 @@ def _downloaded(source: Source) -> Path:
 
 
 def differences(ours: Manifest, theirs: Manifest, where: str = "") -> Iterator[str]:
-    """Where a schema of ours takes what a published one refuses, by the words that both have."""
+    """Yield the fields of both schemas in which ours accepts a value that the published one refuses."""
     if theirs.get("x-kubernetes-int-or-string"):
         return  # either-or has a word of its own there
     if ours["type"] != theirs["type"]:

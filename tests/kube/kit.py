@@ -98,7 +98,7 @@ class Kit:
             until(lambda: not any(map(self._exists, ours)), 90, every=0.2, what="what was applied is gone")
 
     def path_of(self, manifest: Manifest) -> str:
-        """Where the server keeps it."""
+        """Return the path of the manifest's object at the server."""
         version, kind, metadata = manifest["apiVersion"], manifest["kind"], manifest["metadata"]
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if (version, kind) not in self._resources:
@@ -289,7 +289,7 @@ class LoopPod:
         (self.conf / "..data_tmp").rename(self.conf / "..data")
 
     def answers(self, path: str) -> bool:
-        """Whether the loop's server says yes to a probe."""
+        """Return whether a probe of the loop's server succeeds."""
         try:
             with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5 * PATIENCE) as response:
                 return bool(response.status == 200)
@@ -299,13 +299,13 @@ class LoopPod:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a container of a pod is surrounded by: its mounts, environment, user and file system."""
+    """The surroundings of a pod's container: its mounts, environment, user and file system."""
 
     pod: Manifest
     volumes: Mapping[str, Path]
     """Directories of ours in the place of volumes, by name."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """What is mounted besides, by its path in the container."""
+    """Further mounted files, by their path in the container."""
     network: bool = True
     exported: Collection[str] = ()
     """Volumes that no kubelet gives to the pod's group."""
@@ -331,7 +331,7 @@ class Inside:
         return [*space, *alone, "sh", "-ec", self._mounts() + 'exec "$@"', "pod", *self._as_user(), *words]
 
     def _mounts(self) -> str:
-        """What the kubelet mounts, as lines of a shell; everything else can be read only."""
+        """Return the kubelet's mounts, as lines of a shell. Everything else is read-only."""
         chosen = [one for one in self.container["volumeMounts"] if one["name"] in self.volumes]
         mounts = {one["mountPath"]: self.volumes[one["name"]] for one in chosen}
         lines = ["mount --make-rprivate /", "mount -t tmpfs -o mode=755 kit /mnt", PROGRAM]

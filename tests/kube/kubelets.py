@@ -1,4 +1,4 @@
-"""What becomes of a pod that has a node, as kwok plays it: the pod's label ``test/kubelet`` chooses, else the pod runs.
+"""Kubelets that kwok plays for pods with a node. The pod's label ``test/kubelet`` chooses; without it, the pod runs.
 
 Annotation ``test/delay`` (such as ``3s``): how long the kubelet takes before it does anything.
 """
@@ -20,13 +20,13 @@ CONFIRM_SECONDS = 0.3
 
 
 class Says(NamedTuple):
-    """What a kubelet says of a pod that does not run."""
+    """The status that a kubelet reports for a pod that does not run."""
 
     phase: str
     state: str
     """The state of its containers."""
     last: str = ""
-    """How its containers ended the last time."""
+    """The last end of its containers."""
     init: str = ""
     """State of its init containers, which then hold up the others; empty: they have done their work."""
 

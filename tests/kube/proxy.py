@@ -35,7 +35,7 @@ NO_PROGRESS = {
 
 
 class Trouble(StrEnum):
-    """What goes wrong from now on."""
+    """A fault of the connections from now on."""
 
     NONE = "none"
     LOSE = "lose"
@@ -53,10 +53,10 @@ class Trouble(StrEnum):
 
 
 class Call(NamedTuple):
-    """One request that was answered, and when."""
+    """A request that was answered, with the time of the answer."""
 
     at: float
-    """When it was answered, by the monotonic clock."""
+    """The monotonic time of the answer."""
     method: str
     path: str
     query: str
@@ -166,7 +166,7 @@ class Proxy:
 
     @property
     def trouble(self) -> Trouble:
-        """What goes wrong now."""
+        """Return the fault of now."""
         return self._trouble
 
     @trouble.setter

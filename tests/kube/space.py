@@ -57,7 +57,7 @@ class Pods:
     # --- what others do -----------------------------------------------------------------------------------------------
 
     def add_pod(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> Document:
-        """Somebody else's pod."""
+        """Add a pod of another owner."""
         containers = [{"name": "main", "image": "nginx"}]
         return self.admin.create(
             self.pods_path,
@@ -230,7 +230,7 @@ class Space(Pods):
         return False
 
     def may(self, verb: str, resource: str = "pods") -> bool:
-        """Whether the provisioner may do it."""
+        """Return whether the provisioner has this right."""
         review = {
             "user": f"system:serviceaccount:{self.name}:{ACCOUNT}",
             "resourceAttributes": {"namespace": self.name, "verb": verb, "resource": resource},

@@ -23,8 +23,8 @@ from provisioner.lab.playground import INSTANCE
 from provisioner.state.errors import StateUnreachable
 from provisioner.state.kube.lease import LEASE_SECONDS
 from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES, collection, item
+from tests.chaos.answer_checks import Call
 from tests.chaos.arena import ROOT, SETTINGS, Arena
-from tests.chaos.ledger import Call
 from tests.chaos.monkey import (
     Stage,
     loop_is_ended_by_its_supervisor,

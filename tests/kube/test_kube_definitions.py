@@ -24,7 +24,7 @@ def definitions() -> dict[str, Any]:
 
 
 def published_version(definitions: dict[str, Any], version: str, kind: str) -> dict[str, Any]:
-    """What is published of one version of a kind."""
+    """Return the published definition of one version of a kind."""
     (one,) = [one for one in definitions[kind]["spec"]["versions"] if one["name"] == version.partition("/")[2]]
     return dict(one)
 

@@ -15,8 +15,8 @@ from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
 from provisioner.lab.cloud.server import Simulator
 from tests.contract.places import QUICK_PODS
 from tests.kube.cluster import Cluster
-from tests.kube.grid import POD, POOL, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL, STUCK
+from tests.kube.provider_instance import POD, POOL, TEMPLATE, Grid
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
 from tests.support.waiting import until
@@ -91,23 +91,23 @@ def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(
         assert names == {name_of(id_, number) for number in (0, 1, 3, 4)}
         space.delete(name_of(id_, 3))
         until(
-            lambda: grid.hf.reclaimed(sorted(names)).get(name_of(id_, 3)) == 0, 20, every=0.2, what="the loss is told"
+            lambda: grid.hf.reclaimed(sorted(names)).get(name_of(id_, 3)) == 0, 20, every=0.2, what="its loss is known"
         )
         assert grid.hf.status(id_)["status"] == "complete", "a terminal answer stays"
-        # Its last second is told as none left.
+        # Its last second is reported as 0 seconds.
         until(lambda: name_of(id_, 3) not in space.names(), 20, what="it is gone")
         assert space.names() == names - {name_of(id_, 3)}, "HostFactory asks for more if it needs more"
 
 
 @KWOK
-def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space, tmp_path: Path) -> None:
+def test_an_evicted_machine_is_lost_and_reported_with_the_seconds_left(space: Space, tmp_path: Path) -> None:
     patient = {**pod_with(STUCK), "spec": {**POD, "terminationGracePeriodSeconds": 60}}
     with Grid(tmp_path / "grid", space, pod=patient).start() as grid:
         names = grid.complete(3)
         space.evict(names[0])
-        told = until(lambda: grid.hf.reclaimed(names), 20, every=0.2, what="the eviction is told")
-        assert told.keys() == {names[0]}
-        assert 30 < told[names[0]] <= 60
+        reclaimed = until(lambda: grid.hf.reclaimed(names), 20, every=0.2, what="the eviction is reported")
+        assert reclaimed.keys() == {names[0]}
+        assert 30 < reclaimed[names[0]] <= 60
         space.remove(names[0])
         until(lambda: grid.hf.reclaimed(names) == {names[0]: 0}, 20, every=0.2, what="it is gone")
         until(lambda: any(line.get("cause") == "evicted" for line in grid.journal()), 30, what="the journal says why")
@@ -137,7 +137,7 @@ def test_an_api_server_that_is_killed_in_mid_creation_doubles_loses_and_deletes_
 
 
 def failures(grid: Grid) -> bool:
-    """Whether an action of the loop has failed."""
+    """Return whether an action of the loop has failed."""
     return any(line.get("result", "ok") != "ok" for line in grid.journal())
 
 
@@ -156,7 +156,7 @@ def test_two_provisioners_in_one_namespace_never_touch_each_others_pods_nor_fore
         ours, theirs = one.complete(15), two.complete(10)
         before = space.uids()
         assert before.keys() == {*ours, *theirs, *kept}
-        # A machine of the other is nobody of ours: it is left alone, and HostFactory hears so.
+        # The other provisioner's machine is not ours: it is left alone, and its return is reported as failed.
         others = [theirs[0], "hf-abcdefghij-000001"]
         answer = one.ended(one.hf.return_machines([*ours, *others]))
         results = {machine["name"]: machine["result"] for machine in answer["machines"]}
@@ -169,7 +169,7 @@ def test_two_provisioners_in_one_namespace_never_touch_each_others_pods_nor_fore
 
 
 @KWOK
-def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobody(space: Space, tmp_path: Path) -> None:
+def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_is_harmless(space: Space, tmp_path: Path) -> None:
     settings = {"return_deadline_minutes": 0.1}
     with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), settings=settings).start() as grid:
         names = grid.complete(3)
@@ -217,7 +217,7 @@ def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space
         space.delete(names[2])
         back = grid.ended(grid.hf.return_machines(names[:2]))
         assert back["status"] == "complete"
-        assert space.names() == {names[2]}, "what somebody else deleted, and HostFactory did not return, is left alone"
+        assert space.names() == {names[2]}, "what another user deleted, and HostFactory did not return, is left alone"
         deletes = [line for line in grid.journal() if line["event"] == "delete"]
         for force in (False, True):
             sent = [line["machine"] for line in deletes if line.get("force", False) is force]

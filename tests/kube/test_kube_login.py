@@ -70,7 +70,7 @@ def works(backend: GkeBackend, space: Space) -> None:
 
 
 def denied(backend: GkeBackend) -> str:
-    """Why the server does not know us; empty when it does."""
+    """Return why the server refuses our login; empty if it accepts the login."""
     try:
         backend.observe(0.0, {})
     except BackendError as error:

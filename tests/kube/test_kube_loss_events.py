@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.backends.gke.loss_event_writer import COMPONENT
 from tests.kube.client import Document
-from tests.kube.grid import POOL, TEMPLATE, Grid
+from tests.kube.provider_instance import POOL, TEMPLATE, Grid
 from tests.kube.space import Space
 from tests.support.waiting import until
 
@@ -27,11 +27,11 @@ def test_a_pod_that_is_lost_has_an_event_with_cause_request_and_template(space: 
         uids = space.uids()
         space.delete(deleted)
         space.evict(evicted)
-        until(lambda: set(grid.hf.reclaimed([deleted, evicted, kept])) == {deleted, evicted}, 60, what="both are told")
+        until(lambda: set(grid.hf.reclaimed([deleted, evicted, kept])) == {deleted, evicted}, 60, what="both losses")
         events = until(lambda: len(found := said(space)) == 2 and found, 60, what="two Events")
-    told = {one["regarding"]["name"]: one for one in events}
-    assert {name: one["reason"] for name, one in told.items()} == {deleted: "Deleted", evicted: "Evicted"}
-    for name, one in told.items():
+    by_name = {one["regarding"]["name"]: one for one in events}
+    assert {name: one["reason"] for name, one in by_name.items()} == {deleted: "Deleted", evicted: "Evicted"}
+    for name, one in by_name.items():
         assert (one["type"], one["regarding"]["kind"], one["regarding"]["uid"]) == ("Warning", "Pod", uids[name])
         whose = f"Request {name.split('-')[1]}, template {TEMPLATE}, pool {POOL};"
         assert whose in one["note"]

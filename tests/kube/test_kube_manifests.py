@@ -199,7 +199,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def run_job(manifests: list[Manifest], volumes: Mapping[str, Path], *words: str) -> str:
-    """What a backup's container prints, without a network, when it ends well."""
+    """Run a backup's container without a network, and return its output."""
     inside = Inside(pods(manifests)["CronJob"], volumes, network=False)
     command = inside.command(*container(manifests, "CronJob")["command"], *words)
     done = subprocess.run(

@@ -13,7 +13,7 @@ import yaml
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from tests.kube.cluster import Cluster
-from tests.kube.host import GROUP, USER, Host
+from tests.kube.hostfactory_host import GROUP, USER, Host
 from tests.kube.kit import Kit, LoopPod
 from tests.support.clouds.specs import advised
 from tests.support.manifests import GKE, Manifest, container, of_a_site, only, pods

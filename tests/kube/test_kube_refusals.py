@@ -1,4 +1,4 @@
-"""What a real server refuses, and to whom: the backend tells class and words as they are."""
+"""Refusals of a real server: the backend reports their class and their words."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def webhook(cluster: Cluster, space: Space) -> Iterator[ThreadingHTTPServer]:
 
 
 def refusal(place: KubePlace, others: set[str] | None = None) -> Failure:
-    """Why a create was refused. It made nothing, beside what others made."""
+    """Return the failure of a refused create, which made no machine."""
     (outcome,) = place.create(1)
     assert outcome.failure is not None
     assert sorted(place.present()) == sorted(others or ())
@@ -99,16 +99,16 @@ def test_an_invalid_pod_is_invalid_and_the_server_names_the_field(place: KubePla
     assert "spec.containers[0].resources.requests" in failure.text
 
 
-def test_an_unknown_field_is_told_or_ignored_but_never_fails_the_machine(place: KubePlace) -> None:
+def test_an_unknown_field_is_reported_or_ignored_but_never_fails_the_machine(place: KubePlace) -> None:
     place.rewrite("containers: [{name: main, image: busybox, imagePullPolcy: Always}]\n")
     assert [outcome.failure for outcome in place.create(1)] == [None]
 
 
 def test_a_pod_whose_service_account_is_missing_is_refused_in_the_servers_words(place: KubePlace) -> None:
-    place.rewrite("serviceAccountName: nobody\ncontainers: [{name: main, image: busybox}]\n")
+    place.rewrite("serviceAccountName: absent\ncontainers: [{name: main, image: busybox}]\n")
     failure = refusal(place)
     assert failure.error is ErrorClass.DENIED
-    assert 'serviceaccount "nobody" not found' in failure.text
+    assert 'serviceaccount "absent" not found' in failure.text
 
 
 @KWOK
@@ -124,7 +124,7 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
 
 
 def tried(place: KubePlace) -> list[str]:
-    """What is found by trying a pod, which makes none."""
+    """Return the findings of trying a pod, which makes no pod."""
     before = place.present()
     findings = [finding.text for finding in place.backend.rehearse("T")]
     assert place.present() == before

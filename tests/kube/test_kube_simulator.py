@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kube
 NAMESPACE = "symphony"
 MERGE = "application/merge-patch+json"
 SERVER_ONLY = {"managedFields", "generation", "tolerations", "volumes"}
-"""Left out by the embedded cloud on purpose: nobody reads them, and they are most of a pod's bytes."""
+"""Fields that the embedded cloud leaves out on purpose: no client of ours reads them, and they are most of a pod."""
 CHANGING = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\bg-[a-z0-9]{5}\b|(?<=record \()\d+|(?<=current: )\d+"
     r"|\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -30,7 +30,7 @@ CHANGING = re.compile(
 
 @dataclass
 class Side:
-    """One of the two servers."""
+    """A server of the two that are compared."""
 
     server: str
     namespace: str
@@ -38,7 +38,7 @@ class Side:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, body: object, kind: str) -> object:
-        """What is comparable of the response."""
+        """Return the comparable part of the response."""
         pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
         sent = body if isinstance(body, str) else json.dumps(body)
         response = pool.request(
@@ -52,7 +52,7 @@ class Side:
         return response.status, _comparable(document, self.namespace)
 
     def stream(self, query: str) -> object:
-        """What is comparable of a watch of a second."""
+        """Return the comparable part of a watch that lasts a second."""
         pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/pods?{query}&timeoutSeconds=1"
         response = pool.request("GET", url, headers=self.headers, timeout=10 * PATIENCE)
@@ -66,7 +66,7 @@ def _is_progress(event: dict[str, Any]) -> bool:
 
 
 def _heard(event: dict[str, Any], namespace: str) -> object:
-    """What is comparable of an event: a pod's name, or the whole of a bookmark or refusal."""
+    """Return the comparable part of an event: a pod's name, or the whole of a bookmark or refusal."""
     thing, metadata = event["object"], event["object"]["metadata"]
     if thing["kind"] == "Status":
         return event["type"], _comparable(thing, namespace)
@@ -97,7 +97,7 @@ def pod(name: str = "a", *, metadata: Mapping[str, object] | None = None, **spec
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, **(metadata or {})},
-        "spec": {"schedulerName": "nobody", "containers": containers, **spec},
+        "spec": {"schedulerName": "none", "containers": containers, **spec},
     }
 
 
@@ -155,13 +155,13 @@ REQUESTS: Mapping[str, list[Request]] = {
         ("POST", TRIED, pod()),
     ],
     "an amount that is none, and is only tried": [("POST", TRIED, resources(requests={"cpu": "4 cores"}))],
-    "fields that no pod has, told strictly": [
+    "fields that no pod has, refused strictly": [
         ("POST", TRIED, pod(nodeSelektor={"a": "b"})),
         ("POST", TRIED, pod(containers=container(resources={"request": {"cpu": "1"}}, imag="x"), zzz=1)),
         ("POST", TRIED, pod(metadata={"label": {"a": "b"}})),
         ("POST", TRIED, pod(containers=container(env=[{"name": "A", "values": "b"}]), volumes=[{"nam": "v"}])),
     ],
-    "fields that no pod has, dropped where nobody is strict": [
+    "fields that no pod has, dropped unless the request is strict": [
         ("POST", "", pod(metadata={"label": {"a": "b"}, "labels": {"a": "b"}}, nodeSelektor={"a": "b"}, zzz=1)),
         ("GET", "/a", None),
         ("PATCH", "/a", {"metadata": {"label": {}}, "spec": {"tolerations": [{"key": "x", "efect": "y"}]}}),
@@ -224,7 +224,7 @@ REQUESTS: Mapping[str, list[Request]] = {
         ("DELETE", "/a", {"gracePeriodSeconds": 0}),
         ("GET", "/a", None),
     ],
-    "gates are lifted one by one, and never put back": [
+    "gates are removed one by one, and never put back": [
         ("POST", "", gated("example.com/a", "b")),
         ("GET", "/a", None),
         ("PATCH", "/a", gates("b")),

@@ -19,7 +19,7 @@ from provisioner.state.kube.access import from_kubeconfig
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.lease import KubeTurn
 from tests.kube.cluster import kubeconfig
-from tests.kube.grid import TEMPLATE, Grid
+from tests.kube.provider_instance import TEMPLATE, Grid
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space
 from tests.support.waiting import PATIENCE, until

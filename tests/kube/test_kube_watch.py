@@ -38,7 +38,7 @@ def add(space: Space, *numbers: int, pool: str = MAIN, provisioner: str = "demo"
 
     def make(number: int) -> str:
         labels = Identity(provisioner, pool).labels(Create(name(number), pool, "small", REQUEST))
-        space.add_pod(name(number), labels, schedulerName="nobody")
+        space.add_pod(name(number), labels, schedulerName="none")
         return name(number)
 
     with ThreadPoolExecutor(8) as threads:
@@ -57,7 +57,7 @@ class Bench:
     def backend(
         self, pool: str = MAIN, *, times: KubeTimes = TIMES, namespaces: Namespaces | None = None
     ) -> GkeBackend:
-        """One that does not watch yet."""
+        """Return a backend that does not watch yet."""
         settings = GkePool(
             name=pool,
             namespace=self._space.name,
@@ -68,7 +68,7 @@ class Bench:
         return self._open[-1]
 
     def watching(self, *, times: KubeTimes = TIMES) -> GkeBackend:
-        """One that has a first list behind it."""
+        """Return a backend that has read its first list."""
         backend = self.backend(times=times)
         backend.start(lambda: None)
         observe(backend)
@@ -96,7 +96,7 @@ def until_seen(backend: GkeBackend, expected: set[str]) -> None:
 
 
 def looked(backend: GkeBackend) -> set[str] | None:
-    """What an observation shows; None when it fails."""
+    """Return the names of an observation; None if it fails."""
     try:
         return observe(backend)
     except BackendError:
@@ -149,12 +149,12 @@ def test_after_a_restart_the_server_has_forgotten_versions_and_the_pods_are_list
     space.remove(name(1))
     add(space, 3)
     cluster.stop_server()
-    until(lambda: looked(backend) is None, SECONDS, what="the pool is unobserved")
+    until(lambda: looked(backend) is None, SECONDS, what="no observation succeeds")
     cluster.start_server()
     assert looked(backend) is None
     proxy.trouble = Trouble.NONE
     until_seen(backend, {name(2), name(3)})
-    assert [call.lists for call in proxy.observations()] == [True, False, True], "listed, resumed and told 410, listed"
+    assert [call.lists for call in proxy.observations()] == [True, False, True], "listed, refused with 410, listed"
 
 
 def test_the_pools_of_a_namespace_share_one_watch_and_others_pods_are_ignored(

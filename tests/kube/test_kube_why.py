@@ -1,4 +1,4 @@
-"""Why pods do not run and why they ended, where only real controllers make it happen, and what HostFactory hears of it.
+"""Causes of pods that wait or ended, as real controllers make them, and their reports to HostFactory.
 
 What the embedded cloud can do too is judged by one table for both: tests/contract/test_why.py.
 """
@@ -17,9 +17,9 @@ import yaml
 from provisioner.model import LossCause, Machine, Phase
 from provisioner.testing.place import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
-from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.place import KubePlace
+from tests.kube.provider_instance import POD, TEMPLATE, Grid
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
 from tests.support.waiting import until
@@ -141,21 +141,21 @@ def test_a_request_that_fails_says_why_in_the_servers_words(
         assert [words in machine["message"] for machine in answer["machines"]] == [True]
         closed = [line.get("text", "") for line in grid.journal() if line["event"] == "close"]
         assert not kubelet or any(words in text for text in closed)
-        until(lambda: space.names() == set(), 20, what="the remains are deleted")
+        until(lambda: space.names() == set(), 20, what="the leftovers are deleted")
 
 
 def machine_words(grid: Grid, id_: str) -> str:
-    """What HF is told of the request's one machine."""
+    """Return the message of the request's only machine."""
     return "".join(machine["message"] for machine in grid.hf.status(id_)["machines"])
 
 
-def test_a_machine_behind_a_gate_outlives_its_boot_deadline_and_boots_when_it_is_lifted(
+def test_a_machine_behind_a_gate_outlives_its_boot_deadline_and_boots_when_the_gate_is_removed(
     space: Space, tmp_path: Path
 ) -> None:
     gated, pool = manifest(schedulingGates=[{"name": GATE}]), {"boot_deadline_seconds": 3}
     with Grid(tmp_path / "grid", space, pod=gated, pool=pool).start() as grid:
         id_ = grid.hf.request(TEMPLATE, 1)
-        until(lambda: "SchedulingGated" in machine_words(grid, id_), 20, every=0.2, what="the gate is told")
+        until(lambda: "SchedulingGated" in machine_words(grid, id_), 20, every=0.2, what="the gate is reported")
         (name,) = space.names()
         grid.until_seen(time.time() + 2 * pool["boot_deadline_seconds"])
         assert space.names() == {name}
@@ -166,7 +166,7 @@ def test_a_machine_behind_a_gate_outlives_its_boot_deadline_and_boots_when_it_is
         assert space.names() == {name}
 
 
-def test_a_gate_that_is_never_lifted_fails_the_machine_at_the_deadline_of_its_request(
+def test_a_gate_that_is_never_removed_fails_the_machine_at_the_deadline_of_its_request(
     space: Space, tmp_path: Path
 ) -> None:
     pod, settings = manifest(schedulingGates=[{"name": GATE}]), {"request_deadline_minutes": 0.12, "backoff": SOON}
@@ -201,7 +201,7 @@ def test_the_cause_of_each_loss_reaches_hostfactory_and_the_journal(space: Space
         space.evict(evicted)
         space.delete(deleted)
         lost = dict.fromkeys(names[:4], 0)
-        until(lambda: grid.hf.reclaimed(names) == lost, 30, every=0.2, what="all losses are told, and no other")
+        until(lambda: grid.hf.reclaimed(names) == lost, 30, every=0.2, what="all losses are reported, and no other")
         message = grid.hf.reclaim(names)["message"]
         causes = {exited: "exited", failed: "exited", evicted: "evicted", deleted: "deleted"}
         assert all(f"{name}: {cause}" in message for name, cause in causes.items()), message
@@ -213,6 +213,6 @@ def test_the_cause_of_each_loss_reaches_hostfactory_and_the_journal(space: Space
         assert {name: line["cause"] for name, line in closed().items()} == causes
         assert closed()[exited]["text"] == "Lost in its first 300 s: main: Completed: exit code 0"
         assert closed()[failed]["text"] == "Lost in its first 300 s: main: OOMKilled: exit code 137"
-        until(lambda: space.names() == {unready}, 20, what="the remains are deleted, and the unready one stays")
+        until(lambda: space.names() == {unready}, 20, what="the leftovers are deleted, and the unready one stays")
         space.set_condition(unready, "Ready", "True")
         assert grid.ended(grid.hf.return_machines([unready]))["status"] == "complete"

@@ -166,6 +166,6 @@ def test_a_version_that_is_set_is_not_asked_for(tmp_path: Path) -> None:
         assert [path for _, path, _ in place.calls] == ["/slurm/v0.0.41/jobs"]
 
 
-def test_a_slurmrestd_of_other_versions_is_told(tmp_path: Path) -> None:
+def test_a_slurmrestd_of_other_versions_is_reported(tmp_path: Path) -> None:
     with SlurmrestdStandIn(47) as place, pytest.raises(BackendError, match="knows no version of its API"):
         backend(place, tmp_path).observe(1.0, {})

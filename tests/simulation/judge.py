@@ -529,7 +529,7 @@ class Judge:
         assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
-        """Check that HF is offered an aged machine only if it has that machine, and not too early."""
+        """Check that an aged machine is named for return only if HF has that machine, and not too early."""
         wanted = self._wanted(name)
         assert wanted is not None
         lifetime = self._sim.limits.templates[wanted.template].max_lifetime_seconds

@@ -50,7 +50,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.state import file_recovery, new_ids
+from provisioner.state import intent_recovery, new_ids
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.protocols import State
@@ -514,7 +514,7 @@ class Simulation:
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""
         try:
-            files = file_recovery.read_files(self.hf)
+            files = intent_recovery.read_files(self.hf)
         except StateMissing:  # no state is left: `provisioner init`
             self.store.init()
             return
@@ -526,8 +526,8 @@ class Simulation:
                 if isinstance(observation, Snapshot)
                 for name in observation.machines
             ]
-            plan = file_recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
-            file_recovery.apply_recovery(self.hf, plan)
+            plan = intent_recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
+            intent_recovery.apply_recovery(self.hf, plan)
             if plan.releases(applied=True):
                 self.hf.ask_recovery()
             self.judge.too_many = False

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from provisioner.hostfactory import Loss
-from provisioner.loop import cached_state, reconciler
+from provisioner.loop import reconciler, startup_and_cached_state
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
@@ -261,7 +261,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
-    rebuild = cached_state.rebuild_memory
+    rebuild = startup_and_cached_state.rebuild_memory
 
     def forgetful(*arguments: Any) -> Memory:
         memory = rebuild(*arguments)
@@ -270,7 +270,7 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(cached_state, "rebuild_memory", forgetful)
+    return patch.object(startup_and_cached_state, "rebuild_memory", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:

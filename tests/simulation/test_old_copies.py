@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from provisioner.model import BrakeReason
+from tests.simulation.lost_files import Site, three_requests
 from tests.simulation.simulation import LIMITS
-from tests.simulation.site import Site, three_requests
 
 LOST, OLDER, INTENT = BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER, BrakeReason.INTENT_OLDER
 

@@ -16,8 +16,8 @@ from provisioner.state.dump import take_dump
 from provisioner.state.dump_format import Dump, unpack
 from provisioner.state.memory_file import MemoryCodec
 from provisioner.state.restore import restore_dump
+from tests.simulation.lost_files import Site, three_requests
 from tests.simulation.simulation import LIMITS, PROVISIONER
-from tests.simulation.site import Site, three_requests
 
 
 @dataclass

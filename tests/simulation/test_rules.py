@@ -39,7 +39,7 @@ def without(module: Any, name: str, value: object) -> Switch:
 def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
     room = window_and_backoff.room
     patch.setattr(
-        window_and_backoff, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes)
+        window_and_backoff, "room", lambda window, pending, probes: room(window, pending - window.failed, probes)
     )
 
 

@@ -97,7 +97,7 @@ def test_scenarios_by_chance(holds: Callable[[Body], None], heals: bool, most: i
 
 
 def test_a_create_is_not_repeated_whose_machine_came_and_went_unseen() -> None:
-    unseen = {"boot_seconds": 0.0, "boot_failures": 1.0, "remains": False, "lost_answers": 1.0}
+    unseen = {"boot_seconds": 0.0, "boot_failures": 1.0, "leftovers": False, "lost_answers": 1.0}
     assert_lawful({"about": "Found.", "hours": 0.2, "pools": {"a": unseen}, "demand": [{"machines": 1}]})
 
 

@@ -17,8 +17,8 @@ from provisioner.state.kube.objects import leases
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.kube.state import KubeState
 from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
+from tests.simulation.lost_files import three_requests
 from tests.simulation.simulation import PROVISIONER, Simulation
-from tests.simulation.site import three_requests
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer, Refusal
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
         try:
             copy_to_kubernetes(files, api.state(kill_after))
         except Killed:
-            with suppress(StateMissing):  # nothing was written
+            with suppress(StateMissing):  # no file was written
                 assert api.state().intent.read().requests.keys() <= files.intent.read().requests.keys()
                 assert api.state().memory.exists(), "else a loop would think that it is the first one"
             with suppress(Refusal):  # the killed process's Lease would run out

@@ -26,7 +26,7 @@ SCENARIO: dict[str, Any] = {
             "price_per_hour": 1.0,
             "capacity": 6,
         },
-        "b": {"boot_seconds": 60, "price_per_hour": 3.0, "watched": False, "lag_seconds": 10, "remains": False},
+        "b": {"boot_seconds": 60, "price_per_hour": 3.0, "watched": False, "lag_seconds": 10, "leftovers": False},
     },
     "demand": [{"machines": 4}, {"machines": 8, "every_minutes": 150, "for_minutes": 40, "at_minutes": 5}],
 }

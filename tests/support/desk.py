@@ -49,7 +49,7 @@ def make_status_inputs(
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
-        holds={"held": [], "problem": ""},
+        holds={"current": [], "problem": ""},
         differing=(),
         wall=NOW,
     )

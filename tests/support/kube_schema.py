@@ -53,7 +53,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 class Cause(NamedTuple):
-    """One reason of a refusal, as the server lists it."""
+    """A reason of a refusal, as the server lists it."""
 
     field: str
     reason: str

@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a step got."""
+    """The response to a step."""
 
     summary: str
     document: Document

@@ -93,7 +93,7 @@ class SlurmDemo(Demo):
         with self._stepping(f"request {LAST} more: Slurm is full, and pods find no node") as step:
             self.cloud.faults({"mode": "stockout", "target": "symphony"})
             last = self._fill({"grid-spot-n2d": LAST})
-            step.note = f"{LAST} Spot instances run, none of their jobs and pods is left"
+            step.note = f"{LAST} Spot instances run; the jobs and pods tried before are gone"
         self._explain(last, "onprem", "gke")
         self._return_machines()
         self._step.note = f"squeue lists no job; {self._step.note}"

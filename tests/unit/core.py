@@ -48,10 +48,10 @@ NOW = 10_000.0
 """Loop time of a test's plan."""
 
 SEEN = NOW - 1.0
-"""When a snapshot begins, unless the test says otherwise."""
+"""The time at which a snapshot begins, unless the test sets another."""
 
 BEFORE = NOW - 100.0
-"""When slots were opened, submitted and ran: before SEEN, and longer ago than a create may take."""
+"""The time at which slots were opened, submitted and ran: before SEEN, and longer ago than a create may take."""
 
 PREFIX = "hf"
 REQUEST = "aaaaaaaaaa"
@@ -79,7 +79,7 @@ def pool(name: str = "a", **changes: Any) -> PoolLimits:
 
 
 def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Limits:
-    """One template over the pools in their order; without pools over ``a`` and ``b``."""
+    """Return limits of one template over the pools in their order; by default over ``a`` and ``b``."""
     pools = pools or (pool("a"), pool("b"))
     template = TemplateLimits(TEMPLATE, tuple(one.name for one in pools), maximum)
     made: Limits = alter(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
@@ -119,7 +119,7 @@ def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
 
 
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
-    """A slot whose create was accepted, and whose machine nobody has seen; a closed one is to be deleted as failed."""
+    """Return a slot with an accepted create and an unseen machine. A closed slot is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed_at": BEFORE, "delete": DeleteReason.FAILED}
     defaults: dict[str, Any] = {"pool": "a", "opened_at": BEFORE, "submitted_at": BEFORE, "is_accepted": True}
     return make_slot(name(number, request), verdict=verdict, **(defaults | closed | changes))

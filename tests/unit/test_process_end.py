@@ -1,4 +1,4 @@
-"""What a signal handler may set: at no line of the wait that it interrupts does the main thread wait for itself."""
+"""Values that a signal handler may set: the main thread never waits for itself, whichever line is interrupted."""
 
 from __future__ import annotations
 

@@ -28,6 +28,6 @@ run "google_s_agent_keeps_its_rights_when_an_api_comes_later" {
 
   assert {
     condition     = endswith(google_project_iam_member.agent[0].member, "@cloudservices.gserviceaccount.com")
-    error_message = "Its member is known beforehand, and so nothing is taken away and given again."
+    error_message = "Its member is known beforehand, and so no right is taken away and given again."
   }
 }

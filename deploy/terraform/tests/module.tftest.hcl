@@ -130,7 +130,7 @@ run "makes_all_of_a_grid" {
 
   assert {
     condition     = length(google_project_iam_custom_role.cluster) == 0 && length(google_container_cluster.this[0].control_plane_endpoints_config) == 0
-    error_message = "Nothing is opened, and no right given, for an endpoint that is not used."
+    error_message = "No port is opened, and no right given, for an endpoint that is not used."
   }
 
   assert {
@@ -386,7 +386,7 @@ run "an_existing_network_is_used" {
 
   assert {
     condition     = google_filestore_instance.state[0].networks[0].connect_mode == "PRIVATE_SERVICE_ACCESS" && google_filestore_instance.state[0].networks[0].network == "projects/host/global/networks/n" && length(google_compute_firewall.symphony) == 0
-    error_message = "The share is reached as a Shared VPC needs it, and nothing is made in a network that is given."
+    error_message = "The share is reached as a Shared VPC needs it, and no resource is made in a network that is given."
   }
 
   assert {

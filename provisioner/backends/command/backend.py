@@ -9,7 +9,7 @@ from functools import partial
 
 from provisioner.backends import BackendError, Finding, MayStart, Severity
 from provisioner.backends.call_batch import Call, run_calls
-from provisioner.backends.command.commands import Commands, ended_as
+from provisioner.backends.command.commands import Commands, is_ended_as
 from provisioner.backends.command.records import Record, epoch, host_name, read_records
 from provisioner.backends.command.settings import STATE_PHASES, CommandPool
 from provisioner.backends.host_addresses import HostAddresses
@@ -112,7 +112,7 @@ class CommandBackend:
         program = settings.list.argv[0]
         said = ended.errors.decode(errors="replace")
         is_empty = not ended.output.strip()
-        if is_empty and ended_as(settings.list.empty, ended):
+        if is_empty and is_ended_as(settings.list.empty, ended):
             return {}
         if ended.code or settings.class_of(settings.errors, said):
             raise self._commands.failure(ended, program)
@@ -168,7 +168,7 @@ class CommandBackend:
             argv = special or pool.delete.argv or ()
             values = {"name": delete.name, "id": record.id}
             ended = self._commands.run(argv, time.monotonic() + pool.time_out_seconds, **values)
-            if ended.code and not ended_as(pool.delete.gone, ended):
+            if ended.code and not is_ended_as(pool.delete.gone, ended):
                 raise self._commands.failure(ended, argv[0])
         return {}
 

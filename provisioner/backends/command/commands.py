@@ -76,7 +76,7 @@ class Commands:
         return made
 
 
-def ended_as(ending: Ending | None, ended: Finished) -> bool:
+def is_ended_as(ending: Ending | None, ended: Finished) -> bool:
     """Return True if exit code and output of a program match ``ending``; False if ``ending`` is None."""
     if ending is None or ended.code not in ending.exit:
         return False

@@ -97,7 +97,7 @@ class Access(Protocol):
     def login(self) -> str:
         """Return the files and the account of the credentials, for operators."""
 
-    def rejected(self, way: Way) -> str:
+    def note_rejection(self, way: Way) -> str:
         """Note that the server has rejected our credentials. Return advice for operators; empty unless the pool uses
         plain HTTP."""
 
@@ -196,7 +196,7 @@ class KubeApi:
                 self.access.failed(way)
             self.refusals.blame_clock(error)
             raise
-        advice = self.access.rejected(way) if reply.status == UNKNOWN_USER else ""
+        advice = self.access.note_rejection(way) if reply.status == UNKNOWN_USER else ""
         if reply.status >= 300:
             refused = refusal(reply.status, content, reply.headers.get("Retry-After"))
             self.refusals.explain(refused, reply.status, advice)

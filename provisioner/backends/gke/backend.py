@@ -18,7 +18,7 @@ from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import USUAL_TIMES, KubeError, KubeTimes
 from provisioner.backends.gke.live_check import TRIED, rehearse
 from provisioner.backends.gke.login import connect
-from provisioner.backends.gke.own_pods import Identity, altered
+from provisioner.backends.gke.own_pods import Identity, alteration
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_status import is_terminating
@@ -167,7 +167,7 @@ class GkeBackend:
     def _altered_message(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
         """Return a message about fields that differ from the request; empty if all are as requested."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
-        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
+        return alteration({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:

@@ -105,7 +105,7 @@ class Login:
         credentials = self._reading.credentials
         return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 
-    def rejected(self, way: Way) -> str:
+    def note_rejection(self, way: Way) -> str:
         """Read all files again and return an empty text. For a server on plain HTTP, return advice instead. Raise
         BackendError if the files cannot be used."""
         if isinstance(self._reading.credentials, Anonymous):

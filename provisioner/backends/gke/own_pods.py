@@ -154,7 +154,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
     return replace(machine, is_strayed=strayed, notice=notice)
 
 
-def altered(asked: Pod, made: Pod) -> str:
+def alteration(asked: Pod, made: Pod) -> str:
     """Return a message about the fields of ``asked`` that have other values in ``made``; empty if there are none."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),

@@ -27,7 +27,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.proxies_and_authorities import signature
 from provisioner.files.yaml_text import TOO_DEEP, format_read_error, format_syntax_error, parse, read_text
 from provisioner.model import Create, ErrorClass
-from provisioner.schema.validation import expected
+from provisioner.schema.validation import format_expected
 
 CONTAINERS = "hf-provisioner/containers"
 """Annotation of a pod that lists the containers of its pod spec, because others (a service mesh) may add containers."""
@@ -148,7 +148,7 @@ def _parse(text: str, namespace: str) -> PodSpec:
         for key, value in _mapping(metadata.get(name) or {}, f"metadata.{name}").items():
             _check_text(value, f"metadata.{name}.{key}")
     if metadata.get("namespace", namespace) != namespace:
-        raise PodSpecError(f"metadata.namespace: {expected(f'{namespace!r} (the pool)', metadata['namespace'])}")
+        raise PodSpecError(f"metadata.namespace: {format_expected(f'{namespace!r} (the pool)', metadata['namespace'])}")
     if not spec.get("containers"):
         raise PodSpecError("containers: missing; expected at least one container")
     for path, container in _containers(spec):
@@ -196,19 +196,19 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _manifest(document: object) -> dict[str, Any]:
     """Return a full Pod, from a Pod or from only its spec."""
     if not isinstance(document, dict):
-        raise PodSpecError(expected("a pod's spec or a Pod manifest", document))
+        raise PodSpecError(format_expected("a pod's spec or a Pod manifest", document))
     if MANIFEST.isdisjoint(document):
         document = {"spec": document}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **document}
     for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
         if pod[key] != value:
-            raise PodSpecError(f"{key}: {expected(value, pod[key])}")
+            raise PodSpecError(f"{key}: {format_expected(value, pod[key])}")
     return {**pod, "metadata": dict(_mapping(pod["metadata"], "metadata")), "spec": _mapping(pod.get("spec"), "spec")}
 
 
 def _mapping(value: object, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise PodSpecError(f"{path}: {expected('a mapping', value)}")
+        raise PodSpecError(f"{path}: {format_expected('a mapping', value)}")
     return value
 
 
@@ -217,7 +217,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in ("initContainers", "containers"):
         containers = spec.get(key) or []
         if not isinstance(containers, list):
-            raise PodSpecError(f"{key}: {expected('a list of containers', containers)}")
+            raise PodSpecError(f"{key}: {format_expected('a list of containers', containers)}")
         for number, container in enumerate(containers):
             yield f"{key}.{number}", container
 
@@ -228,7 +228,7 @@ def _check_container(container: object, path: str) -> None:
         _check_text(fields.get(key), f"{path}.{key}")
     variables = fields.get("env") or []
     if not isinstance(variables, list):
-        raise PodSpecError(f"{path}.env: {expected('a list of variables', variables)}")
+        raise PodSpecError(f"{path}.env: {format_expected('a list of variables', variables)}")
     resources = _mapping(fields.get("resources") or {}, f"{path}.resources")
     for kind in ("requests", "limits"):
         for name, amount in _mapping(resources.get(kind) or {}, f"{path}.resources.{kind}").items():
@@ -240,7 +240,7 @@ def _check_container(container: object, path: str) -> None:
 
 def _check_text(value: object, path: str) -> None:
     if not isinstance(value, str):
-        raise PodSpecError(f"{path}: {expected(TEXT, value)}")
+        raise PodSpecError(f"{path}: {format_expected(TEXT, value)}")
 
 
 def _check_volumes(volumes: object) -> None:
@@ -252,7 +252,7 @@ def _check_volumes(volumes: object) -> None:
 
 def _check_amount(value: object, path: str) -> None:
     if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)):
-        raise PodSpecError(f"{path}: {expected('an amount such as 4, 500m or 8Gi', value)}")
+        raise PodSpecError(f"{path}: {format_expected('an amount such as 4, 500m or 8Gi', value)}")
 
 
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

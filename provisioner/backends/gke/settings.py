@@ -17,7 +17,7 @@ from provisioner.schema.setting_types import (
     Pool,
     Switch,
 )
-from provisioner.schema.validation import Expects, expected, words_of
+from provisioner.schema.validation import Expects, format_expected, words_of
 
 Namespace = Annotated[
     str,
@@ -64,7 +64,7 @@ class GkePool(Pool):
 
     def template_problem(self, template: str) -> str:
         """Return the reason why a template's id cannot be a label of pods; empty if the id can be one."""
-        return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
+        return "" if LABEL_VALUE.fullmatch(template) else format_expected(words_of(Pool, "name"), template)
 
     @property
     def force_after_seconds(self) -> float | None:

@@ -64,7 +64,7 @@ class Instance:
     """Address; empty if the instance has no usable address."""
     ipv6: str = ""
     public_ip: str = ""
-    spot: bool = False
+    is_spot: bool = False
     grace: float = SPOT_GRACE_SECONDS
     """Seconds between the preemption notice and the end."""
     expires: float | None = None
@@ -109,7 +109,7 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
         ip=text(network.get("networkIP") or (address if ipv6 else "")),
         ipv6=text(address),
         public_ip=text(access.get("natIP", "")),
-        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        is_spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
         grace=SPOT_GRACE_SECONDS if notice is None else seconds(notice),
         expires=_expiry(item),
     )

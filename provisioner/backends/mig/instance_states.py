@@ -49,7 +49,7 @@ class Observed:
     @property
     def may_be_spot(self) -> bool:
         """Return False if the instance entry shows that the instance is not a Spot instance; else True."""
-        return not self.entry or read_instance(self.entry).spot
+        return not self.entry or read_instance(self.entry).is_spot
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
@@ -117,7 +117,7 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
         return LossCause.DELETED
     if member.action in LEAVING_ACTIONS:
         return LossCause.UNKNOWN
-    return LossCause.PREEMPTED if instance.spot else LossCause.UNKNOWN
+    return LossCause.PREEMPTED if instance.is_spot else LossCause.UNKNOWN
 
 
 def _failure(

@@ -26,9 +26,9 @@ from provisioner.backends.mig.compute_fields import (
 )
 from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
 from provisioner.backends.mig.instance_states import LEAVING_ACTIONS, Observed, machine
-from provisioner.backends.mig.preemption_operations import Preemptions
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Lists, Project, Result
+from provisioner.backends.mig.unlisted_preemptions import Preemptions
 from provisioner.backends.responses import translated_errors
 from provisioner.model import ErrorClass, Failure, Machine, MachineEnd, Phase, Snapshot
 
@@ -187,9 +187,7 @@ class GroupObserver:
         return frozenset(there)
 
     def _missing_group_error(self, text: str = "") -> BackendError:
-        text = (
-            f"{text or missing_group_finding(self._pool).text}. Until it is seen, none of its machines counts as lost."
-        )
+        text = f"{text or missing_group_finding(self._pool).text}. Until it is seen, no machine of it counts as lost."
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:

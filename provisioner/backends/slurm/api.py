@@ -84,14 +84,14 @@ class Token:
             token = self._file.read_text(encoding="ascii").strip().removeprefix("SLURM_JWT=")
         except (OSError, ValueError) as error:
             raise BackendError(
-                ErrorClass.DENIED, f"{self.named()}: {getattr(error, 'strerror', None) or error}"
+                ErrorClass.DENIED, f"{self.format_name()}: {getattr(error, 'strerror', None) or error}"
             ) from error
         if not token or len(token.split()) != 1:
-            raise BackendError(ErrorClass.DENIED, f"{self.named()} does not hold one token: write a new one")
+            raise BackendError(ErrorClass.DENIED, f"{self.format_name()} does not hold one token: write a new one")
         ends = self._times(token).get("exp")
         if ends is not None and ends < time.time():
             text = f"the token has ended at {format_utc(ends)}: write a new one, and check what renews it"
-            raise BackendError(ErrorClass.DENIED, f"{self.named()}: {text}")
+            raise BackendError(ErrorClass.DENIED, f"{self.format_name()}: {text}")
         return token
 
     def problem(self) -> str:
@@ -103,7 +103,7 @@ class Token:
         ends, begin = times.get("exp"), times.get("iat")
         if ends is None or begin is None or ends - time.time() >= TOKEN_SHARE * (ends - begin):
             return ""
-        return f"{self.named()}: the token ends at {format_utc(ends)}, and nothing has renewed it: check what renews it"
+        return f"{self.format_name()}: the token ends at {format_utc(ends)} and was not renewed: check what renews it"
 
     def end(self) -> float | None:
         """Return the expiry of the token in epoch seconds, even if it has expired; None if unknown."""
@@ -111,7 +111,7 @@ class Token:
             return self._times(self._file.read_text(encoding="ascii")).get("exp")
         return None
 
-    def named(self) -> str:
+    def format_name(self) -> str:
         """Return the setting and its file, for messages."""
         return f"{self._setting} {self._file}"
 
@@ -136,7 +136,7 @@ class SlurmApi:
         self._user, self._seconds = pool.user, seconds
         self.token = Token(pool)
         self.clock, self.flow = PlaceClock(), Flow()
-        self._refusals = LoginRefusals(self.clock, self.token.named)
+        self._refusals = LoginRefusals(self.clock, self.token.format_name)
         self._lock = threading.Lock()
         self._fixed_version = None if pool.api_version == "auto" else int(pool.api_version.rpartition(".")[2])
         self._version = self._fixed_version

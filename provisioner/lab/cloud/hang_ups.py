@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def hung_up(request: web.Request, error: Exception) -> bool:
+def is_hung_up(request: web.Request, error: Exception) -> bool:
     """Return True if an error only means that the caller has closed the connection. If the connection is open, return
     False."""
     gone = request.transport is None or request.transport.is_closing()
@@ -25,7 +25,7 @@ async def forgive(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Exception as error:
-        if not hung_up(request, error):
+        if not is_hung_up(request, error):
             raise
         log.debug("Caller hung up", extra={"method": request.method, "path": request.path})
         return web.Response()

@@ -41,13 +41,13 @@ def run(options: argparse.Namespace) -> int:
     except FileExistsError as error:
         raise UsageError(f"{directory}: exists already; name another directory with --out") from error
     for source, target in SOURCES.items():
-        path = directory / _renamed(target, name)
+        path = directory / _rename(target, name)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(_renamed((files("provisioner.lab.skeleton") / source).read_text("utf-8"), name))
+        path.write_text(_rename((files("provisioner.lab.skeleton") / source).read_text("utf-8"), name))
         print(path)
     return FINE
 
 
-def _renamed(text: str, name: str) -> str:
+def _rename(text: str, name: str) -> str:
     package = text.replace("provisioner.lab.skeleton", f"{name}_provisioner")
     return package.replace("skeleton", name).replace("Skeleton", name.capitalize())

@@ -33,7 +33,7 @@ class Run(NamedTuple):
     scenario: Scenario
     seed: int
     controller: str
-    drawn: bool = False
+    is_drawn: bool = False
     """True to keep the run's samples for a picture."""
 
 
@@ -51,7 +51,7 @@ def played(run: Run) -> Result:
     except Exception:  # noqa: BLE001 - any exception is reported with the run that raised it
         return _failed(run, traceback.format_exc())
     apart = -(-len(result.samples) // MOST_SAMPLES) or 1
-    return replace(result, samples=result.samples[::apart] if run.drawn else ())
+    return replace(result, samples=result.samples[::apart] if run.is_drawn else ())
 
 
 def _failed(run: Run, text: str) -> Result:

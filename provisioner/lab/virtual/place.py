@@ -275,7 +275,7 @@ class Place:
         member.phase = Phase.GONE
         if self.pool.tells_why:
             member.failure, member.cause = failure, cause
-        if not self.pool.remains:
+        if not self.pool.leftovers:
             self._remove(member)
         self._changed(member)
 

@@ -94,7 +94,7 @@ class VirtualPool(Pool):
     """Most machines that may exist in the place; default any number. A create of a further machine is refused."""
     stop_seconds: DurationOrZero = 30.0
     """Seconds from a delete until the machine is gone; default 30."""
-    remains: Switch = True
+    leftovers: Switch = True
     """If true, the leftovers of machines that ended by themselves stay until they are deleted, as those of pods do;
     default true."""
     tells_why: Switch = True

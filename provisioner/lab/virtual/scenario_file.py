@@ -23,7 +23,15 @@ from provisioner.lab.virtual.scenario import (
 )
 from provisioner.lab.virtual.trace_demand import levels_of
 from provisioner.model import ErrorClass
-from provisioner.schema.validation import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
+from provisioner.schema.validation import (
+    ConfigError,
+    Problem,
+    Section,
+    format_expected,
+    read_mapping,
+    suggestion,
+    validate,
+)
 from provisioner.settings.definitions import SECTIONS, Settings
 
 CATALOGUE = "catalogue.yaml"
@@ -84,7 +92,7 @@ class _Reader:
         """Return the scenario; None if it cannot be made. The scenario is valid only if ``problems`` is empty after the
         call."""
         if not isinstance(body, dict):
-            self._complain(self._name, expected("a mapping of settings", body))
+            self._complain(self._name, format_expected("a mapping of settings", body))
             return None
         pools = self._mapping(body, "pools", VirtualPool, named=True)
         templates = self._mapping(body, "templates", Template) or _any_pool(pools)
@@ -109,7 +117,7 @@ class _Reader:
     def _section(self, body: object, model: type[SomeSection], where: str, **given: object) -> SomeSection | None:
         place = join(self._name, where) if where else self._name
         if not isinstance(body, dict):
-            self._complain(place, expected("a mapping of settings", body))
+            self._complain(place, format_expected("a mapping of settings", body))
             return None
         section, problems = validate(model, body, self._file, place, **given)
         self.problems += problems
@@ -120,7 +128,7 @@ class _Reader:
     ) -> dict[str, SomeSection]:
         entries = body.get(key) or {}
         if not isinstance(entries, dict):
-            self._complain(join(self._name, key), expected("a mapping", entries))
+            self._complain(join(self._name, key), format_expected("a mapping", entries))
             return {}
         read = {
             str(name): self._section(entry or {}, model, join(key, name), **({"name": str(name)} if named else {}))
@@ -131,7 +139,7 @@ class _Reader:
     def _list(self, body: Mapping[str, Any], key: str, model: type[SomeSection]) -> Iterator[SomeSection]:
         entries = body.get(key) or []
         if not isinstance(entries, list):
-            self._complain(join(self._name, key), expected("a list", entries))
+            self._complain(join(self._name, key), format_expected("a list", entries))
             return
         for number, entry in enumerate(entries):
             if (section := self._section(entry, model, join(key, number))) is not None:
@@ -140,7 +148,7 @@ class _Reader:
     def _demands(self, body: Mapping[str, Any]) -> Iterator[Demand]:
         entries = body.get("demand") or []
         if not isinstance(entries, list):
-            self._complain(join(self._name, "demand"), expected("a list", entries))
+            self._complain(join(self._name, "demand"), format_expected("a list", entries))
             return
         for number, entry in enumerate(entries):
             demand = self._demand(entry, join("demand", number))

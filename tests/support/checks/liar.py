@@ -13,7 +13,7 @@ from unittest.mock import patch
 import requests
 
 from provisioner.lab.cloud.compute import method_table
-from provisioner.lab.cloud.compute.documents import mig_document
+from provisioner.lab.cloud.compute.resource_documents import mig_document
 from provisioner.lab.cloud.server import Simulator, run_until_signal
 from tests.support.clouds.specs import advised
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import KubeError, refusal
-from provisioner.backends.gke.own_pods import Identity, altered
+from provisioner.backends.gke.own_pods import Identity, alteration
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.mig.compute_fields import Instance, Member, instance_url, read_instance, read_member
@@ -172,7 +172,7 @@ class DirectGke(Direct):
             if refused.reason != "AlreadyExists" or standing is None or not self._is_ours_and_stays(standing):
                 return refused.failure
             pod = standing
-        if self._hears and (text := altered(asked, pod.document)):
+        if self._hears and (text := alteration(asked, pod.document)):
             self._cluster.delete(pod)
             return Failure(ErrorClass.INVALID, text)
         self._cache.add_created(pod.document)

@@ -75,7 +75,7 @@ def test_a_wrong_clock_is_the_cause_of_refused_logins_and_of_certificates_of_ano
 ) -> None:
     clock = PlaceClock()
     refusals, failed = LoginRefusals(clock, lambda: LOGIN), BackendError(error, text)
-    assert not refusals.blame_clock(failed), "no place has told the time yet"
+    assert not refusals.blame_clock(failed), "no place has sent its time yet"
     clock.hear(formatdate(time.time() + 1500.0, usegmt=True))
     assert refusals.blame_clock(failed) is is_blamed
     assert ("this host's clock is 25 min behind" in failed.failure.text) is is_blamed

@@ -28,7 +28,7 @@ def test_an_unanswered_create_is_repeated_after_two_lists_that_are_far_enough_ap
     names = UncertainCreates(LAG)
     names.note(CREATE.name)
     assert [may(names, at) for at in (100.0, 110.0, 129.0, 130.0)] == [False, False, False, True]
-    assert may(names, 131.0), "no doubt is left"
+    assert may(names, 131.0), "the name is proven absent"
 
 
 @pytest.mark.parametrize("lag", [0.0, LAG])

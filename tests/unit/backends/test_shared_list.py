@@ -122,7 +122,7 @@ def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server: Server, shared: SharedList[Items], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other the lists would be too late for their own observations."""
+    """Lists that are read one after the other are too late for their own observations."""
     times = [0.0]
 
     def clock() -> float:

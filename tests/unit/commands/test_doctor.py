@@ -25,7 +25,7 @@ def test_a_state_directory_with_another_time_is_reported(
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + seconds)
     answer = clock({"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_WORKDIR": str(tmp_path)})
-    assert not answer.fine
+    assert not answer.is_fine
     assert re.search(words, answer.text)
     assert list(tmp_path.iterdir()) == []
 
@@ -39,8 +39,8 @@ def test_an_api_server_with_another_time_is_reported(
     (tmp_path / "demoprov_config.json").write_text('{"STATE": "kubernetes:hf"}')
     environment = {"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_CONFDIR": str(tmp_path)}
     answer = clock(environment)
-    assert (answer.fine, "https://memory: its clock is" in answer.text) == (fine, True), answer.text
-    assert disk(environment).fine, "no directory is needed"
+    assert (answer.is_fine, "https://memory: its clock is" in answer.text) == (fine, True), answer.text
+    assert disk(environment).is_fine, "no directory is needed"
 
 
 def test_the_place_of_an_api_is_that_of_the_scripts() -> None:

@@ -217,14 +217,15 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
         f"PAUSED pool a: it gets no new machines until `provisioner resume a`; {by(since[0])}",
         f"cancel of {name(0, OTHER)} asked {by(since[3])}",
     ]
-    assert [one["hold"] for one in current_holds(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
+    assert [one["hold"] for one in current_holds(state, HELD)["current"]] == ["pause", "drain", "stop-all", "cancel"]
     assert "1 in a: stopped" not in text, "the loop publishes it with its next cycle"
     holds = state.holds.read()
     unmet = unmet_of(HELD, limits_under_holds(known, holds), holds=holds)
     leave(state, known, unmet=unmet)
     assert "1 in a: stopped" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0
-    assert {one["target"]: one["machines"] for one in current_holds(state, HELD)["held"] if one["hold"] == "drain"} == {
+    current = current_holds(state, HELD)["current"]
+    assert {one["target"]: one["machines"] for one in current if one["hold"] == "drain"} == {
         "a": 3, "b": 0
     }  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_machines_are_shown_by_pool_template_and_reason_and_named_on_request() -
 def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
     shown = "\n".join(plan_lines(plan_document(plan, {"a": snapshot(), "b": failed_observation("b")})))
     assert shown.splitlines() == [
-        "The next cycle has nothing to do.", "  pool b: UNSEEN, no route to host", "  pool a: 0 machines"
+        "The next cycle has no action.", "  pool b: UNSEEN, no route to host", "  pool a: 0 machines"
     ]  # fmt: skip
 
 

@@ -326,7 +326,7 @@ def test_before_the_first_loop_there_is_nothing_to_recover(state: StateDir, caps
         "  No loop has run on this state directory yet (`provisioner run`): there is nothing to recover.",
     ]
     assert run(["recover", "--release-brake"]) == 1
-    words = "The brake was not released: none is latched. No loop has run on this state directory yet"
+    words = "The brake was not released: no brake is latched. No loop has run on this state directory yet"
     assert words in capsys.readouterr().out
     assert not state.recovery_asked()
 

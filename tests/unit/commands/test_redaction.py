@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.commands import doctor
 from provisioner.commands.doctor import Answer, write_bundle
-from provisioner.commands.redaction import WITHHELD, cleaned, masked
+from provisioner.commands.redaction import WITHHELD, cleaned, mask_secrets
 
 SECRET = "hunter2"
 HEX = "3f79bb7b435b05321651daefd374cdc681dc06fa"
@@ -93,7 +93,7 @@ def left(text: str) -> list[str]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_secret_is_masked_in_a_text(shape: str) -> None:
-    assert left(masked(SHAPES[shape])) == []
+    assert left(mask_secrets(SHAPES[shape])) == []
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_secret_is_masked_in_a_text(shape: str) -> None:
     ],
 )
 def test_other_text_is_left(text: str) -> None:
-    assert masked(text) == text
+    assert mask_secrets(text) == text
 
 
 def test_after_a_secret_the_text_goes_on() -> None:
-    assert masked("password: |\n  a\nid: demo") == f"password: {WITHHELD}\n  {WITHHELD}\nid: demo"
+    assert mask_secrets("password: |\n  a\nid: demo") == f"password: {WITHHELD}\n  {WITHHELD}\nid: demo"
 
 
 def test_a_document_of_ours_loses_what_is_named_as_a_secret_alone() -> None:

@@ -251,7 +251,7 @@ def test_a_directory_that_cannot_be_written_is_a_problem(desk: Desk, monkeypatch
 EPOCH = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
 REFUSED = StandingRefusal("a", "create", "T", 0.0, "pods is forbidden")
 SAID: dict[str, tuple[int, dict[str, Any], str]] = {
-    "nothing is planned": (1, {"problem": LastingFailure(0, "blind.")}, f"NOTHING IS PLANNED since {EPOCH}: blind."),
+    "nothing is planned": (1, {"problem": LastingFailure(0, "blind.")}, f"PLANNING STOPPED since {EPOCH}: blind."),
     "a refused configuration": (
         1,
         {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
@@ -458,7 +458,7 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     ("reason", "shown_times"),
     [
         pytest.param(BrakeReason.TOO_MANY_ORPHANS, True, id="a first burst"),
-        pytest.param(BrakeReason.IDENTITY_CONFLICT, True, id="a clash"),
+        pytest.param(BrakeReason.IDENTITY_CONFLICT, True, id="an identity conflict"),
         pytest.param(BrakeReason.MEMORY_LOST, False, id="a lost file explains the machines"),
     ],
 )

@@ -273,7 +273,7 @@ def test_a_linked_memory_is_not_taken_for_one_that_may_be_moved_aside(state: Sta
         state.memory.read()
 
 
-def test_a_posting_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
+def test_a_posted_write_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
     link, fifo = (Path(state.path) / f"intent.batch-{name}" for name in ("aaaa", "bbbb"))
     link.symlink_to(victim)
     os.mkfifo(fifo)

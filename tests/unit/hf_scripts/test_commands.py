@@ -207,7 +207,7 @@ def test_where_memory_is_left_a_missing_intent_is_not_made_anew(hf: Here) -> Non
 def test_another_instance_s_state_directory_is_refused(hf: Here) -> None:
     hf.state.intent.create("elsewhere")
     for name, document in (("requestMachines", requesting()), ("requestReturnMachines", {"machines": {"name": "a"}})):
-        words = f"belongs to HF's provider instance 'elsewhere', not to '{hf.instance}'; nothing was changed"
+        words = f"belongs to HF's provider instance 'elsewhere', not to '{hf.instance}'; no file was changed"
         assert words in hf.refusal(name, document)
     assert hf.recorded() == ({}, {})
 

@@ -42,7 +42,7 @@ def findings(server: Reviewing) -> list[str]:
 
 def test_scripts_with_all_rights_are_fine() -> None:
     server = Reviewing(set(KINDS), set())
-    assert all(result.fine for result in check_api(server))
+    assert all(result.is_fine for result in check_api(server))
     assert len(server.reviewed) == sum(map(len, RIGHTS.values()))
     assert ("grid", "coordination.k8s.io", "get", "leases") in server.reviewed
     assert ("grid", "provisioner.hostfactory.dev", "patch", NOTES) in server.reviewed
@@ -58,5 +58,5 @@ def test_missing_kinds_and_rights_are_named_with_the_command() -> None:
 @pytest.mark.parametrize("error", [StateUnreachable("no answer"), StateDenied("no login")])
 def test_server_that_cannot_be_asked_is_one_finding(error: Exception) -> None:
     [result] = check_api(Reviewing(set(), set(), error))
-    assert not result.fine
+    assert not result.is_fine
     assert str(error) in str(result)

@@ -565,9 +565,9 @@ def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:
 
 
 def test_the_state_directory_of_another_instance_is_refused(bench: Bench) -> None:
-    add_request(bench.state, "T", 1, created_wall=0.0, create_for="somebody")
+    add_request(bench.state, "T", 1, created_wall=0.0, create_for="another")
     report = bench.cycle()
-    assert "belongs to HF's provider instance 'somebody'" in report.problem
+    assert "belongs to HF's provider instance 'another'" in report.problem
     assert bench.place.created == []
 
 

@@ -20,22 +20,22 @@ LISTS = st.lists(
 @given(LISTS)
 def test_the_inventory_is_what_lists_named_within_minutes(lists: list[tuple[float, frozenset[str]]]) -> None:
     state, now = VirtualState(seed=1), 0.0
-    contacts, named = HfActivityReader(state), dict[str, float]()
+    reader, named = HfActivityReader(state), dict[str, float]()
     for seconds, names in lists:
         now += seconds
         named |= dict.fromkeys(names, now)
         state.note_hosts(dict.fromkeys(names))
-        activity = contacts.read(now, NO_REQUESTS)
+        activity = reader.read(now, NO_REQUESTS)
         assert activity.inventory == {name for name, at in named.items() if now - at < INVENTORY_SECONDS}
         assert activity.listed_at == {name: at for name, at in named.items() if now - at < LISTED_SECONDS}
 
 
 def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
     state = VirtualState(seed=1)
-    contacts = HfActivityReader(state)
+    reader = HfActivityReader(state)
     state.note_hosts({"hf-1": None, "hf-2": None})
-    before = contacts.read(0.0, NO_REQUESTS)
+    before = reader.read(0.0, NO_REQUESTS)
     state.note_hosts({"hf-2": None, "hf-1": None})
-    after = contacts.read(30.0, NO_REQUESTS)
+    after = reader.read(30.0, NO_REQUESTS)
     assert after.inventory is before.inventory
     assert (after.last_list_at, set(after.listed_at.values())) == (30.0, {30.0})

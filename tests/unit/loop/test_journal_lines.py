@@ -254,8 +254,8 @@ def test_windows_are_recorded_when_they_halve_double_or_turn(diary: Diary) -> No
     sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
     lines = []
     for size, level in sizes:
-        learned = Window(size, level=level, failure=STOCKOUT if level else None)
-        lines += diary.cycle(memory(windows={("a", TEMPLATE): learned}))
+        window = Window(size, level=level, failure=STOCKOUT if level else None)
+        lines += diary.cycle(memory(windows={("a", TEMPLATE): window}))
     backing = {"backing_off": True, "error": "stockout", "text": STOCKOUT.text}
     said = {"event": "window", "pool": "a", "template": TEMPLATE}
     over = {"window": 8, "backing_off": False}

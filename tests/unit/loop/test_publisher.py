@@ -29,7 +29,7 @@ from provisioner.state.status_file import StatusStore
 from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
 
 LIMITS = limits()
-CONTACT = HfActivity()
+ACTIVITY = HfActivity()
 ENDED = record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)
 LOST = record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE)
 
@@ -45,7 +45,7 @@ def publisher(state: StateDir) -> Publisher:
 
 
 def published(publisher: Publisher, current: Memory, now: float = NOW) -> list[Reported]:
-    publisher.publish(current, LIMITS, NO_HOLDS, CONTACT, now)
+    publisher.publish(current, LIMITS, NO_HOLDS, ACTIVITY, now)
     return publisher.pop_news()
 
 
@@ -84,7 +84,7 @@ def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
     monkeypatch.setattr(state.status, "signature", signature)
     for _ in range(2):
         with pytest.raises(StateError):
-            publisher.publish(memory(news), LIMITS, NO_HOLDS, CONTACT, NOW)
+            publisher.publish(memory(news), LIMITS, NO_HOLDS, ACTIVITY, NOW)
         assert publisher.unpublished
     first, *others = published(publisher, memory(news))
     assert first == Reported(((before, news),), lost)
@@ -94,8 +94,8 @@ def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
 
 def test_the_memory_of_the_start_is_no_news_and_is_published(publisher: Publisher, state: StateDir) -> None:
     lost = memory(record(running(0, Verdict.LOST), ended=RequestStatus.COMPLETE))
-    publisher.begin(lost, LIMITS, CONTACT, NOW)
-    publisher.begin(memory(), LIMITS, CONTACT, NOW)
+    publisher.begin(lost, LIMITS, ACTIVITY, NOW)
+    publisher.begin(memory(), LIMITS, ACTIVITY, NOW)
     assert published(publisher, lost) == [Reported((), {})]
     assert list(state.status.read_lost()) == [name(0)]
 
@@ -104,13 +104,13 @@ def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
     publisher: Publisher, state: StateDir
 ) -> None:
     state.status.write({}, {}, {})
-    publisher.begin(memory(LOST), LIMITS, CONTACT, NOW)
+    publisher.begin(memory(LOST), LIMITS, ACTIVITY, NOW)
     assert published(publisher, memory(LOST)) == [Reported((), {name(0): Loss(0, LossCause.NODE)})]
 
 
 def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
     drained = Holds((Hold(HoldKind.DRAIN, "a"),))
-    publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
+    publisher.publish(memory(ENDED), LIMITS, drained, ACTIVITY, NOW)
     assert publisher.pop_news() == [Reported((), {name(0): DRAINED})]
 
 

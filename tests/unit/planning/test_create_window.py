@@ -394,7 +394,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
         pytest.param(Window(window=3), "s", Window(window=3, spec="s"), id="the first spec seen: noted"),
     ],
 )
-def test_a_spec_and_what_was_learned(known_window: Window, spec: str, expected: Window) -> None:
+def test_a_changed_spec_resets_the_window(known_window: Window, spec: str, expected: Window) -> None:
     assert window_and_backoff.update(known_window, POOL, spec) == expected
 
 

@@ -78,7 +78,7 @@ def after(one: Slot, *observations: Snapshot, limits: Limits = ONE) -> Slot:
     return seen(memory(record(one, **ENDED)), *observations, limits=limits).requests[REQUEST].slots[0]
 
 
-def learned(known: Memory) -> Window:
+def window_of(known: Memory) -> Window:
     return known.windows["a", TEMPLATE]
 
 
@@ -128,7 +128,7 @@ def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
 
 def test_why_it_was_lost_is_reported_with_the_time_that_it_had() -> None:
     assert after(SUCCEEDED, at(30, machine(**DEAD))).failure == WHY
-    assert learned(seen(memory(record(running(), **ENDED), windows=narrow()), at(30, machine(**DEAD)))).failure == WHY
+    assert window_of(seen(memory(record(running(), **ENDED), windows=narrow()), at(30, machine(**DEAD)))).failure == WHY
 
 
 def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_before_it_is_gone() -> None:
@@ -136,17 +136,17 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
-    assert (one.verdict, one.life.is_early_loss, learned(planned).window) == (Verdict.RETURNED, True, 2)
-    assert learned(seen(planned, at(40, STOPS), at(50), at(51))).window == 2
+    assert (one.verdict, one.life.is_early_loss, window_of(planned).window) == (Verdict.RETURNED, True, 2)
+    assert window_of(seen(planned, at(40, STOPS), at(50), at(51))).window == 2
 
 
 def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_before() -> None:
     first = seen(memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED)), at(30, STOPS))
-    assert (first.requests[REQUEST].slots[0].life.is_early_loss, learned(first).window) == (True, 2)
+    assert (first.requests[REQUEST].slots[0].life.is_early_loss, window_of(first).window) == (True, 2)
     assert seen(first, at(31, STOPS)) is first, "an observation that says no more"
     known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
-    assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 2)
+    assert (one.verdict, one.failure, window_of(known).window) == (Verdict.LOST, WHY, 2)
 
 
 def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
@@ -159,7 +159,7 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     slots = [running(number, Verdict.SUCCEEDED, ran_at=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
     observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
-    return learned(seen(memory(record(*slots, **ENDED), windows=narrow(window)), observation))
+    return window_of(seen(memory(record(*slots, **ENDED), windows=narrow(window)), observation))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_machines_of_another_pool_or_template_say_nothing_of_a_window(other: dic
     )
     shown = [machine(number, **DEAD) for number in range(6)]
     shown += [] if other else [machine(number, request=OTHER) for number in range(20)]
-    assert learned(seen(known, at(60, *shown))).early_loss == WHY
+    assert window_of(seen(known, at(60, *shown))).early_loss == WHY
 
 
 def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> None:
@@ -210,7 +210,7 @@ def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: 
 def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on_trial() -> None:
     tried = trial(slot(was_seen=True), observation=at(10, machine()))
     assert tried.memory.requests[REQUEST].slots[0].ran_at is not None
-    assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
+    assert (window_of(tried.memory).level, window_of(tried.memory).early_loss) == (3, WHY)
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.WINDOW): 9})
     still = trial(running(), observation=at(299, machine()))
     assert still.creates == ()
@@ -220,7 +220,7 @@ def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
     proven = trial(running(submitted_at=TRIED.blocked_at), observation=at(300, machine()))
-    known = learned(proven.memory)
+    known = window_of(proven.memory)
     assert (known.window, known.level, known.is_probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)
     assert len(proven.creates) == 8
@@ -236,12 +236,12 @@ def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
     ],
 )
 def test_a_machine_that_is_no_proof_however_long_it_is_there(one: Slot, seen: Machine) -> None:
-    assert learned(trial(one, observation=at(400, seen)).memory).early_loss == WHY
+    assert window_of(trial(one, observation=at(400, seen)).memory).early_loss == WHY
 
 
 def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
     tried = trial(running(), observation=at(30, machine(**DEAD)))
-    known = learned(tried.memory)
+    known = window_of(tried.memory)
     assert (known.level, known.blocked_at, known.early_loss) == (4, BEFORE + 31, WHY)
     assert known.retry_at > BEFORE + 31
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.BACKOFF): 10})
@@ -249,13 +249,13 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
 
 def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:
     old = running(1, submitted_at=TRIED.blocked_at - 1)
-    known = learned(trial(running(), old, observation=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
+    known = window_of(trial(running(), old, observation=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
     assert (known.level, known.window) == (4, 4)
 
 
 def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> None:
     tried = trial(running(), observation=at(30, machine(**DEAD | {"cause": LossCause.PREEMPTED})))
-    assert learned(tried.memory).level == 3
+    assert window_of(tried.memory).level == 3
     assert len(tried.creates) == 1
 
 

@@ -79,7 +79,7 @@ def retiring_at(known: Memory) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "lifetime", "is_offered"),
+    ("one", "lifetime", "is_retiring"),
     [
         pytest.param(aged(), LIFE, True, id="it has lived for so long"),
         pytest.param(aged(ran_at=OLD + 1), LIFE, False, id="not yet"),
@@ -87,12 +87,12 @@ def retiring_at(known: Memory) -> list[str]:
         pytest.param(aged(notice=Notice(LossCause.PREEMPTED, NOW + 9)), LIFE, False, id="it ends anyway, and is named"),
     ],
 )
-def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offered: bool) -> None:
+def test_which_machines_retire(one: Slot, lifetime: float | None, is_retiring: bool) -> None:
     made = plan(grid(one), snapshot(machine(notice=one.observed.notice)), limits=mortal(lifetime))
     kept = made.memory.requests[REQUEST].slots[0]
-    assert kept.life.retiring_at == (NOW if is_offered else None)
+    assert kept.life.retiring_at == (NOW if is_retiring else None)
     assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
-    assert (find_losses(made.memory, HfActivity(), NOW).get(name(0)) == AGED) is is_offered
+    assert (find_losses(made.memory, HfActivity(), NOW).get(name(0)) == AGED) is is_retiring
 
 
 def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -> None:
@@ -100,7 +100,7 @@ def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -
     assert AGED.grace > 0
 
 
-def test_hf_is_offered_only_what_it_knows_of() -> None:
+def test_hf_is_retiring_only_what_it_knows_of() -> None:
     untold = plan(grid(aged(), reported_at=None), observe(), limits=mortal())
     assert retiring_at(untold.memory) == []
     one_runs = memory(record(running(0, ran_at=OLD), running(1, ran_at=OLD), count=3))
@@ -121,13 +121,13 @@ def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
         pytest.param(55, 5, id="of fifty-five five"),
     ],
 )
-def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int) -> None:
+def test_a_share_is_retiring_at_a_time_the_oldest_first(machines: int, most: int) -> None:
     slots = [aged(number, ran_at=OLD - number) for number in range(machines)]
     known = plan(grid(*slots), observe(machines), limits=mortal()).memory
     assert most == max(1, int(RETIRING_SHARE * machines))
     assert retiring_at(known) == sorted(name(number) for number in range(machines)[-most:])
     again = plan(known, observe(machines), limits=mortal(), now=NOW + 9)
-    assert again.memory is known, "those that are offered and not given back count"
+    assert again.memory is known, "those that are named and not returned count"
 
 
 def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_is_deleted() -> None:
@@ -178,7 +178,7 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
     assert len(retiring_at(made.memory)) == expected
 
 
-def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
+def test_a_machine_in_a_pool_that_is_not_seen_is_not_named() -> None:
     assert retiring_at(plan(grid(aged()), failed_observation(), limits=mortal()).memory) == []
 
 
@@ -242,7 +242,7 @@ def test_an_end_that_was_reported_stays_reported_until_its_place_puts_it_off() -
     assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
 
 
-def test_a_machine_that_was_offered_for_its_age_is_reported_its_end_when_that_is_near() -> None:
+def test_a_machine_that_was_named_for_its_age_is_reported_its_end_when_that_is_near() -> None:
     early = planned(ANNOUNCE + 9, lifetime=LIFE, slots=[aged()]).memory
     assert find_losses(early, HfActivity(), NOW) == {name(0): AGED}
     late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory

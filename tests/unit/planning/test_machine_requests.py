@@ -33,7 +33,7 @@ from provisioner.planning.allocate import machine_requests
 from provisioner.planning.allocate.machine_requests import MOST_LINES, NO_NUMBERS, SLOW, request_machines
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import count_free_numbers, count_missing, find_missing_tries
-from provisioner.planning.finish.deadlines import end_request
+from provisioner.planning.finish.deadlines_and_ends import end_request
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
 from tests.unit.core import (

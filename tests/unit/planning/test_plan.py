@@ -1,4 +1,4 @@
-"""Decisions of one cycle: deadlines, terminal answers, deletes, unobserved pools, and a loop without any change."""
+"""Decisions of one cycle: deadlines, terminal answers, deletes, pools without observation, and an unchanged loop."""
 
 from __future__ import annotations
 

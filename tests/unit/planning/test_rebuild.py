@@ -103,7 +103,7 @@ def distrusted_pools(
     return find_distrusted(recovery_inputs, limits(pool("a", mass_loss_seconds=wait), pool("b")), NOW)
 
 
-def test_observations_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
+def test_observations_that_lack_many_machines_that_hf_has_prove_nothing_before_a_second_list() -> None:
     assert distrusted_pools() == {"a": Distrusted(DistrustReason.MASS_LOSS, NOW, NOW + 60, 10, 10)}, (
         "a list of the other was begun late enough"
     )

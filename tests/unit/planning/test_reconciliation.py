@@ -93,7 +93,7 @@ def reflected(one: Slot, *observations: Snapshot, limits: Limits = LIMITS) -> Sl
         pytest.param(SUCCEEDED, machine(), Verdict.SUCCEEDED, None, id="succeeded, running: nothing"),
         pytest.param(SUCCEEDED, WAITS, Verdict.SUCCEEDED, None, id="succeeded, not ready for a moment: nothing"),
         pytest.param(SUCCEEDED, STOPS, Verdict.SUCCEEDED, None, id="succeeded, stopping: not lost before it is gone"),
-        pytest.param(SUCCEEDED, DEAD, Verdict.LOST, DeleteReason.LOST, id="succeeded, dead: its remains are deleted"),
+        pytest.param(SUCCEEDED, DEAD, Verdict.LOST, DeleteReason.LOST, id="succeeded, dead: its leftovers are deleted"),
         pytest.param(SUCCEEDED, ANOTHER, Verdict.LOST, DeleteReason.LOST, id="succeeded, another of its name: lost"),
         pytest.param(slot(0, Verdict.WITHDRAWN, delete=DeleteReason.WITHDRAWN), machine(), Verdict.WITHDRAWN,
                      DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened"),
@@ -320,7 +320,7 @@ EXIT_CODE = Failure(ErrorClass.OTHER, "exit code 3")
 @pytest.mark.parametrize(
     ("before", "end", "verdict"),
     [
-        pytest.param(slot(), MachineEnd(LossCause.DELETED), Verdict.FAILED, id="it came and went unobserved"),
+        pytest.param(slot(), MachineEnd(LossCause.DELETED), Verdict.FAILED, id="it came and went between snapshots"),
         pytest.param(slot(is_accepted=False, submitted_at=SEEN), MachineEnd(LossCause.EXITED, EXIT_CODE),
                      Verdict.FAILED, id="its create was not answered"),
         pytest.param(running(), MachineEnd(LossCause.EXITED, EXIT_CODE), Verdict.FAILED, id="it ran"),

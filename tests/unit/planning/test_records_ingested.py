@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import BrakeReason, Intent, Memory, Request, ReturnRequest
-from provisioner.planning.cleanup.request_records import ingest_requests
 from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.request_records import ingest_requests
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, draft_of, intent_of, limits, memory, name, record, slot
 
 KNOWN = memory(record(slot()), generation=7)

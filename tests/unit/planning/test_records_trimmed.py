@@ -15,8 +15,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cleanup.request_records import trim_records
 from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.request_records import trim_records
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
     NOW,

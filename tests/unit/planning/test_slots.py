@@ -27,7 +27,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.slots import count_missing, find_missing_tries
-from provisioner.planning.finish.deadlines import NOT_BOOTED
+from provisioner.planning.finish.deadlines_and_ends import NOT_BOOTED
 from provisioner.planning.observe.call_outcomes import apply_outcomes
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter

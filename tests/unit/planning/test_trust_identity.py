@@ -62,7 +62,7 @@ def test_new_machines_without_a_request_in_two_observations_latch_the_brake() ->
     )
 
 
-def test_a_clash_that_begins_with_many_machines_is_named_once_more_appear() -> None:
+def test_a_conflict_that_begins_with_many_machines_is_named_once_more_appear() -> None:
     first = planned(memory(), range(8))
     assert reason(first) is BrakeReason.TOO_MANY_ORPHANS
     last = planned(first.memory, range(9), NOW + 300)
@@ -88,7 +88,7 @@ LAG = 30.0
         pytest.param(8, None, 900.0, 0.0, BrakeReason.TOO_MANY_ORPHANS, id="many of unknown age"),
     ],
 )
-def test_many_machines_younger_than_the_loop_are_a_clash_at_once(
+def test_many_machines_younger_than_the_loop_are_a_conflict_at_once(
     machines: int, age: float | None, ran: float, lag: float, expected: BrakeReason | None
 ) -> None:
     changed = replace(LIMITS, pools={"a": pool("a", lag_seconds=lag)})
@@ -99,14 +99,14 @@ def test_many_machines_younger_than_the_loop_are_a_clash_at_once(
         assert last.memory.brake.detail == f"8 of 8 machines {MADE_BY_ANOTHER}."
 
 
-def test_a_clash_takes_over_from_leftovers_of_lost_files() -> None:
+def test_a_conflict_takes_over_from_leftovers_of_lost_files() -> None:
     first = planned(memory(), range(8), started=NOW - 20, age=900.0)
     assert reason(first) is BrakeReason.TOO_MANY_ORPHANS
     both = planned(first.memory, range(20), NOW + 30, started=NOW - 20, age=5.0)
     assert reason(both) is BrakeReason.IDENTITY_CONFLICT
 
 
-def test_machines_that_the_loop_before_asked_for_and_the_place_makes_late_are_no_clash() -> None:
+def test_machines_that_the_loop_before_asked_for_and_the_place_makes_late_are_no_conflict() -> None:
     first = planned(memory(), range(8), started=NOW - 20)
     late = planned(first.memory, range(8), NOW + 60, started=NOW - 20, age=5.0)
     assert reason(late) is BrakeReason.TOO_MANY_ORPHANS
@@ -119,7 +119,7 @@ def test_machines_that_were_made_before_the_loop_began_do_not_keep_appearing() -
 
 
 @pytest.mark.parametrize("other", [BrakeReason.INTENT_LOST, BrakeReason.WRONG_ENDPOINT, BrakeReason.MEMORY_LOST])
-def test_a_clash_does_not_replace_a_reason_that_it_does_not_explain(other: BrakeReason) -> None:
+def test_a_conflict_does_not_replace_a_reason_that_it_does_not_explain(other: BrakeReason) -> None:
     first = planned(memory(brake=Brake(other, NOW - 5, "before", "a")), [0])
     assert reason(planned(first.memory, [0, 1], NOW + 300)) is other
 

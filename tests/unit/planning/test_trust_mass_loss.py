@@ -94,7 +94,7 @@ def verdicts(last: Plan) -> list[Verdict]:
         pytest.param(10, 10, {"lag_seconds": 90.0}, True, id="all, within the lag of the pool"),
     ],
 )
-def test_many_machines_that_are_missing_at_once_raise_a_doubt(
+def test_many_machines_that_are_missing_at_once_are_distrusted(
     known: int, missing: int, changes: dict[str, float], is_distrusted: bool
 ) -> None:
     later = 80 if "lag_seconds" in changes else 5
@@ -145,7 +145,7 @@ def test_machines_whose_place_says_why_they_went_are_lost_at_once(
     assert bool(last.distrusted) is not at_once
 
 
-def test_in_a_pool_in_doubt_those_with_a_cause_are_reported_and_the_others_wait() -> None:
+def test_in_a_distrusted_pool_those_with_a_cause_are_reported_and_the_others_wait() -> None:
     ends = {name(0): MachineEnd(LossCause.PREEMPTED)}
     last = planned(grid(), observe((), ends=ends), observe((), SEEN + 5, ends=ends))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]

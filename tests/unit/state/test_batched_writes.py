@@ -114,7 +114,7 @@ STRANGE = {
     "no terms": {"terms": {}, "tables": MINE},
     "no documents": {"terms": TERMS, "tables": {"requests": {"r1": 5}}},
     "no tables": {"terms": TERMS, "tables": [1]},
-    "no posting": [],
+    "no posted write": [],
 }
 
 
@@ -168,7 +168,7 @@ def serve(state: StateDir) -> None:
         state.intent._write(tables, lock)
 
 
-def test_one_whose_posting_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
+def test_a_script_whose_posted_write_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         held_until(patch, lambda: serve(StateDir(state.path)))
         request = add(state)
@@ -177,7 +177,7 @@ def test_one_whose_posting_was_written_writes_nothing(state: StateDir, monkeypat
     assert left(state) == []
 
 
-def test_a_posting_that_vanishes_without_being_written_is_written_by_its_owner(state: StateDir, monkeypatch) -> None:
+def test_a_posted_write_that_vanishes_unwritten_is_written_by_its_owner(state: StateDir, monkeypatch) -> None:
     def vanish() -> None:
         for name in left(state):
             Path(state.path, name).unlink()
@@ -192,7 +192,7 @@ directory_of = atomic._directory_of
 """The real function. A directory is opened in order to sync it."""
 
 
-def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
+def test_a_posted_write_whose_writer_died_at_once_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(BatchedWrite, "confirm_written", lambda self: None)
@@ -229,7 +229,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
     assert len(synced) == 1, "the writer may be gone or slow, so its own sync is uncertain"
 
 
-def test_where_no_posting_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
+def test_without_a_posted_write_the_script_only_waits(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(batched_writes, "write_all", _refuse)
         patch.setattr(DataLock, "try_acquire", lambda self: False)
@@ -253,7 +253,7 @@ def test_a_script_that_is_stopped_in_its_turn_blocks_no_other_from_a_free_lock(s
 STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
 
 
-def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
+def test_a_posted_write_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
     asked = {"template": STRANGE_TEXT, "count": 1, "created_wall": 1 / 3, "rc_account": STRANGE_TEXT}
     return_document = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
     added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": return_document}}
@@ -271,7 +271,7 @@ def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) 
 
 
 def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDir) -> None:
-    with DataLock(state.intent.lock_path), pytest.raises(LockTimeout, match="nothing was written"):
+    with DataLock(state.intent.lock_path), pytest.raises(LockTimeout, match="no file was written"):
         add(StateDir(state.path), wait=0.05)
     assert left(state) == []
     own = add(state)
@@ -352,7 +352,7 @@ def ways_in_two(calls: int) -> Ways:
 
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("ways", [ways_in_two, pytest.param(all_ways, marks=pytest.mark.slow)])
-def test_whoever_gives_up_knows_whether_his_posting_was_written(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
+def test_a_script_that_gives_up_knows_whether_its_write_was_done(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
     """Put the three steps of giving up between the calls of a writer that has seen the posted write."""
     counts = set()
     for at in ways(withdrawal_beside_a_write(tmp_path, (1000, 1000, 1000))):
@@ -369,7 +369,7 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 
     real = atomic._rename
     monkeypatch.setattr(atomic, "_rename", remove_first)
-    with pytest.raises(atomic.Disturbed, match="was removed before it replaced the file; nothing was written"):
+    with pytest.raises(atomic.Disturbed, match="was removed before it replaced the file; no file was written"):
         add(state)
     assert recorded(state) == set()
 

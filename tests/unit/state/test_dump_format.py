@@ -69,7 +69,7 @@ def test_a_dump_that_is_cut_or_altered_is_refused(spoil: Callable[[bytes], bytes
     with pytest.raises(StateUnreadable, match=words) as caught:
         unpack("stdin", spoil(packed()))
     assert str(caught.value).startswith("stdin: ")
-    assert "Nothing was changed." in str(caught.value)
+    assert "No file was changed." in str(caught.value)
 
 
 def test_a_dump_that_would_fill_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_nothing_is_unpacked_that_is_no_state(name: str) -> None:
 
 def test_what_a_newer_version_wrote_is_refused() -> None:
     with pytest.raises(
-        StateTooNew, match=r"written by provisioner 9\.9; this one knows up to 1\. Nothing was changed\."
+        StateTooNew, match=r"written by provisioner 9\.9; this one knows up to 1\. No file was changed\."
     ):
         unpack("stdin", packed(format_=dump_format.FORMAT + 1))
     with pytest.raises(StateUnreadable, match=r"intent\.json: holds 'memory', not 'intent'"):

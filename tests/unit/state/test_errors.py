@@ -16,7 +16,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateDenied, StateError, StateMissing, StateUnwritable, condition
-from provisioner.state.file_recovery import read_files
+from provisioner.state.intent_recovery import read_files
 from provisioner.state.poll_markers import Seen
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.stores import add

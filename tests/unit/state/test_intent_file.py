@@ -116,7 +116,7 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
     monkeypatch.setattr(new_ids, "new_id", lambda: next(draws))
     assert add(state) == "same"
     before = state.intent.signature()
-    with pytest.raises(StateError, match="is taken already; nothing was written"):
+    with pytest.raises(StateError, match="is taken already; no file was written"):
         add(state, "T2")
     assert state.intent.signature() == before
 

@@ -137,7 +137,7 @@ def test_the_holder_of_a_lock_is_described(tmp_path: Path, facts: dict[str, obje
     path = tmp_path / "lock"
     path.write_text(json.dumps(facts))
     text = describe_holder(str(path), 20.0)
-    assert text.startswith(f"{path}: another process held this lock for 20 s; nothing was written. ")
+    assert text.startswith(f"{path}: another process held this lock for 20 s; no file was written. ")
     assert re.search(message, text)
     assert "ry again" in text
 
@@ -169,7 +169,7 @@ def test_a_writer_that_waits_too_long_names_the_holder_and_writes_nothing(state:
     ):
         add_request(StateDir(state.path), "T", 1, created_wall=0.0, wait=0.05)
     said, host = str(caught.value), os.uname().nodename
-    assert said.startswith(f"{state.intent.lock_path}: another process held this lock for 0.05 s; nothing was written.")
+    assert said.startswith(f"{state.intent.lock_path}: another process held this lock for 0.05 s; no file was written.")
     assert f"Signed by process {os.getpid()} on host {host}" in said
     assert "which runs on this host" in said
     assert state.intent.signature() == before

@@ -49,8 +49,8 @@ from provisioner.state.memory_file import MemoryCodec
 from provisioner.state.record_format import ROWS, RecordError, decode
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
+from tests.support.last_release import names
 from tests.support.parts import alter
-from tests.support.release import names
 
 TEXT = st.text(max_size=8)
 NUMBER = st.floats(-(2.0**52), 2.0**52)

@@ -185,7 +185,7 @@ def test_what_is_no_file_of_ours_is_named_before_anything_changes(site: Site, na
     else:
         path.mkdir()
     before = but_locks(site)
-    with pytest.raises(StateError, match=f"{path}: is no regular file; nothing was changed."):
+    with pytest.raises(StateError, match=f"{path}: is no regular file; no file was changed."):
         site.restore(replaces=True)
     assert but_locks(site) == before
     assert [*site.work.glob("before-restore-*")] == []
@@ -204,7 +204,7 @@ def test_a_loop_that_is_stopped_is_named_as_such(site: Site, monkeypatch: pytest
     monkeypatch.setattr(LoopLock, "stopped", lambda self: "process 7 is stopped")
     other = site.state.loop_lock
     assert other.acquire(0)
-    with pytest.raises(LockTimeout, match=r"nothing was changed\. process 7 is stopped, then try again\."):
+    with pytest.raises(LockTimeout, match=r"no file was changed\. process 7 is stopped, then try again\."):
         site.restore(replaces=True)
 
 
@@ -214,12 +214,12 @@ def test_while_a_loop_or_another_restore_runs_or_a_script_writes_it_is_refused(s
     before = (site.work / "intent.json").read_bytes()
     other = site.state.loop_lock
     assert other.acquire(0)
-    with pytest.raises(LockTimeout, match=r"a loop works on this directory.*, or another restore; nothing was changed"):
+    with pytest.raises(LockTimeout, match=r"a loop works on this directory.*, or another restore; no file was changed"):
         site.restore(replaces=replaces)
     other.release()
     with (
         DataLock(site.state.intent.lock_path),
-        pytest.raises(LockTimeout, match="a script writes at this moment; nothing was changed"),
+        pytest.raises(LockTimeout, match="a script writes at this moment; no file was changed"),
     ):
         site.restore(replaces=replaces)
     assert (site.work / "intent.json").read_bytes() == before

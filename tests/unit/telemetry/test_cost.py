@@ -40,7 +40,7 @@ def test_costs_per_hour_of_the_month_and_the_forecast() -> None:
     seen = get_spending(priced(per_hour=20.0, per_month=1000.0))
     assert seen["per_hour"] == {"used": 10.0, "limit": 20.0, "reached": False}
     assert seen["per_month"] == {"used": 8.0, "limit": 1000.0, "reached": False, "forecast": 8.0 + 48 * 10.0}
-    assert (seen["currency"], seen["held"], seen["since"]) == ("EUR", 0, None)
+    assert (seen["currency"], seen["held_back"], seen["since"]) == ("EUR", 0, None)
     assert list(spending_lines(seen)) == [
         "costs 10.00 of 20.00 EUR per hour; this month 8.00 of 1000.00 EUR, 488.00 at its end if these machines stay"
     ]
@@ -57,7 +57,7 @@ def test_the_budget_that_holds_machines_back_has_their_number_and_time(budget: d
     seen = get_spending(
         priced(**budget), HELD_BACK, {**HELD_BACK, "since_seconds": 30.0}, {**HELD_BACK, "reason": "cap"}
     )
-    assert (seen["held"], seen["since"], seen["since_seconds"]) == (6, "2026-03-29T23:58:30Z", 90.0)
+    assert (seen["held_back"], seen["since"], seen["since_seconds"]) == (6, "2026-03-29T23:58:30Z", 90.0)
     assert [part for part in ("hour", "month") if seen[f"per_{part}"]["reached"]] == [which]
     used = "10.00 of 10.00" if which == "hour" else "8.00 of 8.00"
     line = budget_alarm(seen)

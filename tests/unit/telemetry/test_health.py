@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     [
         pytest.param([], False, "No cycle has ended yet: the loop starts", id="before any cycle"),
         pytest.param([BLIND], False, "No cycle has seen every pool yet. Pool b cannot be seen: no route", id="blind"),
-        pytest.param([LOST], False, "Nothing has been planned for 2 s: memory", id="a cycle that could not work"),
+        pytest.param([LOST], False, "No cycle has planned for 2 s: memory", id="a cycle that could not work"),
         pytest.param([SEEN], True, "The last cycle ended 2.0 s ago.", id="a complete cycle"),
         pytest.param([SEEN, BLIND], True, "The last cycle ended 2.0 s", id="it stays when a pool goes blind later"),
     ],
@@ -54,12 +54,12 @@ def test_a_loop_that_cannot_plan_is_alive_and_not_ready_with_time_and_reason(clo
     for clock.now in (1010.0, 1040.0):
         loop.record_cycle(LOST, clock.now)
     assert (loop.health().alive, loop.health().ready) == (True, False)
-    words = f"Nothing has been planned for 30 s: {LOST.problem} Pool b cannot be seen: no route to host"
+    words = f"No cycle has planned for 30 s: {LOST.problem} Pool b cannot be seen: no route to host"
     assert loop.health().detail == words
     loop.record_cycle(SEEN, clock.now)
     assert loop.health().ready
     loop.record_cycle(LOST, clock.now)
-    assert loop.health().detail.startswith("Nothing has been planned for 0 s: ")
+    assert loop.health().detail.startswith("No cycle has planned for 0 s: ")
 
 
 def test_a_standby_is_ready_to_take_over(clock: SimpleNamespace) -> None:

@@ -190,9 +190,7 @@ def test_a_pool_refuses_deletes_until_it_accepts_one(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(1, DENIED),))) == [("delete", "", 101.0)]
-    assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], (
-        "a create is no evidence for deletes"
-    )
+    assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], "a create proves no delete"
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
 
 

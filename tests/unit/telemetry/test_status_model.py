@@ -45,7 +45,7 @@ def test_what_needs_an_operator_is_counted_by_its_words_in_capitals() -> None:
     refused = [StandingRefusal("a", "create", TEMPLATE, NOW, "no"), StandingRefusal("b", "create", TEMPLATE, NOW, "no")]
     braked = replace(memory(record(slot(is_stuck=True))), brake=Brake(BrakeReason.INTENT_LOST, NOW, "x"))
     seen = status_model(make_status_inputs(braked, TWO_POOLS, refused=refused, problem=LastingFailure(0, "blind")))
-    assert seen.alarm_counts == {"NOTHING IS PLANNED": 1, "REFUSED": 2, "STUCK": 1, "BRAKE": 1}
+    assert seen.alarm_counts == {"PLANNING STOPPED": 1, "REFUSED": 2, "STUCK": 1, "BRAKE": 1}
     assert status_model(make_status_inputs(memory(), TWO_POOLS)).alarm_counts == {}
 
 
@@ -150,7 +150,7 @@ def test_a_part_has_only_the_entries_that_concern_it(by: dict[str, str]) -> None
     assert next(alarm for alarm in part.alarms if "OVER CAP" in alarm).startswith("OVER CAP a: 1 machine running,")
     assert ([one["pool"] for one in whole.stuck], [one["pool"] for one in part.stuck]) == (["a"], ["a"])
     assert ([one["pool"] for one in whole.losses], [one["pool"] for one in part.losses]) == (["a", "b"], ["a"])
-    assert "NOTHING IS PLANNED" in part.alarms[0]
+    assert "PLANNING STOPPED" in part.alarms[0]
 
 
 def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:

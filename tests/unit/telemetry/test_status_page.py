@@ -101,7 +101,7 @@ def test_the_first_page_has_the_content_of_status(shown: StatusPage) -> None:
     for words in (
         "needs an operator",
         "BRAKE too_many_orphans",
-        "NOTHING IS PLANNED",
+        "PLANNING STOPPED",
         "PAUSED pool gke-main",
         "REFUSED",
         "1 lost in gke-main since ",

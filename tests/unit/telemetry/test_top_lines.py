@@ -47,7 +47,7 @@ def failing(error: ErrorClass) -> StatusInputs:
 
 def held(hold: str, machines: int | None = None) -> StatusInputs:
     facts = {"target": "a", "who": "me", "since": "1970-01-01T00:00:00Z", "reason": ""}
-    return replace(FINE, holds={"held": [{"hold": hold, "machines": machines, **facts}], "problem": ""})
+    return replace(FINE, holds={"current": [{"hold": hold, "machines": machines, **facts}], "problem": ""})
 
 
 def intent_file(condition: Condition, words: str) -> StatusInputs:
@@ -69,14 +69,14 @@ LINES: dict[str, StatusInputs] = {
     "DRAINED": held("drain", 0),
     "DRAINING": held("drain", 1),
     "FAILING": failing(ErrorClass.INVALID),
-    "HOLDS UNKNOWN": replace(FINE, holds={"held": [], "problem": "no"}),
+    "HOLDS UNKNOWN": replace(FINE, holds={"current": [], "problem": "no"}),
     "HOSTFACTORY SILENT": replace(FINE, calls=replace(FINE.calls, last=NOW - 4000, listed=NOW - 4000)),
     "INTENT LOST": intent_file(Condition.MISSING, "INTENT LOST: x"),
     "INTENT OLD": intent_file(Condition.OLDER, "INTENT OLD: x"),
     "INTENT UNREADABLE": intent_file(Condition.UNREADABLE, "INTENT UNREADABLE: x"),
     "LOCK": replace(FINE, signs=FINE.signs._replace(intent_lock="process 7")),
     "NEVER READY": failing(ErrorClass.OTHER),
-    "NOTHING IS PLANNED": make_status_inputs(memory(), problem=FAILURE),
+    "PLANNING STOPPED": make_status_inputs(memory(), problem=FAILURE),
     "OVER CAP": make_status_inputs(RUNS, limits(pool("a", max_machines=1))),
     "PAUSED": held("pause"),
     "PLACE": make_status_inputs(memory(), pools={"a": [FAULT + "an autoscaler works on it", "calls take 7 s"]}),

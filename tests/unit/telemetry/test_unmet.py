@@ -180,7 +180,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         memory(record(count=1)),
         ONE_POOL,
         {"unmet": {REQUEST: [Unmet("a", PendingReason.UNSEEN, 1, since=NOW - 5)]}},
-        rf"1 in a: the pool is unseen since {TIME} \(5 s\): its newest observation is too old or in doubt",
+        rf"1 in a: the pool is unseen since {TIME} \(5 s\): its newest observation is too old or not trusted",
     ),
     "a back-off from a failure that is older than the last back-off": (
         full(record(slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600), count=2)),

@@ -482,7 +482,7 @@ def test_settings_that_differ_are_reported_until_the_settings_file_gives_them(tm
 @pytest.mark.parametrize(
     ("second", "values", "prefix"),
     [
-        pytest.param({}, {}, None, id="told: one directory's own setting, the other's key of HF's file"),
+        pytest.param({}, {}, None, id="reported: one directory's own setting, the other's key of HF's file"),
         pytest.param({}, {"provisioner": {"name_prefix": "new"}}, "new", id="the settings file gives the setting"),
         pytest.param({}, {"config": {"GCP_INSTANCE_PREFIX": "new-"}}, "new", id="the settings file gives the key"),
         pytest.param({"name_prefix": "grid"}, {}, "grid", id="a setting goes before its own directory's key"),

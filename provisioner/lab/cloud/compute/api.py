@@ -31,11 +31,11 @@ from aiohttp import web
 
 from provisioner.lab.cloud.compute import group_methods, method_table, project_methods
 from provisioner.lab.cloud.compute.batch import BOUNDARY, Part, format_batch, parse_batch
-from provisioner.lab.cloud.compute.documents import error_document, with_unknown_words
 from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.mask import Mask, compile_fields, select
 from provisioner.lab.cloud.compute.method_table import PATH, Call, Method
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
+from provisioner.lab.cloud.compute.resource_documents import error_document, with_unknown_words
 from provisioner.lab.cloud.world import Fault, World
 
 WAIT_LIMIT = 120.0

@@ -61,7 +61,7 @@ def _regex(condition: Condition, resource: str, base: str) -> Predicate:
     if entry.kind in (FieldType.OBJECT, FieldType.MAP):
         raise ValueError(f"'{condition.field}' is an object, which no regular expression matches")
     matches = condition.pattern.fullmatch
-    return _compared(path, lambda value: matches(_text(value, base)) is not None, condition.negative)
+    return _compared(path, lambda value: matches(_text(value, base)) is not None, condition.is_negative)
 
 
 def _compared(path: Sequence[str], matches: Callable[[object], bool], negative: bool) -> Predicate:
@@ -84,10 +84,10 @@ def _tokens(text: str) -> Iterator[_Token]:
             raise ValueError(f"at '{text[position:].strip()}'")
         position = match.end()
         kind = str(match.lastgroup)
-        yield _Token(kind, _unquoted(match[kind]) if kind == "quoted" else match[kind])
+        yield _Token(kind, _unquote(match[kind]) if kind == "quoted" else match[kind])
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     r"""Return the text without escapes. Only a quote or a backslash can be escaped; any other escape, as in a Windows
     path, is a mistake."""
     for escape in re.findall(r"\\.", text):

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 
-from provisioner.lab.cloud.compute.documents import nothing_in, unreachable
 from provisioner.lab.cloud.compute.filter import Predicate, compile_filter
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, timestamp
+from provisioner.lab.cloud.compute.resource_documents import nothing_in, unreachable
 from provisioner.lab.cloud.world import World
 
 MAX_PAGE = 500

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from provisioner.lab.cloud.compute.documents import PROJECT_MADE
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, numeric_id, timestamp
+from provisioner.lab.cloud.compute.resource_documents import PROJECT_MADE
 
 GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
 """Gigabytes per processor of N2 and similar families; some families differ slightly."""

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from provisioner.lab.cloud.compute.documents import (
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.group_registry import Groups
+from provisioner.lab.cloud.compute.instance_configs import config_document, preserved_states
+from provisioner.lab.cloud.compute.labels import new_labels
+from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_items, page_of, token_of
+from provisioner.lab.cloud.compute.operations import ApiError, Document, Operation
+from provisioner.lab.cloud.compute.resource_documents import (
     autoscaler_document,
     instance_group_document,
     mig_document,
@@ -16,12 +22,6 @@ from provisioner.lab.cloud.compute.documents import (
     region_document,
     zone_document,
 )
-from provisioner.lab.cloud.compute.group import Mig
-from provisioner.lab.cloud.compute.group_registry import Groups
-from provisioner.lab.cloud.compute.instance_configs import config_document, preserved_states
-from provisioner.lab.cloud.compute.labels import new_labels
-from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_items, page_of, token_of
-from provisioner.lab.cloud.compute.operations import ApiError, Document, Operation
 from provisioner.lab.cloud.compute.settings import UnknownPlace, UnknownProject
 from provisioner.lab.cloud.compute.vms import Vm
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from provisioner.lab.cloud.compute.documents import template_document
 from provisioner.lab.cloud.compute.lists import Source, aggregated_page, fixed, page_of
 from provisioner.lab.cloud.compute.machine_types import machine_type_document, machine_types
 from provisioner.lab.cloud.compute.method_table import Call, Method
 from provisioner.lab.cloud.compute.operations import ApiError, Document
+from provisioner.lab.cloud.compute.resource_documents import template_document
 
 
 def _templates(call: Call) -> dict[str, Document]:

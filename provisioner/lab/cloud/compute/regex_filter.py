@@ -24,7 +24,7 @@ class Condition:
     """A comparison with a regular expression."""
 
     field: str
-    negative: bool
+    is_negative: bool
     """True for ``ne``: the condition holds if no value matches."""
     pattern: re.Pattern[str]
     """The pattern, which has to match the whole value."""

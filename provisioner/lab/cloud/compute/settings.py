@@ -170,7 +170,7 @@ class Duplicate(StrEnum):
     """The result of createInstances with a name that the MIG already has."""
 
     OPERATION_ERROR = "operation_error"
-    """The operation ends with an error and none of the call's names is made."""
+    """The operation ends with an error and makes no instance."""
     HTTP_CONFLICT = "http_conflict"
     """The call is refused with 409 and none of its names is made."""
     IGNORE = "ignore"

@@ -111,7 +111,7 @@ class Vm:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata from the VM's per-instance config, in addition to the metadata of every member."""
     is_ip_shown: bool = False
-    ipv6_only: bool = False
+    is_ipv6_only: bool = False
     doomed: bool = False
     """True after a request to delete the VM, so that the VM does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Vms:
             labels=spec.labels,
             metadata=metadata or {},
             is_ip_shown=self.switches.ip_before_running,
-            ipv6_only=self.world.strikes("no_address", name, spec.name, zone) is not None,
+            is_ipv6_only=self.world.strikes("no_address", name, spec.name, zone) is not None,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
         self._begin(vm, "insert")
@@ -395,12 +395,12 @@ def _interface(vm: Vm) -> Document:
     interface: Document = {
         "kind": "compute#networkInterface",
         "name": "nic0",
-        "stackType": "IPV6_ONLY" if vm.ipv6_only else "IPV4_ONLY",
+        "stackType": "IPV6_ONLY" if vm.is_ipv6_only else "IPV4_ONLY",
         "fingerprint": "MrV2ndz3ijM=",
         "network": f"{BASE}projects/{vm.spec.project}/global/networks/default",
         "subnetwork": f"{BASE}projects/{vm.spec.project}/regions/{region}/subnetworks/default",
     }
-    if vm.ipv6_only:
+    if vm.is_ipv6_only:
         interface |= {"ipv6AccessType": "INTERNAL", "ipv6Address": str(ipaddress.IPv6Address(f"fd20::{vm.ip}"))}
     elif vm.is_ip_shown:
         interface["networkIP"] = vm.ip

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from provisioner.lab.cloud.hang_ups import hung_up
+from provisioner.lab.cloud.hang_ups import is_hung_up
 from provisioner.lab.cloud.kubernetes import discovery
 from provisioner.lab.cloud.kubernetes.errors import (
     ApiError,
@@ -106,7 +106,7 @@ class Face:
         except ApiError as error:
             return refusal(error)
         except Exception as error:
-            if hung_up(request, error):
+            if is_hung_up(request, error):
                 raise
             log.exception("Request failed", extra={"method": request.method, "path": request.path})
             return refusal(internal(repr(error)))
@@ -220,7 +220,7 @@ class Face:
         check_path(metadata, call.namespace)
         if call.store is self._cluster.pods:
             manager = call.request.query.get("fieldManager", "")
-            stored = self._cluster.create(call.namespace, call.body, manager=manager, dry_run=call.dry_run)
+            stored = self._cluster.create(call.namespace, call.body, manager=manager, dry_run=call.is_dry_run)
         else:
             stored = self._cluster.create_event(call.namespace, call.body)
         return self._one(call, stored, 201)
@@ -243,7 +243,7 @@ class Face:
         if metadata.get("resourceVersion") not in (None, "", str(pod.version)):
             raise modified("pods", call.name)
         status_only = call.subresource == "status"
-        return self._one(call, self._cluster.update(pod, document, status_only=status_only, dry_run=call.dry_run))
+        return self._one(call, self._cluster.update(pod, document, status_only=status_only, dry_run=call.is_dry_run))
 
     async def _delete(self, call: Call) -> web.Response:
         stored = self._found(call)
@@ -253,12 +253,12 @@ class Face:
             self._cluster.fail_node(stored)
             details = {"name": stored.name, "kind": call.store.kind.resource, "uid": stored.uid}
             return _success(200, details)
-        return self._one(call, stored if call.dry_run else self._cluster.delete(stored, grace_period(options)))
+        return self._one(call, stored if call.is_dry_run else self._cluster.delete(stored, grace_period(options)))
 
     async def _delete_collection(self, call: Call) -> web.Response:
         grace = grace_period(delete_options(call))
         objects = call.store.select(call.namespace, match_of(call))
-        ended = objects if call.dry_run else [self._cluster.delete(pod, grace) for pod in objects]
+        ended = objects if call.is_dry_run else [self._cluster.delete(pod, grace) for pod in objects]
         metadata = {"resourceVersion": str(call.store.version)}
         return _json(call.form.many(call.store.kind, ended, metadata, self._world.wall()))
 
@@ -268,7 +268,7 @@ class Face:
         pod = self._found(call)
         options = call.body.get("deleteOptions") or {}
         check_preconditions(options, pod)
-        if not call.dry_run:
+        if not call.is_dry_run:
             self._cluster.evict(pod, grace_period(options))
         return _success(201, {})
 

@@ -61,26 +61,26 @@ def required(field: str, detail: str = "") -> Cause:
 
 def bad_value(field: str, value: object, detail: str) -> Cause:
     """Return the cause for a value of the wrong form."""
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {_quoted(value)}: {detail}")
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_quote(value)}: {detail}")
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
     """Return the cause for a value that is not one of the possible values."""
     words = ", ".join(f'"{word}"' for word in supported)
-    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quoted(value)}: supported values: {words}")
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quote(value)}: supported values: {words}")
 
 
 def unknown_reference(field: str, value: object) -> Cause:
     """Return the cause for a value that names an unknown object."""
-    return Cause(field, "FieldValueNotFound", f"Not found: {_quoted(value)}")
+    return Cause(field, "FieldValueNotFound", f"Not found: {_quote(value)}")
 
 
 def duplicate(field: str, value: object) -> Cause:
     """Return the cause for a second value in place of a unique one."""
-    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quote(value)}")
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

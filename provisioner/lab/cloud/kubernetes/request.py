@@ -64,7 +64,7 @@ class Call:
         return self.request.query.get("fieldValidation") == "Strict"
 
     @property
-    def dry_run(self) -> bool:
+    def is_dry_run(self) -> bool:
         """True if the server must only check the call and store nothing."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))
 

@@ -287,7 +287,7 @@ def test_the_address_of_a_member() -> None:
 
 def test_reading_an_instance_that_shows_almost_nothing() -> None:
     assert read_instance({"name": NAME}) == Instance()
-    assert (Instance().spot, Instance().grace, Instance().expires) == (False, 30.0, None)
+    assert (Instance().is_spot, Instance().grace, Instance().expires) == (False, 30.0, None)
 
 
 def test_a_group_counts_members_whatever_they_do() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.lab.cloud.compute.documents import mig_document
 from provisioner.lab.cloud.compute.group_registry import Groups
+from provisioner.lab.cloud.compute.resource_documents import mig_document
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import World

@@ -10,7 +10,7 @@ def test_samples_are_kept_for_pictures_alone_and_not_too_many() -> None:
     few = catalogue()["few"]
     assert parallel_runs.played(parallel_runs.Run(few, 1, "provisioner")).samples == ()
     samples = parallel_runs.played(
-        parallel_runs.Run(few.model_copy(update={"hours": 3.0}), 1, "exact", drawn=True)
+        parallel_runs.Run(few.model_copy(update={"hours": 3.0}), 1, "exact", is_drawn=True)
     ).samples
     assert 200 < len(samples) <= parallel_runs.MOST_SAMPLES
     assert samples[-1].at > 3 * 3600 - 60

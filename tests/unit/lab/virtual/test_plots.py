@@ -18,7 +18,7 @@ def drawn(path: Path, hours: float, *controllers: str) -> str:
     scenario = scenarios({"own": {**TINY, "hours": hours}}, "test")["own"]
     report = Report({"own": scenario})
     for controller in controllers:
-        report.add(parallel_runs.played(parallel_runs.Run(scenario, 2, controller, drawn=True)))
+        report.add(parallel_runs.played(parallel_runs.Run(scenario, 2, controller, is_drawn=True)))
     draw(report, "own", path)
     return path.with_suffix(".svg").read_text()
 

@@ -1,4 +1,4 @@
-"""What a response means. ``tests/integration/test_kube_connection.py`` has the tests with connections."""
+"""The meaning of a response. ``tests/integration/test_kube_connection.py`` has the tests with connections."""
 
 from __future__ import annotations
 

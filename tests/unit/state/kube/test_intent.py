@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.model import Brake, BrakeReason, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
-from provisioner.state import file_recovery
+from provisioner.state import intent_recovery
 from provisioner.state.errors import Condition, StateError, StateMissing
 from provisioner.state.kube.objects import REQUESTS, pack
 from tests.support.kube_state_server import Call
@@ -143,9 +143,9 @@ def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
     site.server.restore(old)
     loop.memory.write(memory)
     operator = site.open()
-    plan = file_recovery.plan_recovery(file_recovery.read_files(operator), (), "hf", "demo")
+    plan = intent_recovery.plan_recovery(intent_recovery.read_files(operator), (), "hf", "demo")
     assert (plan.writes, plan.latched) == (True, True)
-    assert file_recovery.apply_recovery(operator, plan) == ()
+    assert intent_recovery.apply_recovery(operator, plan) == ()
     operator.ask_recovery()
     assert loop.recovery_asked()
     intent = loop.intent.read()

@@ -46,7 +46,7 @@ class World:
         self.server = ObjectServer(clock=lambda: EPOCH + self.time)
         self.alive: list[KubeTurn] = []
         self.during = list[tuple[float, Callable[[], object]]]()
-        """What happens at which time."""
+        """Actions with their times."""
 
     def client(self) -> MemoryApiServer:
         return MemoryApiServer(self.server)

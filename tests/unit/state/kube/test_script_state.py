@@ -217,7 +217,7 @@ def test_assumed_answer_takes_the_first_text(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-def test_unanswered_settlement_keeps_one_answer(grid: Grid, fault: str) -> None:
+def test_a_lost_response_to_an_entry_keeps_one_answer(grid: Grid, fault: str) -> None:
     id_ = request(grid)
     grid.publish(REQUESTS, id_, "Ended", "A", ended=True)
     script, api = grid.script()
@@ -253,7 +253,7 @@ def test_refused_or_damaged_answers_raise(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize(("cycle", "silent"), [("999990", 10.0), ("2000000", 0.0), ("soon", None)])
-def test_silence_is_told_by_the_servers_clock_alone(grid: Grid, cycle: str, silent: float | None) -> None:
+def test_silence_is_measured_by_the_servers_clock_alone(grid: Grid, cycle: str, silent: float | None) -> None:
     grid.lease(cycle)
     assert grid.script()[0].poll([request(grid)]).silent_seconds == silent
 

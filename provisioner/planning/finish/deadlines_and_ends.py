@@ -112,7 +112,7 @@ def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure,
 
 
 def end_request(draft: Draft, record: RequestRecord) -> None:
-    """Give the request its terminal answer if none of its machines is missing or on its way.
+    """Give the request its terminal answer unless one of its machines is missing or on its way.
 
     Laws: a request always ends, a terminal answer stays.
     """

@@ -58,7 +58,7 @@ class Files:
         return self.conditions["memory"] is Condition.NEW
 
     @property
-    def need_machines(self) -> bool:
+    def needs_machines(self) -> bool:
         """Return True if the files together do not contain all requests. The names of running machines then show the
         missing requests."""
         return not (self.is_fine("intent") or self.is_fine("memory"))
@@ -102,7 +102,7 @@ class Recovery:
         return memory is not None and (memory.brake is not None or self.intent is not None)
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """True if an operator has to act."""
         is_older = self.files.conditions["memory"] is Condition.OLDER
         return self.writes or self.latched or is_older or self.files.memory_lost
@@ -116,7 +116,7 @@ class Recovery:
 
     def keeps_brake(self, *, applied: bool) -> bool:
         """Return True if the operator asked for a release of the brake that would have no effect."""
-        return not self.releases(applied=applied) and (self.wrong or not self.files.is_fine("memory"))
+        return not self.releases(applied=applied) and (self.is_wrong or not self.files.is_fine("memory"))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ def _find_lacking(wanted: Intent, current: Intent) -> Intent:
 def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
     """Return the records that should be in intent. If two sources have the same record, the later source wins."""
     sources: list[Intent | None] = []
-    if files.need_machines:
+    if files.needs_machines:
         sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
-    if files.memory is not None and (files.need_machines or files.is_fine("memory")):
+    if files.memory is not None and (files.needs_machines or files.is_fine("memory")):
         sources.append(_intent_from_memory(files.memory))
     found = [source for source in sources if source is not None]
     requests = {id_: request for source in found for id_, request in source.requests.items()}
@@ -268,7 +268,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
     if release and plan.keeps_brake(applied=applied):
         return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
     if plan.writes and not applied:
-        return "Nothing was written. To write it: provisioner recover --apply"
+        return "No file was written. To write it: provisioner recover --apply"
     if release and plan.latched:
         return f"{written}The loop releases the brake with its next cycle."
     return written + _next_step_message(plan)
@@ -290,7 +290,7 @@ def _next_step_message(plan: Recovery) -> str:
 
 def _not_released_message(plan: Recovery, *, applied: bool) -> str:
     if plan.files.has_no_loop and not plan.writes:
-        return f"none is latched. {NO_LOOP}"
+        return f"no brake is latched. {NO_LOOP}"
     if not plan.files.is_fine("memory"):
         in_the_way = "memory" in plan.unreadable and not applied
         return REMADE + ("; to move the old file aside: provisioner recover --apply" if in_the_way else "")

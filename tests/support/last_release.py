@@ -1,7 +1,7 @@
 """The content of a state directory that the last release can read: its schema version, and the fields of all it stores.
 
-``python -m tests.support.release > tests/golden/release.json`` is run when a release is made, and only then. From then
-on the last release has to be able to read all that is written, or the schema version has to be higher, so that the last
+Run ``python -m tests.support.last_release > tests/golden/release.json`` only when a release is made. From then on the
+last release has to be able to read all that is written, or the schema version has to be higher, so that the last
 release refuses it.
 """
 

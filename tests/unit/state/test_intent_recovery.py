@@ -18,8 +18,8 @@ from provisioner.names import NO_TEMPLATE
 from provisioner.planning.report.answers import request_answer, return_answer
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateTooNew, StateUnreadable, StateUnwritable
-from provisioner.state.file_recovery import UNKNOWN_MOMENT, Recovery, apply_recovery, plan_recovery, read_files
 from provisioner.state.intent_file import IntentStore
+from provisioner.state.intent_recovery import UNKNOWN_MOMENT, Recovery, apply_recovery, plan_recovery, read_files
 from provisioner.state.memory_file import MemoryStore
 from tests.support.stores import add_request, altered, outdate
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running

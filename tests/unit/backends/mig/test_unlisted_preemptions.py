@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig import preemption_operations
+from provisioner.backends.mig import unlisted_preemptions
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.compute_fields import Json, Member
 from provisioner.backends.mig.instance_states import Observed
-from provisioner.backends.mig.preemption_operations import Preemptions, is_unexplained
 from provisioner.backends.mig.shared_lists import Projects
+from provisioner.backends.mig.unlisted_preemptions import Preemptions, is_unexplained
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
@@ -89,7 +89,7 @@ def test_what_went_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) ->
     seen = Preemptions("m", read)
     seen.explain(ran("a", "z", "1"), {}, (), ())
     assert seen.causes() == {"a": LossCause.PREEMPTED}
-    monkeypatch.setattr(preemption_operations, "CAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(unlisted_preemptions, "CAUSE_SECONDS", -1.0)
     assert seen.causes() == {}
 
 

@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.finish.deadlines import NOT_BOOTED, SHORT_OUTAGE
+from provisioner.planning.finish.deadlines_and_ends import NOT_BOOTED, SHORT_OUTAGE
 from provisioner.planning.report.answers import request_answer
 from tests.unit.core import (
     BEFORE,

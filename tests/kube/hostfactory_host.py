@@ -25,7 +25,7 @@ PLACES = {
 
 
 class Host(HostFactory):
-    """Each script runs as HostFactory's user, who shows his files to nobody else."""
+    """A host whose scripts run as HostFactory's user, whose files no other user may read."""
 
     def __init__(self, pod: LoopPod, directory: Path) -> None:
         log = directory / "host-log"
@@ -36,13 +36,13 @@ class Host(HostFactory):
         python.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH=/mnt/python/lib exec {PLACES["python"]}/{program} "$@"\n')
         python.chmod(0o755)
         names = {"HF_PROVIDER_CONFDIR": "conf", "HF_PROVIDER_WORKDIR": "state", "HF_PROVIDER_LOGDIR": "log"}
-        told = {
+        variables = {
             "HF_PROVIDER_NAME": pod.hf.environment["HF_PROVIDER_NAME"],
             "HF_PYTHON": f"{PLACES['python']}/python",
             **{variable: PLACES[name] for variable, name in names.items()},
         }
         one = {
-            "env": [{"name": name, "value": value} for name, value in told.items()],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
             "volumeMounts": [{"name": name, "mountPath": path} for name, path in PLACES.items()],
             "securityContext": {"readOnlyRootFilesystem": False},
         }
@@ -52,7 +52,7 @@ class Host(HostFactory):
         super().__init__(self._inside.environment(), directory)
 
     def run(self, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """One of ``hf_scripts``, to its end."""
+        """Run one of ``hf_scripts`` to its end."""
         command = ("sh", "-c", 'umask 077; exec "$@"', "sh", os.path.join(SCRIPTS, f"{script}.sh"), *words)
         return subprocess.run(
             self._inside.command(*command),

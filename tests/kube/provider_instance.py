@@ -29,7 +29,7 @@ START_SECONDS = 90.0
 
 
 class Grid:
-    """One provider instance whose only pool is a namespace. A context manager: ends the loop."""
+    """A provider instance whose only pool is a namespace. As a context manager, it ends the loop."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Grid:
         self._write("provisioner.yaml", yaml.safe_dump({"id": id_, "loop": loop, "pools": pools, **(settings or {})}))
         self._write("pod.yaml", yaml.safe_dump(dict(pod or POD)))
         self._write(f"{id_}prov_config.json", "{}")
-        told = [
+        templates_of_hf = [
             {"templateId": name, "maxNumber": 10_000, "attributes": ATTRIBUTES, "pools": places}
             for name, places in templates.items()
         ]
-        self._write(f"{id_}prov_templates.json", json.dumps({"templates": told}))
+        self._write(f"{id_}prov_templates.json", json.dumps({"templates": templates_of_hf}))
         self._environment = {
             "HF_PROVIDER_NAME": id_,
             "HF_PROVIDER_CONFDIR": str(self.conf),

@@ -8,8 +8,8 @@ import pytest
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import built_in_kinds, longest_call
-from provisioner.loop.cached_state import LONE_MEMORY, CachedIntent
 from provisioner.loop.cycle_report import SupersededError
+from provisioner.loop.startup_and_cached_state import LONE_MEMORY, CachedIntent
 from provisioner.model import BrakeReason
 from tests.support.cycle_bench import Bench
 
