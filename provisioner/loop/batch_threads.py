@@ -1,5 +1,5 @@
-"""Carry out plans. Each batch runs in a thread of its own, one per pool at a time, so that a slow pool does not
-delay the others."""
+"""Carry out plans. Each batch runs in a thread of its own, and each pool has one batch at a time, so that a slow pool
+does not delay the other pools."""
 
 from __future__ import annotations
 

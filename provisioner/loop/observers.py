@@ -1,5 +1,5 @@
-"""Observers: each pool is observed in a thread of its own and at its own pace, so that a slow pool does not delay
-the others."""
+"""Observers: each pool is observed in a thread of its own and at its own pace, so that a slow pool does not delay the
+other pools."""
 
 from __future__ import annotations
 

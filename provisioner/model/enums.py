@@ -100,7 +100,7 @@ class ErrorClass(StrEnum):
     """True if an accepted create proves that the error is over. For any other class, only a running machine proves
     it."""
     backs_off: bool
-    """True if the next create would fail too. The pool then backs off at once. If False, the pool backs off only if
+    """True if the next create would fail too, so that the pool backs off at once. If False, the pool backs off only if
     most of a round fails."""
     stops_batch: bool
     """True if further creates of the pool and template are not sent in this cycle, because they would fail in the

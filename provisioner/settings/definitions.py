@@ -199,9 +199,9 @@ class Settings(Section):
     """Hours that a request stays in the files after HF has seen its end; default 24. HF may poll for the request
     again."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """Hours after which a machine that was reported to HF, but is missing from all of HF's lists since, is deleted as
-    an orphan, within the orphans' cap and brake; default none, so it is only shown. At least 1, because HF may send a
-    list in parts. Only for grids that call getReturnRequests with all their hosts."""
+    """Hours for which all of HF's lists must lack a machine that was reported to HF, until the machine is deleted as an
+    orphan, within the orphans' cap and brake; default none: the machine is only shown. At least 1, because HF may send
+    a list in parts. Only for grids that call getReturnRequests with all their hosts."""
     adopt_prefixes: AdoptPrefixes = ()
     """Name prefixes of another provider's machines that a return may delete; default none. For a migration. Google's
     connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``.

@@ -126,8 +126,8 @@ class Journal:
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
         """Return the lines that contain one of these texts in JSON form. With ``newest``, search only the newest file.
 
-        ``most``: approximate number of lines to return from each file, the newest; a cycle is never cut. This method
-        raises no error: the result names a file that cannot be read.
+        ``most``: about how many of the newest lines to return from each file; a cycle is never cut. This method raises
+        no error: the result names a file that cannot be read.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []

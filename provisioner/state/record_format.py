@@ -30,8 +30,8 @@ ROWS = (*SLOT_ROWS, model.Fingerprint, model.Failure, model.Notice)
 thousand of them."""
 
 MACHINE_COUNTS = ((model.Request, "count"), (model.RequestRecord, "count"))
-"""Fields with a number of slots to make. A number above ``SLOT_BLOCK`` is refused, because the loop could not handle
-it."""
+"""Fields that contain a number of slots to make. A number above ``SLOT_BLOCK`` is refused, because the loop could not
+handle it."""
 
 LARGEST_WHOLE = 2**53
 """Largest whole number that is stored. Readers of JSON treat larger numbers differently."""
@@ -40,7 +40,7 @@ LONGEST_TEXT = 65_536
 """Maximum number of characters in a text that is stored. A cloud's message is cut to some hundred."""
 
 SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
-"""Types that JSON has too, each with the Python types that a JSON reader returns for it."""
+"""Types that JSON has too, each with the Python types that a JSON reader returns for them."""
 
 PLAIN = frozenset((*SCALARS, NoneType))
 
@@ -64,7 +64,7 @@ def _defaults(kind: type[Any]) -> Mapping[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Return a value in JSON types. Raises TypeError for a type without a rule."""
+    """Return a value in JSON types. Raises TypeError for a type that cannot be stored."""
     kind: Any = type(value)
     if kind in PLAIN or isinstance(value, Enum):
         return value
@@ -99,14 +99,14 @@ def _format_key(key: Any) -> str:
 
 
 def decode(hint: Any, value: Any) -> Any:
-    """Return the value of type ``hint`` from its JSON form. Raises RecordError; raises TypeError for a type without
-    a rule."""
+    """Return the value of type ``hint`` from its JSON form. Raises RecordError if the form does not fit the type,
+    TypeError for a type that cannot be stored."""
     return _rule(hint)(value)
 
 
 @cache
 def _rule(hint: Any) -> Decode:
-    """Return the rule that decodes a type, derived from its type hints."""
+    """Return the function that decodes a type, derived from its type hints."""
     origin, parts = get_origin(hint), get_args(hint)
     if NoneType in parts:
         (inner,) = (_rule(part) for part in parts if part is not NoneType)
@@ -164,7 +164,7 @@ def _record(kind: type) -> Decode:
 
 
 def _decode_at(place: str, rule: Decode, value: Any) -> Any:
-    """Apply a rule to a value, and name the place in an error."""
+    """Apply a decoding function to a value. ``place``: the name that an error contains, for example of the field."""
     try:
         return rule(value)
     except RecordError as error:

@@ -42,7 +42,7 @@ LISTS_GATHER = 3600.0
 parts, and each absence recorded too early would cost a write of memory."""
 
 MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
-"""Words that follow the number of orphans that are younger than this loop. Such orphans cannot be left over from lost
+"""End of the sentence about orphans that are younger than this loop, so that they cannot be left over from lost
 files."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")

@@ -44,8 +44,8 @@ FIRST_SECONDS = 60.0
 the start."""
 
 APPEARED_SECONDS = HOUR
-"""Seconds for which memory keeps when an orphan appeared. Another provisioner with our identity makes more orphans in
-this time."""
+"""Seconds for which memory keeps the moment at which an orphan appeared. Another provisioner with our identity makes
+more orphans in this time."""
 
 YOUNGER_SECONDS = 3.0
 """Seconds that are added to the loop's start and the pool's lag. A machine that was made later cannot come from the
@@ -275,9 +275,9 @@ def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
             )
         case DistrustReason.WRONG_ENDPOINT:
             return (
-                f"pools.{pool} {distrusted.detail}: another cluster or project may answer in its "
-                "place. Restore the settings that lead to it and start again; or, if its machines are gone, run "
-                "`provisioner recover --release-brake`. Until then its machines do not count as lost."
+                f"pools.{pool} {distrusted.detail}: another cluster or project may answer instead. Restore the "
+                "settings that lead to the pool's own and start again; or, if the pool's machines are gone, run "
+                "`provisioner recover --release-brake`. Until then the pool's machines do not count as lost."
             )
         case DistrustReason.POOL_MOVED:
             return (

@@ -48,7 +48,7 @@ STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at 
 machines with a slot."""
 
 HINDERED = " What its place says: "
-"""Words before the reason that the place gives, in the messages of ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
+"""Words before the reason that the place gives, at the end of the messages ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
 
 CODE = " Error Code: "
 

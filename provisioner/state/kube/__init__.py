@@ -1,4 +1,5 @@
 """The state kept in a Kubernetes API, as custom resources of a namespace.
 
-The kinds and the rules that the server itself keeps are in ``deploy/kustomize/components/kubernetes-state``.
+The kinds of these resources, and the rules that the server itself enforces, are in
+``deploy/kustomize/components/kubernetes-state``.
 """

@@ -1,4 +1,4 @@
-"""The monotonic time and the waits of the threads that follow the API server, which tests replace."""
+"""The monotonic clock and the waits of the threads that follow the API server. Tests replace both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 
 class Waits(NamedTuple):
-    """A clock of this host, and a wait by it."""
+    """A clock of this host, and a wait by this clock."""
 
     now: Callable[[], float] = time.monotonic
     wait: Callable[[threading.Event, float], object] = threading.Event.wait
-    """Waits until the event is set, but at most some seconds."""
+    """Function that waits until the event is set, but at most for the given seconds."""
 
 
 SYSTEM = Waits()

@@ -181,8 +181,9 @@ def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
         "pools.a shows none of its 10 machines but 3 without a request: another cluster or project "
-        "may answer in its place. Restore the settings that lead to it and start again; or, if its machines "
-        "are gone, run `provisioner recover --release-brake`. Until then its machines do not count as lost."
+        "may answer instead. Restore the settings that lead to the pool's own and start again; or, if the pool's "
+        "machines are gone, run `provisioner recover --release-brake`. Until then the pool's machines do not count as "
+        "lost."
     )
 
 
