@@ -42,9 +42,8 @@ LONE_MEMORY = (
 
 
 REWRITE_SECONDS = 1200.0
-"""Seconds after which memory is written again even if it did not change, to record the loop time. A new loop
-continues from the recorded time and counts at most an hour of the gap, so a quiet grid would otherwise lose loop
-time."""
+"""Seconds after which memory is written again even if it did not change, to record the loop time. A new loop continues
+from the recorded time and counts at most an hour of the gap, so a quiet grid must record loop time, too."""
 
 
 class CachedIntent:
@@ -54,7 +53,7 @@ class CachedIntent:
         self._state = state
         self._provisioner = provisioner
         self._check = check
-        """Raises SupersededError if a newer loop is active."""
+        """Function that raises SupersededError if a newer loop is active."""
         self._signature: object = None
         self.latest: Intent | None = None
         """Intent as last read; None before HF's first request."""
@@ -117,7 +116,7 @@ class CachedMemory:
         self._state = state
         self._clock = clock
         self._check = check
-        """Raises SupersededError if a newer loop is active."""
+        """Function that raises SupersededError if a newer loop is active."""
         self._latest: Memory | None = None
         """Memory as last read or written."""
         self._signature: object = None
@@ -157,7 +156,7 @@ class StartupInputs:
 
 
 class Startup:
-    """The choice of the memory with which the loop continues: the memory of the previous loop, or a rebuilt one."""
+    """The choice of the memory with which the loop continues: the memory of the previous loop, or a rebuilt memory."""
 
     def __init__(self, state: State, clock: Clock, file: CachedMemory) -> None:
         self._state = state
@@ -171,8 +170,8 @@ class Startup:
         """Pools whose snapshots must not be used yet to rebuild the memory."""
 
     def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
-        """Return the memory with which the loop continues: ``latest``, unless an answer that HF has read contradicts
-        it.
+        """Return the memory with which the loop continues: ``latest``, or a rebuilt memory if an answer that HF has
+        read contradicts ``latest``.
 
         The caller reads intent after the observations, so that a machine without a request is an orphan. Raises
         StateError.
@@ -203,13 +202,13 @@ class Startup:
         if condition is Condition.OLDER or self._is_contradicted(memory, intent):
             return self._rebuild_older(memory, inputs)
         memory = self._recover(memory, inputs.limits, now)
-        current = intent.generation >= memory.generation  # Otherwise intent is the old file, and the plan detects this.
+        current = intent.generation >= memory.generation  # If not, intent is the old file, which the plan detects.
         if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
     def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
-        """Return True if memory is old: it lists a request as open for which a terminal answer is settled."""
+        """Return True if memory is old, because memory lists a request as open whose terminal answer is settled."""
         reported_ids = self._state.terminal_answers.ids()
         for id_ in (reported_ids - self._agreed_ids) & intent.requests.keys():
             record = memory.requests.get(id_)
@@ -219,7 +218,7 @@ class Startup:
         return False
 
     def _recover(self, memory: Memory, limits: Limits, now: float) -> Memory:
-        """Return a recorded memory, corrected by the answers that scripts settled after it was recorded."""
+        """Return a recorded memory, corrected by the answers that scripts settled after the memory was recorded."""
         unreported = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
         get_answer = self._state.terminal_answers.settled
         settled = {id_: answer for id_ in unreported if (answer := get_answer(id_)) is not None}
@@ -241,7 +240,8 @@ class Startup:
         """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds (law: time is an
         argument).
 
-        The bound is the newest time in intent plus the age of its file, so that no clock of another machine is read.
+        The bound is the newest time in intent plus the age of intent's file, so that no clock of another machine is
+        read.
         """
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [return_request.created_wall for return_request in intent.returns.values()]

@@ -58,8 +58,8 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
 
 
 def _check(file: StateFile) -> None:
-    """Raise StateUnreadable unless the file is the last one written. An older file is useless in a dump, because a
-    restore of it would not help."""
+    """Raise StateUnreadable unless the file has its newest generation, because a restore of an older file would not
+    help."""
     if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(f"{file.path}: is {condition}; no dump was written. {file.advice} Then try again.")
 
@@ -69,5 +69,5 @@ def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
     for name in names:
         path = os.path.join(state.path, name)
         facts = stat_file(path)
-        if facts and (content := read_if_present(path, "")) is not None:  # a trim or a rotation may remove it
+        if facts and (content := read_if_present(path, "")) is not None:  # a trim or a rotation may remove the file
             yield name, Saved(content, facts.st_mtime_ns)

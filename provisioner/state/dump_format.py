@@ -59,7 +59,7 @@ class Manifest:
     """Version of the provisioner that wrote the dump."""
     instance: str
     time: str
-    """Moment of the dump as UTC text, by the clock of the host that took it. It is shown to operators and never
+    """Moment of the dump as UTC text, by the clock of the host that took it. The moment is shown to operators and never
     compared."""
 
 
@@ -73,7 +73,8 @@ class Dump:
     """Name of the dump in messages: its path or ``stdin``."""
 
     def tables(self, kind: str) -> Tables | None:
-        """Return the tables of a database; None if the dump lacks it. Raises StateUnreadable or StateTooNew."""
+        """Return the tables of a database; None if the dump lacks this database. Raises StateUnreadable or
+        StateTooNew."""
         name = f"{kind}.json"
         if name not in self.files:
             return None
@@ -120,7 +121,8 @@ def _add(tar: tarfile.TarFile, name: str, saved: Saved) -> None:
 
 
 def unpack(source: str, packed: bytes) -> Dump:
-    """Return the dump. Raises StateUnreadable if it is damaged, StateTooNew if its format is newer than ours."""
+    """Return the dump in ``packed``. Raises StateUnreadable if the dump is damaged, StateTooNew if its format is newer
+    than ours."""
     try:
         members = dict(_members(packed))
         document = json.loads(members.pop(MANIFEST))
@@ -159,7 +161,7 @@ def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_time(nanoseconds: object) -> int:
-    """Return a modification time that a file can have. Raises ValueError."""
+    """Return a modification time if a file can have it. Raises ValueError if not."""
     if not isinstance(nanoseconds, int) or not 0 <= nanoseconds < 1 << 63:
         raise ValueError(f"{nanoseconds!r} is no time")
     return nanoseconds

@@ -133,7 +133,7 @@ class IntentFile(StateFile):
         """Return tables that are not older than ``newest``, read without the lock. Caches get a moment to show the
         newest file.
 
-        Raises StateMissing or StateStale if they do not.
+        Raises StateMissing or StateStale if the newest file does not appear.
         """
         for _ in tries():
             found, tables = self._observe(newest, create_for)

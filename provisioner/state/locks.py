@@ -170,7 +170,7 @@ class DataLock:
     A waiting process first takes the *turn*, which is another lock file, and keeps the turn until it has the lock.
 
     * Only the process with the turn tries for the lock, every ``TURN_POLL``. So a process that takes the lock again and
-      again cannot starve the others, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.
+      again cannot starve other processes, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.
     * A process whose time is up before it has the turn still tries for the lock once. So a process that is stopped
       while it has the turn does not block the others.
     * The lock file records the last generation after the data is durable, so the record is never ahead of the data.

@@ -1,6 +1,6 @@
-"""The protocol by which a terminal answer is settled: entries that never change, of which the last one of an id counts.
+"""The protocol by which a terminal answer is settled: entries that never change. The last entry of an id counts.
 
-A process creates an entry in the next free place, so only one process succeeds (law: a terminal answer stays).
+A process creates an entry at the next free position, so that only one process succeeds (law: a terminal answer stays).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ REPORTED, CLAIMED, ASSUMED = "reported", "claimed", "assumed"
 """Kind of an entry.
 
 A script that prints the answer writes REPORTED. The loop writes CLAIMED, and may claim another answer until a script
-reports one. A recovery writes ASSUMED: HF is assumed to have the answer, but its words are unknown.
+reports an answer. A recovery writes ASSUMED if HF probably has an answer whose text is unknown.
 """
 KINDS = (REPORTED, CLAIMED, ASSUMED)
 
 
 class Entry(NamedTuple):
-    """An entry of an id."""
+    """An entry that settles the terminal answer of an id."""
 
     kind: str
     text: str
     position: int
-    """Number of entries before this one."""
+    """Number of earlier entries of the id."""
 
 
 class SettledAnswers(ABC):
@@ -35,13 +35,14 @@ class SettledAnswers(ABC):
     def settled(self, id_: str) -> Answer | None:
         """Return the terminal answer that every call prints from now on; None while the answer may still change.
 
-        Raises StateUnreadable. Like each method here that takes an id, it raises StateError if the id is invalid.
+        Raises StateUnreadable, and StateError for an invalid id, as do all methods here that take an id.
         """
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Settle the answer that the caller is about to print. Return it, or the answer that was settled before.
+        """Settle the answer that the caller is about to print. Return this answer, or the answer that was settled
+        before.
 
         Durable on return. Raises StateUnreadable, StateUnwritable or StateStale.
         """
@@ -54,7 +55,7 @@ class SettledAnswers(ABC):
         raise AssertionError("unreachable: the tries end with an error")
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published answer. Return False if HF has got an answer or may have got one.
+        """Settle the answer that replaces a published answer. Return False if HF has an answer, or may have one.
 
         Durable on return. Raises the errors of ``settle_reported``.
         """
@@ -66,9 +67,10 @@ class SettledAnswers(ABC):
         raise AssertionError("unreachable: the tries end with an error")
 
     def assume_reported(self, id_: str) -> None:
-        """Assume that HF has the answer.
+        """Record that HF is assumed to have the answer.
 
-        HF may have had the machines for a long time and will not ask again. Raises the errors of ``settle_reported``.
+        This is for requests whose machines HF may have had for a long time, so that HF will not ask again. Raises the
+        errors of ``settle_reported``.
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")
@@ -91,7 +93,7 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry again and again, read each time, and at last raise StateStale."""
+        """Yield the last entry once for each try, read anew each time. Raises StateStale after the last try."""
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:
