@@ -707,7 +707,7 @@ def test_an_instance_whose_network_has_ipv6_alone_fails_with_that_word(site: Vir
     site.faults(Fault("no_address"))
     answer = site.asked(2)
     assert answer["status"] == ERROR
-    assert "has an IPv6 address alone: set the pool's ipv6" in answer["message"]
+    assert "has only an IPv6 address: set the pool's ipv6" in answer["message"]
 
 
 def test_an_instance_that_stays_in_a_state_fails_with_its_name(site: VirtualSite) -> None:

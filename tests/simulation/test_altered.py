@@ -29,7 +29,7 @@ def sims() -> Iterator[list[Simulation]]:
 
 
 REASONS = (
-    *("changes pods that are asked for", "without our identity", LOST.text),
+    *("changes the pods that the provisioner creates", "without our identity", LOST.text),
     *("maxNumber of", "No pool had room", "did not run within"),
 )
 """Allowed reasons of a failure: the policy, a lost call, or a cap that other machines use up."""

@@ -71,7 +71,7 @@ def _argument_problems(pool: CommandPool) -> Iterator[Problem]:
         try:
             named = set().union(*map(placeholders, argv))
         except ValueError as error:
-            yield Problem("", setting, f"the braces do not fit: {error}; write {{{{ for a brace")
+            yield Problem("", setting, f"the braces are unbalanced: {error}; write {{{{ for a brace")
             continue
         for name in sorted(named - known):
             yield Problem("", setting, f"unknown placeholder {{{name}}}{suggestion(name, sorted(known))}")

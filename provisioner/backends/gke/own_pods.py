@@ -167,7 +167,7 @@ def alteration(asked: Pod, made: Pod) -> str:
         for key, value in ours.items()
         if key != "labels" and theirs.get(key) != value
     ]
-    cause = "something in the cluster, such as an admission policy, changes pods that are asked for"
+    cause = "something in the cluster, such as an admission policy, changes the pods that the provisioner creates"
     return f"{cause}: {', '.join(changes)}" if changes else ""
 
 

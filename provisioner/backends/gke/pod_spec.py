@@ -112,7 +112,7 @@ class PodSpecFile:
     def problems(self) -> tuple[str, ...]:
         """Return the problem of the file if its present content is not in force; an empty tuple if it is."""
         said = self._refused_message
-        return (f"the pod spec before stays in force, because the file is refused: {said}",) if said else ()
+        return (f"the earlier pod spec stays in force, because the file is refused: {said}",) if said else ()
 
     def _read(self) -> PodSpec:
         """Read the file if it has changed."""

@@ -159,7 +159,7 @@ def _update_policy_message(pool: MigPool, update: Json) -> str:
     effect = (
         "every create will be refused (CONDITION_NOT_MET)"
         if method == "SUBSTITUTE"
-        else "all its machines are made anew, whatever runs on them, once the group gets another template"
+        else "all its machines are recreated, whatever runs on them, once the group gets another template"
     )
     return (
         f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
@@ -188,7 +188,7 @@ def _healing_message(pool: MigPool, group: Json, lifecycle: Json) -> str:
     if action == "DO_NOTHING" or not checks:
         return ""
     return (
-        f"its health check {', '.join(checks)} makes each running machine anew that does not answer it, whatever runs"
+        f"the group recreates each machine that fails its health check {', '.join(checks)}, whatever runs"
         f" on it (onFailedHealthCheck {own}): {_gcloud_command(pool, 'update', '--clear-autohealing')}"
     )
 

@@ -20,7 +20,7 @@ reference)."""
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
-IPV6_ONLY = "The instance runs, and has an IPv6 address alone: set the pool's ipv6 to true, or give its subnet IPv4."
+IPV6_ONLY = "The instance runs, and has only an IPv6 address: set the pool's ipv6 to true, or give its subnet IPv4."
 
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """Actions by which the group makes an instance run."""

@@ -174,7 +174,7 @@ class SlurmBackend:
             text = f"pools.{self.pool}.script_file {file} cannot be read: {getattr(error, 'strerror', None) or error}"
             if not self._script:
                 raise BackendError(ErrorClass.INVALID, text) from error
-            return f"{text}; the script before stays in force"
+            return f"{text}; the earlier script stays in force"
         self._script_signature = changed
         settings = self._settings.model_dump_json(exclude={"token_file"})
         self._digest = hashlib.sha256(f"{settings}{self._script}".encode()).hexdigest()[:16]

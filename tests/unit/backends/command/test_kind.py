@@ -47,7 +47,7 @@ def test_the_samples_have_no_problem(name: str) -> None:
         ("create.argv", ["bsub", "/opt/pilot"], "create.argv: expected arguments with {name}"),
         ("create.argv", ["bsub", "{name}", "{cluster}"], "create.argv: unknown placeholder {cluster}"),
         ("list.argv", ["bjobs", "{name}"], "list.argv: unknown placeholder {name}"),
-        ("create.argv", ["bsub", "{name}", "{"], "create.argv: the braces do not fit"),
+        ("create.argv", ["bsub", "{name}", "{"], "create.argv: the braces are unbalanced"),
         ("create.argv", [], "create.argv: expected a list of texts"),
         ("create.argv", "bsub {name}", "create.argv: expected a list of texts"),
         ("create.id", r"Job <\d+>", "create.id: expected a regular expression with the group (?P<id>…)"),

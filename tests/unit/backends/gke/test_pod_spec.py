@@ -222,7 +222,7 @@ def test_a_file_that_became_bad_is_refused_once_in_the_log_and_the_old_spec_stay
         assert [file.current(), file.current()] == [before, before]
     assert len(caplog.records) == 1
     (problem,) = file.problems()
-    assert problem.startswith("the pod spec before stays in force, because the file is refused: ")
+    assert problem.startswith("the earlier pod spec stays in force, because the file is refused: ")
     assert "containers: missing" in problem
     path.write_text(BODY)
     file.current()

@@ -49,7 +49,7 @@ HEALTH = [{"healthCheck": "projects/p/global/healthChecks/grid", "initialDelaySe
         pytest.param(
             {"autoHealingPolicies": HEALTH, "instanceLifecyclePolicy": NOTHING | {"onFailedHealthCheck": "REPAIR"}},
             Severity.ERROR,
-            f"its health check grid makes .*REPAIR.*: {GCLOUD} update {WHERE} --clear-autohealing",
+            f"fails its health check grid, .*REPAIR.*: {GCLOUD} update {WHERE} --clear-autohealing",
             id="a health check that repairs",
         ),
         pytest.param(
