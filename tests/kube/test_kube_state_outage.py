@@ -82,7 +82,7 @@ def test_a_restore_of_etcd_latches_the_brake_and_no_machine_is_made_or_deleted(c
         run.until_works(2)
         run.hf.wants = run.hf.asks_again = False
         run.come_to_rest()
-        run.arena.has_operator = False
+        answers, run.arena.has_operator = [*run.ledger.terminal], False
         began = time.time()
         cluster.restore_data(copy)
         run.note("etcd is restored")
@@ -92,3 +92,9 @@ def test_a_restore_of_etcd_latches_the_brake_and_no_machine_is_made_or_deleted(c
         assert "--release-brake" in shown, shown
         run.wait_until(latched + GRACE_SECONDS)
         assert not run.arena.acts(began, time.time()), run.logs()
+        assert run.arena.recover("--apply", "--release-brake")["released"]
+        run.until(lambda: not run.arena.brake(), 30, "the brake is released")
+        run.hf.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in answers]})
+        run.hf.wants = run.hf.asks_again = run.arena.has_operator = True
+        run.until_works(2)
+        run.finish()

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from provisioner.model import BrakeReason
-from provisioner.state.kube.objects import REQUESTS, item
-from tests.simulation.simulation import Simulation
+from provisioner.state.kube.objects import REQUESTS, STATES, item
+from tests.simulation.simulation import PROVISIONER, Simulation
 from tests.simulation.stores import KubeStore
 from tests.support.kube_state_server import ObjectServer
 
@@ -60,8 +60,9 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
     assert set(sim.machines()) == machines
     sim.recover()
     sim.cycle()
-    sim.cycle()
     assert brake(sim) is None
+    sim.cycle()
+    assert server.answer("GET", item("hf", STATES, PROVISIONER))["status"]["brake"] == ""
     assert server.answer("GET", item("hf", REQUESTS, lost))["spec"]["count"] == 2
     sim.poll_all()
     assert set(sim.machines()) == machines

@@ -80,9 +80,10 @@ class KubeAnswers:
         return self.exists()
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored, and if the object of an answer vanishes or appears again;
-        None before the first write of any loop."""
-        return (self._memory.restored, self._answered - self._objects().keys()) if self.exists() else None
+        """Return a value that changes with the brake, if etcd is restored, and if the object of an answer vanishes or
+        appears again; None before the first write of any loop."""
+        brake = self._memory.latest and self._memory.latest.brake
+        return (self._memory.restored, brake, self._answered - self._objects().keys()) if self.exists() else None
 
     def condition(self) -> Condition:
         """Return NEW before the first write of any loop."""

@@ -109,6 +109,9 @@ def test_the_brake_is_shown(site: Site) -> None:
     loop.memory.write(Memory("demo", 1, brake=Brake(BrakeReason.MEMORY_LOST, 0.0, "it is gone")))
     loop.status.write({}, {}, {})
     assert site.get(STATES, "demo")["status"]["brake"] == "memory_lost: it is gone"
+    latched = loop.status.signature()
+    loop.memory.write(Memory("demo", 1))
+    assert loop.status.signature() != latched, "so that the release is published though no answer changes"
 
 
 def test_an_answer_that_hf_has_read_stays(site: Site) -> None:
