@@ -27,7 +27,7 @@ from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.observe_pools import WAITING, all_at_once
 from provisioner.commands.redaction import WITHHELD, cleaned, harmless, make_remover, mask_secrets
-from provisioner.commands.shared_options import Document, UsageError, add_shared, show
+from provisioner.commands.shared_options import Document, UsageError, add_shared, find_store, show
 from provisioner.files.safe_open import read_regular
 from provisioner.files.version import full_version
 from provisioner.files.yaml_text import LARGEST, parse
@@ -45,7 +45,6 @@ from provisioner.settings.definitions import SECTIONS, Settings, TemplateSetting
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateError, advice_message, is_denied
 from provisioner.state.kube.objects import leases
-from provisioner.state.opening import KubeStore, find_kube_store
 
 SECONDS = 300.0
 """Most seconds for one part. A live check lasts until the slowest cloud has answered."""
@@ -152,7 +151,7 @@ def disk(environment: Mapping[str, str]) -> Answer:
     answer = partial(Answer, "disk", "df")
     try:
         directories = Directories(environment)
-        if _kube_store(directories) and not environment.get("HF_PROVIDER_WORKDIR"):
+        if find_store(environment) and not environment.get("HF_PROVIDER_WORKDIR"):
             return answer(True, "the state is in a Kubernetes API, and no directory is set for the journal")
         path = directories.state
         free = shutil.disk_usage(path).free
@@ -167,21 +166,13 @@ def disk(environment: Mapping[str, str]) -> Answer:
     return answer(True, text) if free >= LEAST_FREE else answer(False, f"{text}; {advice}")
 
 
-def _kube_store(directories: Directories) -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state. Return None if the state is in files, or if HostFactory's
-    directories are unknown."""
-    with suppress(DirectoryError):
-        return find_kube_store(directories)
-    return None
-
-
 def clock(environment: Mapping[str, str]) -> Answer:
     """Compare this host's clock with the clock of the state's file system or API server. The clocks of the clouds are
     compared by ``check --live``."""
     answer = partial(Answer, "clock of the state against this host's", "date")
     try:
         directories = Directories(environment)
-        if (store := _kube_store(directories)) is None:
+        if (store := find_store(environment)) is None:
             path = directories.state
             now = StateDir(path).now()
         else:

@@ -20,7 +20,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.dump import take_dump
 from provisioner.state.dump_format import MODE, Dump, unpack
 from provisioner.state.kube.state import KubeState
-from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
+from provisioner.state.kube.transfer import copy_state
 from provisioner.state.restore import Restored, restore_dump
 
 STANDARD = Path("-")
@@ -47,7 +47,7 @@ def run_dump(options: argparse.Namespace) -> int:
         if options.file != STANDARD:
             _check(options.file, files)
         if kube:
-            copy_to_files(kube, files, for_dump=True)
+            copy_state(kube, files, for_dump=True)
         manifest, packed = take_dump(files)
     if options.file == STANDARD:
         sys.stdout.buffer.write(packed)
@@ -85,7 +85,7 @@ def run_restore(options: argparse.Namespace) -> int:
     with _opened(options.state_dir) as (files, kube):
         restored = restore_dump(files, dump, instance, replaces=options.yes)
         if kube:
-            copy_to_kubernetes(files, kube)
+            copy_state(files, kube)
         print(_restored_message(dump, restored))
     return FINE
 

@@ -120,14 +120,14 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
         return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
     anew = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
-    before, after = state.change_holds(change, anew=bool(anew))
+    before, after = state.holds.change(change, anew=bool(anew))
     return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _lines)
 
 
 def _unusable_message(state: State) -> str:
     """Return the reason why the holds cannot be read; empty if they can be read. Raises StateTooNew, StateDenied."""
     try:
-        state.read_holds()
+        state.holds.read()
     except (StateMissing, StateUnreadable) as error:
         return str(error)
     return ""
@@ -175,7 +175,7 @@ class _Known:
         pools = {slot.pool for _, slot in self.memory.slots if not slot.deletion.is_gone}
         pools |= self.pool_status.pool_limits.keys()
         with suppress(StateError):
-            pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
+            pools |= {hold.target for hold in self.state.holds.read().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
         if name in pools:
             return ""

@@ -71,7 +71,7 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
     ``follows``: True for a running loop, which follows changes in the Kubernetes API. Raises UsageError,
     DirectoryError, TemplatesError, StateError.
     """
-    if (store := _find_kube_store(given)) is None:
+    if (store := find_store(os.environ, given)) is None:
         return state_directory(given)
     from provisioner.state.kube.state import KubeState
     from provisioner.state.opening import instance_of
@@ -84,15 +84,15 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
     return state
 
 
-def _find_kube_store(given: Path | None) -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state; None if the state is in files."""
+def find_store(environment: Mapping[str, str], given: Path | None = None) -> KubeStore | None:
+    """Return the Kubernetes API that keeps the state; None if the state is in files. Raises as ``open_state``."""
     from provisioner.hostfactory.provider_config import KUBERNETES
     from provisioner.state.opening import find_kube_store
 
     if given is not None and not str(given).startswith(KUBERNETES):
         return None
     try:
-        return find_kube_store(Directories(os.environ), str(given or ""))
+        return find_kube_store(Directories(environment), str(given or ""))
     except DirectoryError:
         if given is not None:
             raise
@@ -104,7 +104,7 @@ def state_directory(given: Path | None) -> StateDir:
     DirectoryError, and UsageError if there is no such directory or if the state is in a Kubernetes API."""
     from provisioner.state.directory import StateDir
 
-    if (store := _find_kube_store(given)) is not None:
+    if (store := find_store(os.environ, given)) is not None:
         raise UsageError(
             f"The Kubernetes API keeps this state (namespace {store.namespace}), and this command is for state files. "
             "To use it for files, name a directory with --state-dir"

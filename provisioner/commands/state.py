@@ -10,7 +10,7 @@ from provisioner.commands.shared_options import FINE, UsageError
 from provisioner.hostfactory.provider_config import KUBERNETES, Directories
 from provisioner.state.directory import StateDir
 from provisioner.state.kube.state import KubeState
-from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
+from provisioner.state.kube.transfer import copy_state
 from provisioner.state.opening import find_kube_store
 
 PLACES = f"DIR|{KUBERNETES}NAMESPACE"
@@ -28,14 +28,16 @@ def run(options: argparse.Namespace) -> int:
     directories = Directories(os.environ)
     is_upload = options.target.startswith(KUBERNETES)
     place, path = (options.target, options.source) if is_upload else (options.source, options.target)
-    if not place.startswith(KUBERNETES) or path.startswith(KUBERNETES) or not Path(path).is_dir():
+    if not place.startswith(KUBERNETES) or path.startswith(KUBERNETES):
         raise UsageError(f"--from, --to: expected a directory and {KUBERNETES}NAMESPACE, got {path} and {place}")
+    if not Path(path).is_dir():
+        raise UsageError(f"{path}: no such directory; create it, or correct {'--from' if is_upload else '--to'}")
     store = find_kube_store(directories, place)
     assert store is not None
     if store.shards:
         raise UsageError("STATE_SHARDS: the ids in files show no shard. Drain the grid, and begin with an empty state.")
     files, state = StateDir(path), KubeState(store.api(), directories.name)
-    copied = copy_to_kubernetes(files, state) if is_upload else copy_to_files(state, files)
+    copied = copy_state(files, state) if is_upload else copy_state(state, files)
     key = place if is_upload else "files"
     print(
         f"Copied requests {copied.requests}, returns {copied.returns}, final answers to HostFactory {copied.answers}.\n"

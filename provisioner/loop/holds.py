@@ -45,9 +45,9 @@ class CurrentHolds:
     def read(self) -> Holds:
         """Return the holds. Read the file again only if its signature has changed or the last read failed."""
         try:
-            signature = self._state.holds_signature()
+            signature = self._state.holds.signature()
             if not self._is_known or self._problem or signature != self._signature:
-                self._update(self._state.read_holds())
+                self._update(self._state.holds.read())
                 self._signature = signature
                 if self._problem:
                     log.warning("Holds can be read again", extra={"holds": len(self.latest.current)})

@@ -276,6 +276,6 @@ class Loop:
         """Return one signature for intent and holds, which other processes write and the loop follows at once; None if
         a file cannot be read."""
         try:
-            return self._state.intent.signature(), self._state.holds_signature()
+            return self._state.intent.signature(), self._state.holds.signature()
         except StateError:
             return None

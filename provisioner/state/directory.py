@@ -18,8 +18,7 @@ from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
-    from provisioner.model import Holds
-    from provisioner.state.holds import Change, HoldStore
+    from provisioner.state.holds import HoldStore
     from provisioner.state.intent_file import IntentStore
     from provisioner.state.journal import Excerpt, Journal
     from provisioner.state.loop_lock import LoopLock
@@ -146,18 +145,6 @@ class StateDir(StateFiles):
         signs = [atomic.stat_file(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
-
-    def holds_signature(self) -> object:
-        """Return the signature of holds.json. Raises StateError."""
-        return self.holds.signature()
-
-    def read_holds(self) -> Holds:
-        """Read the holds. Raises StateError."""
-        return self.holds.read()
-
-    def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Change the holds; return the holds before and after. Raises StateError."""
-        return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
         """Append to the journal. Raises StateUnwritable."""
@@ -325,6 +312,10 @@ class StateDir(StateFiles):
         if before | shown != before:
             self.announced.write(before | shown)
         return shown, self.announced.path
+
+    def shown(self) -> dict[str, int]:
+        """Return the maxNumbers that HF was shown. Raises as ``ShownMaxNumbers.read``."""
+        return self.announced.read()
 
     def note_read(self, digests: Digests) -> None:
         """Record that the scripts have read these contents. Raises StateError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNKNOWN_MOMENT = 0.0
 """Wall time for a request of unknown age. Its deadline has passed, so no machine is made for it."""
 
-NOTHING = Intent("", 0, {}, {})
+Records = dict[str, Request | ReturnRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,69 +176,65 @@ def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance
     intent if no file names it.
     """
     wanted = _find_wanted(files, machines, prefix)
-    current = (files.intent if files.is_fine("intent") else None) or NOTHING
-    lacked = _find_lacking(wanted, current)
+    current = _records(files.intent) if files.is_fine("intent") else {}
+    lacked = {id_: one for id_, one in wanted.items() if id_ not in current}
     owner = files.memory or files.intent
-    lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
-    known_ids = wanted.requests.keys() | current.requests.keys()
+    lost = _intent(lacked, owner.provisioner if owner else instance, files.newest)
+    known_ids = wanted.keys() | current.keys()
     return Recovery(
         files=files,
-        intent=lost if current is NOTHING or lacked.requests or lacked.returns else None,
-        kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
+        intent=lost if lacked or not files.is_fine("intent") else None,
+        kept=tuple(sorted(id_ for id_, request in lost.requests.items() if request.template == NO_TEMPLATE)),
         unknown=tuple(sorted(name for name in machines if get_request_id(prefix, name) not in known_ids)),
     )
 
 
-def _find_lacking(wanted: Intent, current: Intent) -> Intent:
-    """Return the part of ``wanted`` that ``current`` lacks."""
-    requests = {id_: request for id_, request in wanted.requests.items() if id_ not in current.requests}
-    returns = {id_: return_request for id_, return_request in wanted.returns.items() if id_ not in current.returns}
-    return replace(wanted, requests=requests, returns=returns)
-
-
-def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
+def _find_wanted(files: Files, machines: Iterable[str], prefix: str) -> Records:
     """Return the records that should be in intent. If two sources have the same record, the later source wins."""
-    sources: list[Intent | None] = []
+    wanted: Records = {}
     if files.needs_machines:
-        sources += [_intent_from_names(machines, prefix), _intent_from_answers(files.answers), files.intent]
+        wanted |= _records_from_names(machines, prefix) | _records_from_answers(files.answers) | _records(files.intent)
     if files.memory is not None and (files.needs_machines or files.is_fine("memory")):
-        sources.append(_intent_from_memory(files.memory))
-    found = [source for source in sources if source is not None]
-    requests = {id_: request for source in found for id_, request in source.requests.items()}
-    returns = {id_: return_request for source in found for id_, return_request in source.returns.items()}
-    return replace(NOTHING, requests=requests, returns=returns)
+        wanted |= _records_from_memory(files.memory)
+    return wanted
 
 
-def _intent_from_memory(memory: Memory) -> Intent:
+def _intent(records: Records, provisioner: str, generation: int) -> Intent:
+    requests = {id_: one for id_, one in records.items() if isinstance(one, Request)}
+    returns = {id_: one for id_, one in records.items() if isinstance(one, ReturnRequest)}
+    return Intent(provisioner, generation, requests, returns)
+
+
+def _records(intent: Intent | None) -> Records:
+    return {**intent.requests, **intent.returns} if intent else {}
+
+
+def _records_from_memory(memory: Memory) -> Records:
     """Return intent as it was when memory was written, without records that may already be trimmed."""
-    requests = {
-        record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read_at), record.rc_account)
-        for record in memory.requests.values()
-        if not record.is_trimmed
-    }
-    returns = {
-        record.id: ReturnRequest(record.id, record.names, memory.wall_of(record.read_at))
-        for record in memory.returns.values()
-        if not record.is_trimmed
-    }
-    return Intent(memory.provisioner, memory.generation, requests, returns)
+    found: Records = {}
+    for one in memory.requests.values():
+        if not one.is_trimmed:
+            found[one.id] = Request(one.id, one.template, one.count, memory.wall_of(one.read_at), one.rc_account)
+    for back in memory.returns.values():
+        if not back.is_trimmed:
+            found[back.id] = ReturnRequest(back.id, back.names, memory.wall_of(back.read_at))
+    return found
 
 
-def _intent_from_answers(answers: Mapping[str, Answer]) -> Intent:
-    """Return the intent that follows from the answers: a record for each answer, with the number or the names of its
-    machines."""
-    names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
-    requests = {id_: _remnant(id_, len(each)) for id_, each in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
-    returns = {
-        id_: ReturnRequest(id_, each, UNKNOWN_MOMENT) for id_, each in names.items() if id_.startswith(RETURN_ID_PREFIX)
-    }
-    return Intent("", 0, requests, returns)
+def _records_from_answers(answers: Mapping[str, Answer]) -> Records:
+    """Return a record for each answer, with the number or the names of its machines."""
+    found: Records = {}
+    for id_, answer in answers.items():
+        names = tuple(entry["name"] for entry in json.loads(answer.text)["machines"])
+        is_return = id_.startswith(RETURN_ID_PREFIX)
+        found[id_] = ReturnRequest(id_, names, UNKNOWN_MOMENT) if is_return else _remnant(id_, len(names))
+    return found
 
 
-def _intent_from_names(machines: Iterable[str], prefix: str) -> Intent:
-    """Return the intent that follows from the names of machines, because each name contains the id of its request."""
+def _records_from_names(machines: Iterable[str], prefix: str) -> Records:
+    """Return the requests that follow from the names of machines, because each name contains the id of its request."""
     counts = Counter(id_ for name in machines if (id_ := get_request_id(prefix, name)))
-    return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
+    return {id_: _remnant(id_, count) for id_, count in counts.items()}
 
 
 def _remnant(id_: str, count: int) -> Request:

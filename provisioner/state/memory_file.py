@@ -127,6 +127,11 @@ class MemoryStore(StateFile):
             f"{self.path}: does not exist yet, because no loop has run on this directory. `provisioner run` makes it."
         )
 
+    def outdate(self) -> None:
+        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        with DataLock(self.lock_path) as lock:
+            lock.generation += 1
+
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory was made again.
 

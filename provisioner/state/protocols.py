@@ -69,10 +69,7 @@ class ScriptState(Protocol):
 
 
 class Part(Protocol):
-    """A part of the state that is written as a whole: intent, memory, published answers."""
-
-    def exists(self) -> bool:
-        """Return True if the part exists, even if it is unreadable."""
+    """A part of the state that is never lost without notice: intent, memory."""
 
     def existed(self) -> bool:
         """Return True if the part exists or once existed."""
@@ -121,8 +118,14 @@ class MemoryPart(Part, Protocol):
         """Begin a new range of generations because memory is made again. Return how often memory was made again."""
 
 
-class AnswersPart(Part, Protocol):
+class AnswersPart(Protocol):
     """The part with the answers that scripts print: a rendering of memory and intent."""
+
+    def exists(self) -> bool:
+        """Return True if the part exists, even if it is unreadable."""
+
+    def signature(self) -> object:
+        """Return a value that changes with the part; None while the part is missing."""
 
     def read_all(self) -> dict[str, Answer]:
         """Return every published answer."""
@@ -148,6 +151,22 @@ class TerminalAnswers(Protocol):
 
     def settle_revised(self, id_: str, text: str) -> bool:
         """Settle the answer that replaces a published one. Return False if HF has got an answer or may have got one."""
+
+
+class HoldsPart(Protocol):
+    """The holds of operators."""
+
+    def signature(self) -> object:
+        """Return a value that changes with the holds, like the signature of a ``Part``."""
+
+    def read(self) -> Holds:
+        """Return all holds; empty before the first hold was set."""
+
+    def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
+        """Replace the holds durably by the result of ``change``; return the holds before and after.
+
+        ``anew``: do this even if the holds before are unknown.
+        """
 
 
 class LoopTurn(Protocol):
@@ -213,18 +232,8 @@ class State(Protocol):
     def terminal_answers(self) -> TerminalAnswers: ...
     @property
     def loop_lock(self) -> LoopTurn: ...
-
-    def holds_signature(self) -> object:
-        """Return a value that changes with the operators' holds, like the signature of a ``Part``."""
-
-    def read_holds(self) -> Holds:
-        """Return all holds; empty before the first hold was set."""
-
-    def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the result of ``change``; return the holds before and after.
-
-        ``anew``: do this even if the holds before are unknown.
-        """
+    @property
+    def holds(self) -> HoldsPart: ...
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
         """Add a line to the history for each entry. Decisions never depend on the history."""

@@ -21,7 +21,7 @@ def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
     unknown; empty if they are known.
     """
     try:
-        holds = state.read_holds()
+        holds = state.holds.read()
     except StateError as error:
         return {"current": [], "problem": str(error)}
     current = [

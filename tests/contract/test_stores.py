@@ -159,14 +159,13 @@ def test_published_answers_are_read_by_scripts_and_by_the_next_loop(script: Scri
     ids = [ask(script), ask(script), give_back(script, "a")]
     loop = store.loop()
     assert not loop.status.exists()
-    assert loop.status.condition() is Condition.NEW
     lead(loop)
     answers = {id_: Answer(OPEN, False) for id_ in ids}
     publish(loop, answers)
     publish(loop, answers)
     assert store.script().poll(ids).answers == answers
     assert store.loop().status.read_all() == answers
-    assert store.loop().status.condition() is not Condition.NEW
+    assert store.loop().status.exists()
 
 
 def test_many_answers_come_at_once(script: ScriptState, loop: State) -> None:
@@ -356,7 +355,7 @@ def whole(script: ScriptState, epoch: int, requests: int = 2) -> Memory:
 
 def test_memory_is_read_as_it_was_written(script: ScriptState, store: Store) -> None:
     loop = store.loop()
-    assert (loop.memory.exists(), loop.memory.existed(), loop.memory.condition()) == (False, False, Condition.NEW)
+    assert (loop.memory.existed(), loop.memory.condition()) == (False, Condition.NEW)
     with pytest.raises(StateMissing):
         loop.memory.read()
     assert loop.loop_lock.acquire(0)
@@ -371,7 +370,7 @@ def test_memory_is_read_as_it_was_written(script: ScriptState, store: Store) -> 
         for one in (loop, store.loop()):
             assert one.memory.read() == memory
             assert one.memory.condition() is Condition.FINE
-            assert (one.memory.exists(), one.memory.existed()) == (True, True)
+            assert one.memory.existed()
         loop.beat()
         assert store.loop().memory.read() == memory
 
@@ -394,7 +393,7 @@ def test_a_lost_memory_is_missing_and_another_life_makes_it_again(script: Script
     publish(loop, {})
     store.lose_memory()
     successor = store.loop()
-    assert (successor.memory.exists(), successor.memory.existed()) == (False, True)
+    assert successor.memory.existed()
     assert successor.memory.condition() is Condition.MISSING
     lives = successor.memory.begin_life()
     successor.memory.write(memory)
@@ -459,16 +458,16 @@ def test_holds_are_seen_by_every_process(script: ScriptState, store: Store) -> N
     ask(script)
     loop, command = store.loop(), store.loop()
     lead(loop)
-    assert not loop.read_holds().current
-    before = loop.holds_signature()
+    assert not loop.holds.read().current
+    before = loop.holds.signature()
     hold = Hold(HoldKind.PAUSE, "alpha", "ann", 5.0, "a reason")
-    _, after = command.change_holds(lambda holds: with_hold(holds, hold))
+    _, after = command.holds.change(lambda holds: with_hold(holds, hold))
     assert list(after.current) == [hold]
-    assert list(loop.read_holds().current) == [hold]
-    assert loop.holds_signature() != before
-    command.change_holds(lambda holds: with_hold(holds, Hold(HoldKind.STOP_ALL, since=6.0)))
-    command.change_holds(lambda holds: without_holds(holds, {HoldKind.PAUSE}, hold))
-    assert [one.kind for one in store.loop().read_holds().current] == [HoldKind.STOP_ALL]
+    assert list(loop.holds.read().current) == [hold]
+    assert loop.holds.signature() != before
+    command.holds.change(lambda holds: with_hold(holds, Hold(HoldKind.STOP_ALL, since=6.0)))
+    command.holds.change(lambda holds: without_holds(holds, {HoldKind.PAUSE}, hold))
+    assert [one.kind for one in store.loop().holds.read().current] == [HoldKind.STOP_ALL]
 
 
 def test_the_pool_status_is_read_as_it_was_written(script: ScriptState, store: Store) -> None:

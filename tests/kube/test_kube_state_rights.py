@@ -170,7 +170,7 @@ def life_of_a_loop(space: Space, api: Recorded, directory: Path) -> None:
         state.status.write({**answers, back: answer_of("running", back)}, {}, {"GkePod": 5})
         assert state.terminal_answers.settle_revised(one, answer_of("complete", one).text)
         state.terminal_answers.assume_reported(other)
-        state.change_holds(lambda holds: with_hold(holds, Hold(HoldKind.PAUSE, "gke-main")))
+        state.holds.change(lambda holds: with_hold(holds, Hold(HoldKind.PAUSE, "gke-main")))
         state.write_pool_status({"paused": ["gke-main"]})
         state.note_in_force(Digests("0", "1"))
         script.poll([one, other])

@@ -314,7 +314,7 @@ class Judge:
 
     def begin_cycle(self, observations: Mapping[str, Observation], now: float) -> None:
         """Note the observations with which a cycle begins."""
-        self.holds = self._sim.hf.read_holds()
+        self.holds = self._sim.hf.holds.read()
         self._returned_before = set(self._sim.returned)
         self._unheard_before = {id_ for id_, wanted in self._sim.requests.items() if wanted.reported is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._sim.requests.items()}

@@ -504,12 +504,12 @@ class Simulation:
 
     def set_hold(self, kind: HoldKind, target: str = "") -> None:
         """Set a hold as an operator."""
-        self.hf.change_holds(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
+        self.hf.holds.change(lambda holds: with_hold(holds, Hold(kind, target, "ann", reason="a simulation")))
 
     def release_holds(self) -> None:
         """Release all holds as an operator, except cancels."""
-        for hold in self.hf.read_holds().current:
-            self.hf.change_holds(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
+        for hold in self.hf.holds.read().current:
+            self.hf.holds.change(lambda holds, by=hold: without_holds(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
         """Run `provisioner recover --apply --release-brake` as an operator."""

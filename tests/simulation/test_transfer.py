@@ -16,7 +16,7 @@ from provisioner.state.errors import Condition, LockTimeout, StateExists, StateM
 from provisioner.state.kube.objects import leases
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.kube.state import KubeState
-from provisioner.state.kube.transfer import copy_to_files, copy_to_kubernetes
+from provisioner.state.kube.transfer import copy_state
 from tests.simulation.lost_files import three_requests
 from tests.simulation.simulation import PROVISIONER, Simulation
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer, Refusal
@@ -76,19 +76,19 @@ def assert_same(ours: StateDir | KubeState, theirs: StateDir | KubeState) -> Non
     assert ours.terminal_answers.ids() == theirs.terminal_answers.ids()
     assert ours.status.read_all() == theirs.status.read_all()
     assert {**ours.status.read_lost()} == {**theirs.status.read_lost()}
-    assert ours.read_holds() == theirs.read_holds()
+    assert ours.holds.read() == theirs.holds.read()
 
 
 def test_a_state_moves_to_the_server_and_back(sim: Simulation, tmp_path: Path) -> None:
     api, files = Api(), StateDir(sim.store.directory)
-    copied = copy_to_kubernetes(files, api.state())
+    copied = copy_state(files, api.state())
     assert copied == (len(sim.requests), 1, len(files.terminal_answers.ids()))
     assert copied.answers > 0
     assert_same(files, api.state())
     ids = [*files.intent.read().requests, *files.intent.read().returns]
     assert api.scripts().poll(ids).answers == files.poll(ids).answers
     assert api.scripts().note_shown({"wide": 5})[0] == {"wide": 7}
-    assert copy_to_files(api.state(), StateDir(tmp_path)) == copied
+    assert copy_state(api.state(), StateDir(tmp_path)) == copied
     assert_same(StateDir(tmp_path), files)
     assert StateDir(tmp_path).note_shown({"wide": 5})[0] == {"wide": 7}
     assert StateDir(tmp_path).memory.condition() is Condition.FINE
@@ -100,14 +100,14 @@ def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
     for kill_after in range(100):
         api = Api()
         try:
-            copy_to_kubernetes(files, api.state(kill_after))
+            copy_state(files, api.state(kill_after))
         except Killed:
             with suppress(StateMissing):  # no file was written
                 assert api.state().intent.read().requests.keys() <= files.intent.read().requests.keys()
                 assert api.state().memory.exists(), "else a loop would think that it is the first one"
             with suppress(Refusal):  # the killed process's Lease would run out
                 api.server.answer("DELETE", f"{leases('hf')}/{PROVISIONER}.loop")
-            copy_to_kubernetes(files, api.state())
+            copy_state(files, api.state())
             assert_same(files, api.state())
         else:
             assert kill_after > 10
@@ -117,24 +117,24 @@ def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
 
 def test_another_state_is_not_overwritten(sim: Simulation, tmp_path: Path) -> None:
     api, files = Api(), StateDir(sim.store.directory)
-    copy_to_kubernetes(files, api.state())
+    copy_state(files, api.state())
     sim.cycle()
     sim.request("pods", 1)
     sim.cycle()
     with pytest.raises(StateExists, match="has another state already"):
-        copy_to_kubernetes(files, api.state())
+        copy_state(files, api.state())
     with pytest.raises(StateExists, match="has another state already"):
-        copy_to_files(api.state(), files)
+        copy_state(api.state(), files)
 
 
 def test_a_running_loop_is_not_disturbed(sim: Simulation) -> None:
     api, files = Api(), StateDir(sim.store.directory)
     assert StateDir(sim.store.directory).loop_lock.acquire(0)
     with pytest.raises(LockTimeout, match="a loop works on this state"):
-        copy_to_kubernetes(files, api.state())
+        copy_state(files, api.state())
 
 
-def test_an_old_copy_stays_one(sim: Simulation) -> None:
+def test_an_old_copy_stays_one(sim: Simulation, tmp_path: Path) -> None:
     sim.keep_copies()
     sim.advance(10.0)
     sim.request("pods", 2)
@@ -142,5 +142,7 @@ def test_an_old_copy_stays_one(sim: Simulation) -> None:
     sim.lose(["memory"], put_back=True, restarted=False)
     files, api = StateDir(sim.store.directory), Api()
     assert files.memory.condition() is Condition.OLDER
-    copy_to_kubernetes(files, api.state())
+    copy_state(files, api.state())
     assert api.state().memory.condition() is Condition.OLDER
+    copy_state(api.state(), StateDir(tmp_path))
+    assert StateDir(tmp_path).memory.condition() is Condition.OLDER

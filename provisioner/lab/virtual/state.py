@@ -262,6 +262,9 @@ class VirtualHolds:
     def signature(self) -> object:
         return self._written or None
 
+    def read(self) -> Holds:
+        return self.current
+
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         before, after = self.current, change(self.current)
         if anew or after != before:
@@ -304,15 +307,6 @@ class VirtualState:
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
-
-    def holds_signature(self) -> object:
-        return self.holds.signature()
-
-    def read_holds(self) -> Holds:
-        return self.holds.current
-
-    def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None: ...
 

@@ -18,7 +18,7 @@ from typing import Any
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import PendingReason, RequestStatus, Window
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.memory import KubeMemory
@@ -75,28 +75,18 @@ class KubeAnswers:
         """Return True if a loop has published losses."""
         return "status" in (self._own.latest() or {})
 
-    def existed(self) -> bool:
-        """Return True, as ``exists``."""
-        return self.exists()
-
     def signature(self) -> object:
         """Return a value that changes with the brake, if etcd is restored, and if the object of an answer vanishes or
         appears again; None before the first write of any loop."""
         brake = self._memory.latest and self._memory.latest.brake
         return (self._memory.restored, brake, self._answered - self._objects().keys()) if self.exists() else None
 
-    def condition(self) -> Condition:
-        """Return NEW before the first write of any loop."""
-        return Condition.FINE if self.exists() else Condition.NEW
-
     def read_all(self) -> dict[str, Answer]:
         """Return every published answer. Raises StateUnreadable."""
-        read = {id_: self._read(id_, found.get("status", {})) for id_, found in self._objects().items()}
-        return {id_: answer for id_, answer in read.items() if answer is not None}
+        published = {id_: one["status"] for id_, one in self._objects().items() if "answer" in one.get("status", {})}
+        return {id_: self._read(id_, status) for id_, status in published.items()}
 
-    def _read(self, id_: str, status: Status) -> Answer | None:
-        if "answer" not in status:
-            return None
+    def _read(self, id_: str, status: Status) -> Answer:
         try:
             answer = unpack(status["answer"])
             return Answer(answer["text"], answer["ended"])
@@ -128,12 +118,9 @@ class KubeAnswers:
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
-
-        def publish(id_: str) -> None:
-            self._publish(id_, objects[id_], answers[id_], gone[id_])
-
         self._answered = frozenset(answers)
-        run_all(publish, [id_ for id_ in answers if id_ in objects], self._threads)
+        known = [id_ for id_ in answers if id_ in objects]
+        run_all(lambda id_: self._publish(id_, objects[id_], answers[id_], gone[id_]), known, self._threads)
         self._publish_losses(lost, available)
 
     def _publish(self, id_: str, found: Item, answer: Answer, lost: int) -> None:
@@ -143,8 +130,12 @@ class KubeAnswers:
                 former = self._read(id_, status)
         if former == answer and status.get("lost", 0) == lost:
             self._written[id_] = answer, status
-            return
-        self._write(id_, found, answer, lost, status)
+        else:
+            self._write(id_, found, answer, lost, status)
+
+    def _write_again(self, id_: str, found: Item) -> None:
+        answer, status = self._written[id_]
+        self._write(id_, found, answer, status.get("lost", 0), status)
 
     def _write(self, id_: str, found: Item, answer: Answer, lost: int, before: Status) -> None:
         if before.get("phase") in FINAL:  # The server refuses another answer, and HF has this one.
@@ -179,13 +170,9 @@ class KubeAnswers:
         windows = self._memory.latest.windows if self._memory.latest else {}
         known = {id_: objects[id_]["spec"]["template"] for id_ in unmet if id_ in objects}
         self._reasons = {id_: _find_unmet(unmet[id_], windows, template) for id_, template in known.items()}
-
-        def write(id_: str) -> None:
-            answer, status = self._written[id_]
-            self._write(id_, objects[id_], answer, status.get("lost", 0), status)
-
         changed = [id_ for id_, reason in self._reasons.items() if former.get(id_, "") != reason]
-        run_all(write, [id_ for id_ in changed if id_ in self._written], self._threads)
+        written = [id_ for id_ in changed if id_ in self._written]
+        run_all(lambda id_: self._write_again(id_, objects[id_]), written, self._threads)
 
     def _publish_losses(self, lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         before = (self._own.latest() or {}).get("status", {})
@@ -200,8 +187,7 @@ class KubeAnswers:
         }
         changed = {name: value for name, value in new.items() if before.get(name) != value}
         if changed or not before:
-            marks = {"epoch": self._memory.epoch, "generation": self._memory.generation, "observed": _moment()}
-            self._own.patch({"status": {**changed, **marks}}, "status")
+            self._own.patch({"status": {**changed, **self._memory.marks, "observed": _moment()}}, "status")
             former, found = before.get("brake", ""), self._own.latest()
             if found and new["brake"] != former:
                 reason = "BrakeLatched" if brake else "BrakeReleased"
@@ -215,9 +201,8 @@ class KubeAnswers:
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
 
         def write(id_: str) -> None:
-            answer, status = self._written[id_]
             if id_ in objects and id_ in ended:
-                self._write(id_, objects[id_], answer, status.get("lost", 0), status)
+                self._write_again(id_, objects[id_])
             else:
                 self._memory.patch(id_, {})
 

@@ -13,9 +13,8 @@ from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
 from provisioner.state.holds import Change
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
-from provisioner.state.kube.connection import MERGE
 from provisioner.state.kube.objects import STATES, body, collection, item, object_name
-from provisioner.state.kube.parts import Item, refuse
+from provisioner.state.kube.parts import Item, patch
 from provisioner.state.record_format import RecordError, decode, encode
 
 TRIES = 10
@@ -41,7 +40,7 @@ class ProvisionerObject:
         """Return the object; None if it does not exist. Raises StateError."""
         self._cache.check()
         found = self._cache.objects.get(self.name)
-        if self._written and version_of(self._written) > int(self._cache.resource_version):
+        if self._written and int(self._written["metadata"]["resourceVersion"]) > int(self._cache.resource_version):
             return self._written
         return found
 
@@ -57,13 +56,9 @@ class ProvisionerObject:
     def patch(self, change: Mapping[str, object], subresource: str = "") -> bool:
         """Change fields of the object. Return False if it does not exist. Raises StateStale if a newer loop has
         written."""
-        path = item(self._api.namespace, STATES, self.name, subresource)
-        reply = self._api.call("PATCH", path, change, content=MERGE)
-        refuse(reply, path)
-        if reply.status == 404:
-            return False
-        self._written = reply.document
-        return True
+        written = patch(self._api, STATES, self.name, change, subresource)
+        self._written = written or self._written
+        return written is not None
 
     def signature(self) -> object:
         """Return a value that changes with the holds; None if there is no object."""
@@ -118,8 +113,3 @@ class ProvisionerObject:
             return Holds(*(decode(tuple[Hold, ...], spec.get(name, [])) for name in ("holds", "released")))
         except RecordError as error:
             raise StateUnreadable(f"{self._path}: {error}. Correct it with `kubectl edit`. {advice}") from error
-
-
-def version_of(found: Item) -> int:
-    """Return the version of an object."""
-    return int(found["metadata"]["resourceVersion"])

@@ -16,8 +16,9 @@ from provisioner.state.errors import Condition, StateMissing
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
 from provisioner.state.kube.memory import KubeMemory, resource_of
-from provisioner.state.kube.objects import REQUESTS, RETURNS, body, collection, item
+from provisioner.state.kube.objects import REQUESTS, RETURNS, item
 from provisioner.state.kube.parts import Item, run_all
+from provisioner.state.kube.script_state import KubeScriptState
 
 
 class KubeIntent:
@@ -67,7 +68,8 @@ class KubeIntent:
             self._intent, self.is_old = self._decode(self._known(), self._intent.generation + 2), False
         return tuple(cache.version for cache in self._caches)
 
-    def _update(self) -> Intent:
+    def read(self) -> Intent:
+        """Return all of intent. Raises StateError; StateMissing if no request and no loop has been here."""
         versions = self._check_caches()
         if self._intent is not None and versions == self._versions:
             return self._intent
@@ -101,36 +103,28 @@ class KubeIntent:
                 requests[id_] = Request(id_, spec["template"], spec["count"], created, spec.get("account", ""))
         return Intent(self._provisioner, generation, requests, returns)
 
-    def exists(self) -> bool:
+    def existed(self) -> bool:
         """Return True if there is a request, or if a loop has run on this state."""
         try:
-            self._update()
+            self.read()
         except StateMissing:
             return False
         return True
 
-    def existed(self) -> bool:
-        """Return True, as ``exists``."""
-        return self.exists()
-
     def signature(self) -> object:
         """Return a value that changes when HF has recorded or the loop has removed a request; None before the first
         request. Raises StateError."""
-        return (self._update().generation, self.is_old) if self.exists() else None
+        return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
         """Return OLDER if this process has noticed that etcd was restored."""
-        if not self.exists():
+        if not self.existed():
             return Condition.NEW
         return Condition.OLDER if self.is_old else Condition.FINE
 
-    def read(self) -> Intent:
-        """Return all of intent. Raises StateError."""
-        return self._update()
-
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation, which is higher if intent is an old copy."""
-        intent = self._update()
+        intent = self.read()
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
@@ -154,18 +148,15 @@ class KubeIntent:
 
     def restore(self, wanted: Intent) -> None:
         """Make the requests and returns again that are lost, because etcd was restored. Raises StateError."""
-        known = self._update()
-        for request in wanted.requests.values():
-            if request.id not in known.requests:
-                spec = {"template": request.template, "count": request.count, "created": request.created_wall}
-                self._make(request.id, spec | ({"account": request.rc_account} if request.rc_account else {}))
-        for back in wanted.returns.values():
-            if back.id not in known.returns:
-                self._make(back.id, {"names": list(back.names), "created": back.created_wall})
-
-    def _make(self, id_: str, spec: Mapping[str, object]) -> None:
-        path = collection(self._api.namespace, resource_of(id_))
-        self._api.call("POST", path, body(resource_of(id_), id_, {"provisioner": self._provisioner, **spec}))
+        known = self.read()
+        scripts, owner = KubeScriptState(self._api, self._provisioner), self._provisioner
+        for id_, one in wanted.requests.items():
+            if id_ not in known.requests:
+                made, account = one.created_wall, one.rc_account
+                scripts.record_request(owner, one.template, one.count, created_wall=made, rc_account=account, id_=id_)
+        for id_, back in wanted.returns.items():
+            if id_ not in known.returns:
+                scripts.record_return(owner, back.names, created_wall=back.created_wall, id_=id_)
 
     def last_created(self) -> float:
         """Return when the newest request was made, by the server's clock; 0 if there is none."""

@@ -16,12 +16,12 @@ from contextlib import suppress
 
 from provisioner.model import BrakeReason, Memory
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable, condition
+from provisioner.state import atomic
+from provisioner.state.errors import Condition, StateError, StateMissing, StateStale, StateUnreadable, condition
 from provisioner.state.kube.api import Api
-from provisioner.state.kube.connection import MERGE
-from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, NotedGeneration, id_of
-from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, item, pack
-from provisioner.state.kube.parts import Conflict, Item, Parts, refuse
+from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, id_of
+from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, STATES, object_name, pack
+from provisioner.state.kube.parts import Conflict, Item, Marks, patch
 from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
 from provisioner.state.record_format import Document, RecordError
 
@@ -42,14 +42,11 @@ def key_of(id_: str) -> str:
     return f"{'returns' if id_.startswith(RETURN_ID_PREFIX) else 'requests'}/{id_}"
 
 
-class KubeMemory:
+class KubeMemory(MemoryReader):
     """The records that the loop must not lose. Only the loop writes them."""
 
-    def __init__(self, api: Api, provisioner: str, noted: NotedGeneration) -> None:
-        self._api = api
-        self._parts, self._noted = Parts(api, provisioner), noted
-        self._reader = MemoryReader(api, provisioner, self._parts, noted)
-        self.intent_notes = self._reader.intent_notes
+    def __init__(self, api: Api, provisioner: str, note: str = "") -> None:
+        super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()
         """True once the places are known; the places."""
@@ -73,7 +70,7 @@ class KubeMemory:
 
     def existed(self) -> bool:
         """Return True if memory exists, or if a note or an object of the server shows that it once did."""
-        return self.exists() or self._reader.find_noted() > 0
+        return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
         """Return a value that changes if etcd is restored. Only the loop writes memory, so it knows its own writes."""
@@ -81,9 +78,9 @@ class KubeMemory:
 
     def condition(self) -> Condition:
         """Return the condition that follows from the objects and from the noted generation."""
-        noted = self._reader.find_noted()  # before the log, which may be newer than these notes but not older
+        noted = self._find_noted()  # before the log, which may be newer than these notes but not older
         try:
-            loaded = self._reader.load()
+            loaded = self._load()
         except StateMissing:
             return condition(None, noted)
         except StateUnreadable:
@@ -93,7 +90,7 @@ class KubeMemory:
     def read(self) -> Memory:
         """Return all of memory. Raises StateMissing or StateUnreadable."""
         tables: dict[str, dict[str, Document]] = {name: {} for name in MEMORY_TABLES}
-        for key, document in self._reader.load().documents.items():
+        for key, document in self._load().documents.items():
             table, _, name = key.partition("/")
             tables.setdefault(table, {})[name] = document
         try:
@@ -107,14 +104,9 @@ class KubeMemory:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the loop that wrote memory last."""
-        return self.latest.epoch if self.latest else 0
-
-    @property
-    def generation(self) -> int:
-        """The generation of the last write."""
-        return self._loaded.generation
+    def marks(self) -> Marks:
+        """The marks of the last write."""
+        return {"epoch": self.latest.epoch if self.latest else 0, "generation": self._loaded.generation}
 
     def write(self, memory: Memory) -> None:
         """Replace memory durably, by one write of the log. Raises StateStale if a newer loop has written."""
@@ -126,8 +118,7 @@ class KubeMemory:
 
     def fence(self, epoch: int) -> None:
         """Let the server refuse writes of earlier loops. Raises StateStale if a newer loop has written."""
-        path = item(self._api.namespace, PARTS, self._parts.name(LOG))
-        refuse(self._api.call("PATCH", path, {"spec": {"epoch": epoch}}, content=MERGE), path)
+        patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:
         """Remove an unreadable log, so that the loop makes memory again; return the name of the part that keeps it."""
@@ -136,16 +127,21 @@ class KubeMemory:
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory was made again."""
         self.adopt()
-        life = max(self._reader.find_noted(), self._loaded.generation) // LIFE + 1
+        life = max(self._find_noted(), self._loaded.generation) // LIFE + 1
         self._loaded.generation = life * LIFE
         self._loaded.kept.clear()
         return life
+
+    def outdate(self) -> None:
+        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        status = {**self.marks, "generation": self._loaded.generation + 1}
+        patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
 
     def adopt(self) -> None:
         """Learn the places before the first write of this process."""
         if not self._is_adopted:
             with suppress(StateMissing):
-                self._loaded = self._reader.load()
+                self._loaded = self._load()
             self._is_adopted = True
 
     def detach(self, ids: Iterable[str]) -> None:
@@ -159,21 +155,21 @@ class KubeMemory:
         loaded = self._loaded
         for _ in range(TRIES):
             kept, changes = self._compare(documents)
-            loaded.generation = max(loaded.generation, self._noted.value) + 1  # of a try, so it is never used twice
+            loaded.generation = max(loaded.generation, self._noted) + 1  # of a try, so it is never used twice
             older = memory.brake is not None and memory.brake.reason is BrakeReason.INTENT_OLDER
             log = {"kept": kept, "changes": changes, "intent": memory.generation, "older": older}
             marks = {"epoch": memory.epoch, "generation": loaded.generation}
             try:
                 if not loaded.version:
                     self.prepare()
-                written = self._parts.write(LOG, log, version=loaded.version, **marks)
+                written = self._parts.write(LOG, log, marks, loaded.version)
             except Conflict:
                 # Perhaps a write of ours had no response. The places are no longer known: write all documents.
                 found = self._parts.get(LOG)
                 spec = found["spec"] if found else {}
                 if spec.get("epoch", 0) > memory.epoch:
                     raise
-                if spec.get("generation", 0) < self._noted.value:
+                if spec.get("generation", 0) < self._noted:
                     self.on_restore()
                 loaded.kept.clear()
                 loaded.version = found["metadata"]["resourceVersion"] if found else ""
@@ -181,7 +177,10 @@ class KubeMemory:
                 continue
             loaded.version = written["metadata"]["resourceVersion"]
             loaded.documents, self._logged, self.log_size = documents, changes, len(written["spec"]["data"])
-            self._noted.add(loaded.generation)
+            self._noted = loaded.generation
+            if self._note:
+                with suppress(StateError):  # it is only a hint
+                    atomic.replace(self._note, str(self._noted).encode(), durable=False)
             return
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
@@ -209,23 +208,19 @@ class KubeMemory:
         Raises StateStale if a newer loop has written.
         """
         self.adopt()
-        key, generation = key_of(id_), self.generation
-        status: dict[str, object] = {**fields, "epoch": self.epoch, "generation": generation}
+        key, marks = key_of(id_), self.marks
+        generation = marks["generation"]
+        status: dict[str, object] = {**fields, **marks}
         if (document := self._logged.get(key)) is not None:
             self._loaded.kept.pop(key, None)
             packed = pack({"generation": generation, "document": document})
-            marks = {"epoch": self.epoch, "generation": generation}
-            status["record"] = self._parts.split(f"{id_}.record", packed, MOST_RECORD, **marks)
-        path = item(self._api.namespace, resource_of(id_), id_, "status")
-        response = self._api.call("PATCH", path, {"status": status}, content=MERGE)
-        refuse(response, path)
-        if response.status == 404:
-            return None
-        if document is not None:
+            status["record"] = self._parts.split(f"{id_}.record", packed, MOST_RECORD, marks)
+        written = patch(self._api, resource_of(id_), id_, {"status": status}, "status")
+        if written is not None and document is not None:
             self._loaded.kept[key] = Kept(document, generation)
             del self._logged[key]
             self._parts.remove_pieces(f"{id_}.record", generation)
-        return response.document
+        return written
 
     def save(self) -> list[str]:
         """If the log is long, put the loop's own documents into their place. Return the ids whose records only the log
@@ -235,8 +230,8 @@ class KubeMemory:
         self.log_size = 0
         own = {key: document for key, document in self._loaded.documents.items() if not id_of(key)}
         self._loaded.kept = {key: place for key, place in self._loaded.kept.items() if id_of(key)}
-        self._parts.write(REST, own, epoch=self.epoch, generation=self.generation)
-        self._loaded.kept |= {key: Kept(document, self.generation) for key, document in own.items()}
+        self._parts.write(REST, own, self.marks)
+        self._loaded.kept |= {key: Kept(document, self._loaded.generation) for key, document in own.items()}
         return [id_ for key, document in self._logged.items() if (id_ := id_of(key)) and document is not None]
 
     def remove_pieces(self, id_: str) -> None:

@@ -41,26 +41,6 @@ class Loaded:
     """True if a place was changed or lost from outside."""
 
 
-class NotedGeneration:
-    """The highest generation that this process, or an earlier one on this disk, has seen. It shows that etcd was
-    restored."""
-
-    def __init__(self, path: str) -> None:
-        """Set the path of the note; empty if the disk has none."""
-        self._path = path
-        self.value = 0
-        with suppress(StateError, ValueError):
-            self.value = int(atomic.read_whole(path, "")) if path else 0
-
-    def add(self, generation: int) -> None:
-        """Note a generation. It is only a hint, so a disk that refuses it stops nothing."""
-        if generation > self.value:
-            self.value = generation
-            if self._path:
-                with suppress(StateError):
-                    atomic.replace(self._path, str(generation).encode(), durable=False)
-
-
 def id_of(key: str) -> str:
     """Return the id of a record's key; empty for any other key."""
     table, _, id_ = key.partition("/")
@@ -70,15 +50,23 @@ def id_of(key: str) -> str:
 class MemoryReader:
     """The reader of log and places, and of the generations that show if they are lost or old."""
 
-    def __init__(self, api: Api, provisioner: str, parts: Parts, noted: NotedGeneration) -> None:
-        self._api, self._provisioner, self._parts, self._noted = api, provisioner, parts, noted
+    def __init__(self, api: Api, provisioner: str, note: str = "") -> None:
+        """``note``: path of the file with the highest generation that a process on this disk has seen; empty if there
+        is none."""
+        self._api, self._provisioner, self._note = api, provisioner, note
+        self._parts = Parts(api, provisioner)
+        self._noted = 0
+        """Highest generation that this process, or an earlier one on this disk, has seen. It shows that etcd was
+        restored."""
+        with suppress(StateError, ValueError):
+            self._noted = int(atomic.read_whole(note, "")) if note else 0
 
-    def find_noted(self) -> int:
+    def _find_noted(self) -> int:
         """Return the highest generation that this disk, or any status that the loop wrote, has noted."""
         written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
-        return max([self._noted.value, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
+        return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 
-    def load(self) -> Loaded:
+    def _load(self) -> Loaded:
         """Read log and places until they agree, because a loop may write meanwhile."""
         loaded = Loaded()
         for tries_left in range(TRIES - 1, -1, -1):

@@ -9,11 +9,10 @@ from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
 from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
-from provisioner.state.kube.connection import MERGE
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.objects import NOTES, READ, item, unpack
-from provisioner.state.kube.parts import Item, Parts
+from provisioner.state.kube.parts import Item, Parts, patch
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
 from provisioner.state.marker_files import KEPT, Difference, ReadContent, differences
 from provisioner.state.refused_calls import SCRIPTS, Refusals
@@ -56,8 +55,7 @@ class NotedByScripts:
         gone = set(ids)
         self.terminal_answers.forget(gone)
         if known := self._note(".polls").get("polled", {}).keys() & gone:
-            change = {"spec": {"polled": dict.fromkeys(sorted(known))}}
-            self._api.call("PATCH", item(self._api.namespace, NOTES, f"{self._name}.polls"), change, content=MERGE)
+            patch(self._api, NOTES, f"{self._name}.polls", {"spec": {"polled": dict.fromkeys(sorted(known))}})
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         """Return the hosts in HF's latest list. Raises StateError."""
@@ -83,7 +81,7 @@ class NotedByScripts:
         if not noted or noted[0][1] != [*digests]:
             now = self._api.call("GET", item(self._api.namespace, NOTES, self._name)).at  # by the server's clock
             read = [[int(now * 1e9), [*digests]], *noted][:KEPT]
-            self._parts.write(CONFIG, read, epoch=self.memory.epoch, generation=self.memory.generation)
+            self._parts.write(CONFIG, read, self.memory.marks)
 
     def config_differences(self) -> list[Difference]:
         """Return the files of which scripts and loop have read different contents. Raises StateError."""

@@ -20,6 +20,9 @@ from provisioner.state.kube.objects import MOST_PACKED, PARTS, body, collection,
 Item = dict[str, Any]
 """An object of the server, as JSON."""
 
+Marks = Mapping[str, int]
+"""``epoch`` and ``generation`` of the loop's memory. The server refuses a write with lower ones."""
+
 T = TypeVar("T")
 
 
@@ -36,6 +39,15 @@ def refuse(reply: Reply, path: str) -> None:
         raise (
             StateStale(message) if "this epoch" in message or "this generation" in message else StateUnwritable(message)
         )
+
+
+def patch(api: Api, resource: str, name: str, change: Mapping[str, object], subresource: str = "") -> Item | None:
+    """Change fields of an object. Return the object; None if it does not exist. Raises StateStale if a newer loop has
+    written."""
+    path = item(api.namespace, resource, name, subresource)
+    reply = api.call("PATCH", path, change, content=MERGE)
+    refuse(reply, path)
+    return None if reply.status == 404 else reply.document
 
 
 def list_items(api: Api, resource: str, provisioner: str) -> Mapping[str, Item]:
@@ -109,16 +121,17 @@ class Parts:
             raise StateUnreadable(f"{self._api.name}: {name} in {self._api.namespace}: {error!r}") from error
         return value
 
-    def split(self, name: str, packed: str, room: int, *, epoch: int, generation: int) -> str:
+    def split(self, name: str, packed: str, room: int, marks: Marks) -> str:
         """Return a packed text of at most ``room`` characters. If it is longer, make pieces, and return the text that
         names them."""
         if len(packed) <= room:
             return packed
+        generation = marks["generation"]
         pieces = [packed[begin : begin + MOST_PACKED] for begin in range(0, len(packed), MOST_PACKED)]
         for number, piece in enumerate(pieces):
             piece_name = f"{name}.{generation}.{number}"
             self._pieces.setdefault(name, set()).add(piece_name)
-            self._write(piece_name, {"part": "piece", "epoch": epoch, "generation": generation, "data": piece}, None)
+            self._write(piece_name, {"part": "piece", "data": piece, **marks}, None)
         return pack({"pieces": len(pieces), "generation": generation})
 
     def remove_pieces(self, name: str, generation: int = -1) -> None:
@@ -128,28 +141,24 @@ class Parts:
                 self._api.call("DELETE", item(self._api.namespace, PARTS, piece))
                 self._pieces[name].discard(piece)
 
-    def write(
-        self, part: str, value: object, *, epoch: int = 0, generation: int = 0, version: str | None = None
-    ) -> Item:
+    def write(self, part: str, value: object, marks: Marks, version: str | None = None) -> Item:
         """Replace the value of a part. Return the object.
 
         ``version``: the version to replace, empty if there is none; None replaces any. Raises Conflict if another
         version is there; StateStale if a newer loop has written.
         """
         name = self.name(part)
-        data = self.split(name, pack(value), MOST_PACKED, epoch=epoch, generation=generation)
-        written = self._write(name, {"part": part, "epoch": epoch, "generation": generation, "data": data}, version)
-        self.remove_pieces(name, generation)
+        data = self.split(name, pack(value), MOST_PACKED, marks)
+        written = self._write(name, {"part": part, "data": data, **marks}, version)
+        self.remove_pieces(name, marks["generation"])
         return written
 
     def _write(self, name: str, spec: dict[str, Any], version: str | None) -> Item:
         path = item(self._api.namespace, PARTS, name)
         if version != "":
             precondition = {} if version is None else {"metadata": {"resourceVersion": version}}
-            reply = self._api.call("PATCH", path, {**precondition, "spec": spec}, content=MERGE)
-            refuse(reply, path)
-            if reply.status != 404:
-                return reply.document
+            if (written := patch(self._api, PARTS, name, {**precondition, "spec": spec})) is not None:
+                return written
             if version is not None:
                 raise Conflict(f"{path}: is gone")
         new = body(PARTS, name, {"provisioner": self._provisioner, **spec})

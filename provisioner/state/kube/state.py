@@ -10,11 +10,9 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from provisioner.model import Holds
 from provisioner.state.errors import StateError
-from provisioner.state.holds import Change
 from provisioner.state.journal import Excerpt, Journal
 from provisioner.state.kube.answers import KubeAnswers
 from provisioner.state.kube.api import Api
@@ -23,19 +21,9 @@ from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.kube.memory import KubeMemory
-from provisioner.state.kube.memory_reader import NotedGeneration
 from provisioner.state.kube.noted_by_scripts import NotedByScripts
 from provisioner.state.kube.notes import KubeNotes
-from provisioner.state.kube.objects import (
-    ANSWERS,
-    NOTES,
-    REQUESTS,
-    RETURNS,
-    STATES,
-    collection,
-    object_name,
-    own,
-)
+from provisioner.state.kube.objects import ANSWERS, NOTES, REQUESTS, RETURNS, STATES, collection, object_name, own
 from provisioner.state.kube.parts import Parts
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
 from provisioner.state.marker_files import LifeSigns
@@ -70,17 +58,16 @@ class KubeState(NotedByScripts):
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
             for resource in WATCHED
         }
-        self.notes = KubeNotes(api, provisioner, directory)
+        self.note_shown = KubeNotes(api, provisioner, directory).note_shown
         self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
-        noted = NotedGeneration(os.path.join(directory, "kubernetes-generation") if directory else "")
-        self.memory = KubeMemory(api, provisioner, noted)
-        self._own = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
-        self.memory.prepare = self._own.create
+        self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
+        self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
+        self.memory.prepare = self.holds.create
         self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
         self.intent.is_accepted = self.recovery_asked
         self.intent.on_restore = self.memory.on_restore = self._note_restore
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
-        self.status = KubeAnswers(api, self.intent.objects, self._own, self.memory, self.terminal_answers, threads)
+        self.status = KubeAnswers(api, self.intent.objects, self.holds, self.memory, self.terminal_answers, threads)
         self.loop_lock = KubeTurn(api, provisioner, fence=self.memory.fence)
         self._journal = Journal(os.path.join(directory, "journal.jsonl")) if directory else None
         self._pool_status: Mapping[str, object] = {}
@@ -91,7 +78,7 @@ class KubeState(NotedByScripts):
         """Trust no write of this process any more, because etcd was restored."""
         self.intent.is_old = True
         self.memory.restored += 1
-        self._own.forget_written()
+        self.holds.forget_written()
         self.status.forget_written()
 
     def wait_synced(self) -> None:
@@ -103,20 +90,6 @@ class KubeState(NotedByScripts):
         """End the watches."""
         for cache in self._caches.values():
             cache.stop()
-
-    # --- holds --------------------------------------------------------------------------------------------------------
-
-    def holds_signature(self) -> object:
-        """Return a value that changes with the holds. Raises StateError."""
-        return self._own.signature()
-
-    def read_holds(self) -> Holds:
-        """Read the holds. Raises as ``ProvisionerObject.read``."""
-        return self._own.read()
-
-    def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Change the holds. Raises as ``ProvisionerObject.change``."""
-        return self._own.change(change, anew=anew)
 
     # --- history and status -------------------------------------------------------------------------------------------
 
@@ -132,12 +105,9 @@ class KubeState(NotedByScripts):
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
         """Write the pool status if it has changed. Raises StateError."""
         if pool_status != self._pool_status:
-            self._write_part(POOLS, pool_status)
+            self._parts.write(POOLS, pool_status, self.memory.marks)
             self._pool_status = pool_status
             self.status.explain(pool_status.get("unmet", {}))
-
-    def _write_part(self, part: str, value: object) -> None:
-        self._parts.write(part, value, epoch=self.memory.epoch, generation=self.memory.generation)
 
     def read_pool_status(self) -> dict[str, Any]:
         """Read the pool status. Raises StateUnreadable."""
@@ -164,21 +134,16 @@ class KubeState(NotedByScripts):
 
     def ask_recovery(self) -> None:
         """Record that an operator allows the loop to release the brake. Raises StateError."""
-        self._own.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
-
-    def outdate_memory(self) -> None:
-        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
-        marks = {"epoch": self.memory.epoch, "generation": self.memory.generation + 1}
-        self._own.patch({"status": marks}, "status")
+        self.holds.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
 
     def recovery_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. Raises StateError."""
-        return bool((self._own.latest() or {}).get("spec", {}).get("release"))
+        return bool((self.holds.latest() or {}).get("spec", {}).get("release"))
 
     def recovery_done(self) -> None:
         """Record durably that the brake is released. Raises StateError."""
         if self.recovery_asked():
-            self._own.patch({"spec": {"release": None}})
+            self.holds.patch({"spec": {"release": None}})
 
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of the local journal, and of the log of memory."""
@@ -190,14 +155,7 @@ class KubeState(NotedByScripts):
     def find_write_error(self) -> OSError | None:
         """Return the error if the server does not answer; None otherwise."""
         try:
-            self.holds_signature()
+            self.holds.signature()
         except StateError as error:
             return OSError(errno.EIO, str(error))
         return None
-
-
-if TYPE_CHECKING:
-    from provisioner.state.protocols import State
-
-    def _implements(state: KubeState) -> State:
-        return state

@@ -26,35 +26,27 @@ class Copied(NamedTuple):
     """Entries of settled answers."""
 
 
-def copy_to_kubernetes(source: StateDir, state: KubeState) -> Copied:
-    """Copy the files into the objects of a provisioner. Raises StateExists if there are others, StateError."""
-    with _turn(source), _turn(state):
-        intent = _copy_memory(source, state)
-        state.intent.restore(intent)
-        copied = _copy_answers(intent, source, state)
-        if shown := source.announced.read():
-            state.notes.note_shown(shown)
-        if source.memory.condition() is Condition.OLDER:
-            state.outdate_memory()
-        return copied
+AnyState = StateDir | KubeState
 
 
-def copy_to_files(source: KubeState, state: StateDir, *, for_dump: bool = False) -> Copied:
-    """Copy the objects of a provisioner into an empty state directory. Raises StateExists if it is not, StateError.
+def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> Copied:
+    """Copy a state into an empty place. Raises StateExists if another state is there, StateError.
 
-    ``for_dump``: a loop may work on the objects.
+    ``for_dump``: a loop may work on ``source``.
     """
     with nullcontext() if for_dump else _turn(source), _turn(state):
         intent = _copy_memory(source, state)
         state.intent.restore(intent)
         copied = _copy_answers(intent, source, state)
         if shown := source.shown():
-            state.announced.write(shown)
+            state.note_shown(shown)
+        if not for_dump and source.memory.condition() is Condition.OLDER:
+            state.memory.outdate()
         return copied
 
 
 @contextmanager
-def _turn(state: StateDir | KubeState) -> Iterator[None]:
+def _turn(state: AnyState) -> Iterator[None]:
     """Be the loop of a state, so that no loop works on it."""
     turn = state.loop_lock
     if not turn.acquire(0):
@@ -65,7 +57,7 @@ def _turn(state: StateDir | KubeState) -> Iterator[None]:
         turn.release()
 
 
-def _copy_memory(source: StateDir | KubeState, state: StateDir | KubeState) -> Intent:
+def _copy_memory(source: AnyState, state: AnyState) -> Intent:
     """Write the memory of ``source`` under a new epoch. Return the intent of ``source``."""
     memory, present = _read_memory(source), _read_memory(state)
     is_used = present is not None or state.memory.existed()
@@ -79,17 +71,17 @@ def _copy_memory(source: StateDir | KubeState, state: StateDir | KubeState) -> I
     return intent
 
 
-def _read_memory(state: StateDir | KubeState) -> Memory | None:
+def _read_memory(state: AnyState) -> Memory | None:
     with suppress(StateMissing):
         return state.memory.read()
     return None
 
 
-def _copy_answers(intent: Intent, source: StateDir | KubeState, state: StateDir | KubeState) -> Copied:
+def _copy_answers(intent: Intent, source: AnyState, state: AnyState) -> Copied:
     settled = source.terminal_answers
     entries = state.terminal_answers.copy_from(settled, sorted(settled.ids() | settled.answers().keys()))
     with suppress(StateMissing):  # before the loop's first cycle there are no answers
         state.status.write(source.status.read_all(), source.status.read_lost(), {})
-    holds = source.read_holds()
-    state.change_holds(lambda _: holds, anew=True)
+    holds = source.holds.read()
+    state.holds.change(lambda _: holds, anew=True)
     return Copied(len(intent.requests), len(intent.returns), entries)

@@ -69,7 +69,8 @@ def test_a_state_is_copied_there_and_back(
     [
         (("{work}", "{work}"), "expected a directory and kubernetes:NAMESPACE"),
         ((PLACE, "kubernetes:other"), "expected a directory and kubernetes:NAMESPACE"),
-        (("{work}/none", PLACE), "expected a directory and kubernetes:NAMESPACE"),
+        (("{work}/none", PLACE), "/none: no such directory; create it, or correct --from"),
+        ((PLACE, "{work}/none"), "/none: no such directory; create it, or correct --to"),
     ],
 )
 def test_other_places_are_refused(
@@ -103,7 +104,7 @@ def test_a_dump_of_the_objects_is_restored_into_an_empty_namespace(
     trimmed = {id_ for id_, record in files.memory.read().requests.items() if record.is_trimmed}
     assert restored.intent.read().requests.keys() == files.intent.read().requests.keys() - trimmed
     assert restored.terminal_answers.answers() == files.terminal_answers.answers()
-    assert restored.read_holds() == files.read_holds()
+    assert restored.holds.read() == files.holds.read()
     assert restored.memory.condition() is Condition.OLDER, "the next loop rebuilds it and latches the brake"
     assert fresh.answer("GET", item("hf", STATES, NAME))["spec"]["provisioner"] == NAME
     assert run(["restore", str(dump)]) == 0, "as after an interruption"

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Memory, PendingReason, Unmet, Window
-from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
 from provisioner.state.kube import answers as answers_module
 from provisioner.state.kube import memory as memory_module
 from provisioner.state.kube.object_events import MOST
@@ -91,7 +91,7 @@ def test_losses_and_free_numbers_are_published(site: Site) -> None:
     id_, loop = site.request(), site.loop()
     with pytest.raises(StateMissing):
         loop.status.read_lost()
-    assert loop.status.condition() is Condition.NEW
+    assert not loop.status.exists()
     lost = {f"hf-{id_}-000000": Loss(0, "preempted"), "elsewhere": Loss(60, "expires")}
     loop.status.write({id_: answer(id_, "complete", "succeed", "succeed")}, lost, {"t": 3, "u": 4})
     assert site.get(REQUESTS, id_)["status"]["lost"] == 1

@@ -17,90 +17,90 @@ STOP = Hold(HoldKind.STOP_ALL)
 
 def test_a_hold_is_set_and_released_before_any_loop_has_run(site: Site) -> None:
     operator, reader = site.open(), site.open()
-    assert reader.read_holds() == NO_HOLDS
-    assert reader.holds_signature() is None
-    assert operator.change_holds(lambda holds: with_hold(holds, PAUSE)) == (NO_HOLDS, Holds((PAUSE,)))
-    signature = reader.holds_signature()
-    assert reader.read_holds() == Holds((PAUSE,))
-    operator.change_holds(lambda holds: without_holds(holds, [HoldKind.PAUSE], Hold(HoldKind.PAUSE, "alpha", "bob")))
-    assert reader.read_holds() == Holds((), (Hold(HoldKind.PAUSE, "alpha", "bob"),))
-    assert reader.holds_signature() != signature
+    assert reader.holds.read() == NO_HOLDS
+    assert reader.holds.signature() is None
+    assert operator.holds.change(lambda holds: with_hold(holds, PAUSE)) == (NO_HOLDS, Holds((PAUSE,)))
+    signature = reader.holds.signature()
+    assert reader.holds.read() == Holds((PAUSE,))
+    operator.holds.change(lambda holds: without_holds(holds, [HoldKind.PAUSE], Hold(HoldKind.PAUSE, "alpha", "bob")))
+    assert reader.holds.read() == Holds((), (Hold(HoldKind.PAUSE, "alpha", "bob"),))
+    assert reader.holds.signature() != signature
 
 
 def test_kubectl_sets_a_hold(site: Site) -> None:
     loop = site.loop()
-    before = loop.holds_signature()
+    before = loop.holds.signature()
     site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "stop-all"}]}})
-    assert loop.read_holds() == Holds((STOP,))
-    assert loop.holds_signature() != before
+    assert loop.holds.read() == Holds((STOP,))
+    assert loop.holds.signature() != before
 
 
 def test_the_status_of_the_loop_is_no_change_of_the_holds(site: Site) -> None:
     loop = site.loop()
-    before = loop.holds_signature()
+    before = loop.holds.signature()
     loop.status.write({}, {}, {"t": 1})
-    assert loop.holds_signature() == before
+    assert loop.holds.signature() == before
 
 
 def test_an_unchanged_change_writes_nothing(site: Site) -> None:
     operator = site.open()
-    operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+    operator.holds.change(lambda holds: with_hold(holds, PAUSE))
     site.calls(operator)
-    operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+    operator.holds.change(lambda holds: with_hold(holds, PAUSE))
     assert site.calls(operator) == []
 
 
 def test_two_operators_at_once_both_have_their_hold(site: Site) -> None:
     one, two = site.open(), site.open()
-    one.change_holds(lambda holds: with_hold(holds, STOP))
+    one.holds.change(lambda holds: with_hold(holds, STOP))
 
     def meanwhile(call: Call) -> None:
         if call.method == "PATCH":
             two._api.before = lambda call: None  # type: ignore[attr-defined]
-            one.change_holds(lambda holds: with_hold(holds, PAUSE))
+            one.holds.change(lambda holds: with_hold(holds, PAUSE))
 
     two._api.before = meanwhile  # type: ignore[attr-defined]
     other = Hold(HoldKind.DRAIN, "beta")
-    two.change_holds(lambda holds: with_hold(holds, other))
-    assert one.read_holds() == Holds((STOP, PAUSE, other))
+    two.holds.change(lambda holds: with_hold(holds, other))
+    assert one.holds.read() == Holds((STOP, PAUSE, other))
 
 
 def test_a_change_gives_up_in_a_storm_of_conflicts(site: Site) -> None:
     operator = site.open()
-    operator.change_holds(lambda holds: with_hold(holds, STOP))
+    operator.holds.change(lambda holds: with_hold(holds, STOP))
     operator._api.before = lambda call: 409 if call.method == "PATCH" else None  # type: ignore[attr-defined]
     with pytest.raises(StateStale, match="Try again"):
-        operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+        operator.holds.change(lambda holds: with_hold(holds, PAUSE))
 
 
 def test_holds_are_unknown_after_their_object_was_deleted(site: Site) -> None:
     loop, operator = site.loop(), site.open()
     site.server.answer("DELETE", item("hf", STATES, "demo"))
     with pytest.raises(StateMissing, match="stop-all"):
-        loop.read_holds()
+        loop.holds.read()
     with pytest.raises(StateMissing):
-        operator.change_holds(lambda holds: with_hold(holds, PAUSE))
+        operator.holds.change(lambda holds: with_hold(holds, PAUSE))
     loop.status.write({}, {}, {"t": 1})
     with pytest.raises(StateMissing):
-        loop.read_holds()
-    operator.change_holds(lambda holds: holds, anew=True)
-    assert loop.read_holds() == NO_HOLDS
+        loop.holds.read()
+    operator.holds.change(lambda holds: holds, anew=True)
+    assert loop.holds.read() == NO_HOLDS
 
 
 def test_an_old_copy_releases_no_hold(site: Site) -> None:
     loop, operator = site.loop(), site.open()
     old = site.server.snapshot()
-    operator.change_holds(lambda holds: with_hold(holds, STOP))
-    assert loop.read_holds() == Holds((STOP,))
+    operator.holds.change(lambda holds: with_hold(holds, STOP))
+    assert loop.holds.read() == Holds((STOP,))
     site.server.restore(old)
     with pytest.raises(StateUnreadable, match="old copy"):
-        loop.read_holds()
-    operator.change_holds(lambda holds: with_hold(holds, PAUSE), anew=True)
-    assert site.open().read_holds() == Holds((PAUSE,))
+        loop.holds.read()
+    operator.holds.change(lambda holds: with_hold(holds, PAUSE), anew=True)
+    assert site.open().holds.read() == Holds((PAUSE,))
 
 
 def test_a_hold_that_kubectl_wrote_badly_is_named(site: Site) -> None:
     loop = site.loop()
     site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "pause", "since": 2**60}]}})
     with pytest.raises(StateUnreadable, match="kubectl edit"):
-        loop.read_holds()
+        loop.holds.read()

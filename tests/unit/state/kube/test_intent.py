@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.model import Brake, BrakeReason, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
+from provisioner.model import Brake, BrakeReason, Intent, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
 from provisioner.state import intent_recovery
 from provisioner.state.errors import Condition, StateError, StateMissing
 from provisioner.state.kube.objects import REQUESTS, pack
@@ -37,7 +37,7 @@ def test_without_a_request_and_a_loop_there_is_no_intent(site: Site) -> None:
     with pytest.raises(StateMissing, match="no request here"):
         loop.intent.read_newest()
     calls = len(loop._api.calls)  # type: ignore[attr-defined]
-    assert not loop.intent.exists()
+    assert not loop.intent.existed()
     assert len(loop._api.calls) == calls + 2, "of the lists alone, because it is asked ten times a second"  # type: ignore[attr-defined]
     site.request()
     assert loop.intent.existed()
@@ -157,9 +157,16 @@ def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
     assert not operator.recovery_asked()
 
 
+def test_a_request_that_the_server_refuses_is_not_lost_silently(site: Site) -> None:
+    loop = site.loop()
+    loop._api.before = lambda call: 422 if call.method == "POST" else None  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match="422"):
+        loop.intent.restore(Intent("demo", 1, {"r1": Request("r1", "t", 3, 5.0)}, {}))
+
+
 def test_pieces_of_a_removed_request_are_removed(site: Site) -> None:
     id_, loop = site.request(), site.loop()
-    loop.memory._parts.split(f"{id_}.record", pack("long"), 0, epoch=1, generation=1)
+    loop.memory._parts.split(f"{id_}.record", pack("long"), 0, {"epoch": 1, "generation": 1})
     assert len(loop.memory._parts.list()) == 2
     loop.intent.remove([id_])
     assert len(loop.memory._parts.list()) == 1

@@ -17,7 +17,6 @@ from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, ReturnR
 from provisioner.state.errors import Condition, StateError, StateMissing, StateStale, StateUnreadable
 from provisioner.state.kube import memory as memory_module
 from provisioner.state.kube.memory import KubeMemory
-from provisioner.state.kube.memory_reader import NotedGeneration
 from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, body, collection, item, pack, unpack
 from provisioner.state.kube.parts import Parts
 from provisioner.state.kube.state import KubeState
@@ -49,7 +48,7 @@ def make_server() -> ObjectServer:
 
 
 def open_memory(server: ObjectServer, noted: str = "") -> KubeMemory:
-    return KubeMemory(MemoryApiServer(server), "demo", NotedGeneration(noted))
+    return KubeMemory(MemoryApiServer(server), "demo", noted)
 
 
 def memory_of(ids: Mapping[str, int], number: int = 0, epoch: int = 1) -> Memory:
@@ -125,7 +124,7 @@ class Run:
             return do(call) if self._calls in (at, at + 1) and (do is crash or call.method != "GET") else None
 
         setattr(api, "after" if after else "before", hook)
-        self.memory = KubeMemory(api, "demo", NotedGeneration(""))
+        self.memory = KubeMemory(api, "demo")
 
     def take(self, step: Step) -> None:
         """Take a step, and start the loop again if it died."""
@@ -308,7 +307,7 @@ def test_a_memory_that_another_loop_has_written_is_missing_and_not_new(server: O
     assert successor.begin_life() == 1
     successor.write(memory_of({"r1": 1}, epoch=2))
     patch_record(successor)
-    assert successor.generation == LIFE + 1
+    assert successor.marks["generation"] == LIFE + 1
 
 
 def test_a_restored_log_is_older_than_the_note_on_this_disk(server: ObjectServer, tmp_path: Path) -> None:
