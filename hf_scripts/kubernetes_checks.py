@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hf_scripts.host_checks import CheckResult, fine, fix
 from provisioner.state.errors import StateError
-from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import ANSWERS, API_VERSION, GROUP, KINDS, NOTES, REQUESTS, RETURNS, STATES
 
 LEASES = "leases"
@@ -25,7 +25,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 COMPONENT = "deploy/kustomize/components/kubernetes-state"
 
 
-def check_api(api: Api) -> Iterator[CheckResult]:
+def check_api(api: ApiServer) -> Iterator[CheckResult]:
     """Check everything in the API server that the scripts need. After a check that fails, the later checks are
     skipped."""
     try:
@@ -47,7 +47,7 @@ def check_api(api: Api) -> Iterator[CheckResult]:
         yield fine(f"{api.name}: the scripts may use the state in namespace {api.namespace}")
 
 
-def _may(api: Api, verb: str, resource: str) -> bool:
+def _may(api: ApiServer, verb: str, resource: str) -> bool:
     group = "coordination.k8s.io" if resource == LEASES else GROUP
     asked = {"namespace": api.namespace, "verb": verb, "group": group, "resource": resource}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}

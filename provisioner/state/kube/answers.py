@@ -19,7 +19,7 @@ from provisioner.hostfactory import Answer, Loss
 from provisioner.model import PendingReason, RequestStatus, Window
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import StateMissing, StateUnreadable
-from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.object_events import MOST, ObjectEvents
@@ -52,7 +52,7 @@ class KubeAnswers:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiServer,
         objects: Callable[[], Mapping[str, Item]],
         own: ProvisionerObject,
         memory: KubeMemory,

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from provisioner.state.errors import StateDenied, StateError, StateUnreachable
-from provisioner.state.kube.api import Api, Stream
+from provisioner.state.kube.connection import ApiServer, Watch
 from provisioner.state.kube.waits import SYSTEM, Waits
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Disordered(StateError):
 class ListedObjects:
     """The objects of the last list, for commands and virtual time."""
 
-    def __init__(self, api: Api, path: str, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, api: ApiServer, path: str, on_change: Callable[[], None] = lambda: None) -> None:
         self._api, self._path, self._on_change = api, path, on_change
         self._query = f"{path}{'&' if '?' in path else '?'}"
         self.objects: Objects = {}
@@ -108,7 +108,7 @@ class ObjectCache(ListedObjects):
     """The objects of a resource, kept up to date by a thread."""
 
     def __init__(
-        self, api: Api, path: str, on_change: Callable[[], None] = lambda: None, waits: Waits = SYSTEM
+        self, api: ApiServer, path: str, on_change: Callable[[], None] = lambda: None, waits: Waits = SYSTEM
     ) -> None:
         super().__init__(api, path, on_change)
         self._waits = waits
@@ -121,7 +121,7 @@ class ObjectCache(ListedObjects):
         """False if the objects must be listed before a watch goes on."""
         self._failures = 0
         """Number of failures in a row."""
-        self._stream: Stream | None = None
+        self._stream: Watch | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {path.partition('?')[0]}", daemon=True)
 
     def start(self) -> None:

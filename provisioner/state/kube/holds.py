@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from provisioner.model import NO_HOLDS, Hold, Holds
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
 from provisioner.state.holds import Change
-from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import STATES, body, collection, item, object_name
 from provisioner.state.kube.parts import Item, patch
 from provisioner.state.record_format import RecordError, decode, encode
@@ -27,7 +27,7 @@ KEPT_RELEASES = 200
 class ProvisionerObject:
     """The ProvisionerState of one provisioner, as the cache has it or as this process has written it since."""
 
-    def __init__(self, api: Api, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
+    def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory
         self.name = object_name(provisioner)
         self._path = item(api.namespace, STATES, self.name)

@@ -13,8 +13,8 @@ from datetime import datetime
 from provisioner.model import Intent, Request, ReturnRequest
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing
-from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.memory import KubeMemory, resource_of
 from provisioner.state.kube.objects import REQUESTS, RETURNS, item
 from provisioner.state.kube.parts import Item, run_all
@@ -26,7 +26,7 @@ class KubeIntent:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiServer,
         provisioner: str,
         caches: Mapping[str, ListedObjects],
         memory: KubeMemory,

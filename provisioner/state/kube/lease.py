@@ -22,7 +22,7 @@ from typing import Any
 
 from provisioner.state import errors, locks
 from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreachable, StateUnwritable
-from provisioner.state.kube.api import Api, Reply
+from provisioner.state.kube.connection import ApiServer, Response
 from provisioner.state.kube.objects import CYCLE, HOLDER, leases, object_name
 from provisioner.state.kube.waits import SYSTEM, Waits
 from provisioner.state.marker_files import Fate, LifeSigns
@@ -48,7 +48,7 @@ TRIES = 10
 class SignedLease:
     """The Lease of a provisioner's loop, as any process may read it."""
 
-    def __init__(self, api: Api, provisioner: str, waits: Waits = SYSTEM) -> None:
+    def __init__(self, api: ApiServer, provisioner: str, waits: Waits = SYSTEM) -> None:
         self._api, self._waits = api, waits
         self._name = f"{object_name(provisioner)}.loop"
         self._server_ahead = 0.0
@@ -58,7 +58,7 @@ class SignedLease:
     def _place(self) -> str:
         return f"{self._api.name}: Lease {self._name} in the namespace {self._api.namespace}"
 
-    def _call(self, method: str, body: Document | None = None) -> Reply:
+    def _call(self, method: str, body: Document | None = None) -> Response:
         path = leases(self._api.namespace)
         path += "" if method == "POST" else f"/{self._name}"
         reply = self._api.call(method, path, body, seconds=CALL_SECONDS)
@@ -129,7 +129,7 @@ class KubeTurn(SignedLease):
 
     def __init__(
         self,
-        api: Api,
+        api: ApiServer,
         provisioner: str,
         waits: Waits = SYSTEM,
         start: Callable[[threading.Thread], None] = threading.Thread.start,

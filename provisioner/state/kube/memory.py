@@ -18,7 +18,7 @@ from provisioner.model import BrakeReason, Memory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state import atomic
 from provisioner.state.errors import Condition, StateError, StateMissing, StateStale, StateUnreadable, condition
-from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, id_of
 from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, STATES, object_name, pack
 from provisioner.state.kube.parts import Conflict, Item, Marks, patch
@@ -45,7 +45,7 @@ def key_of(id_: str) -> str:
 class KubeMemory(MemoryReader):
     """The records that the loop must not lose. Only the loop writes them."""
 
-    def __init__(self, api: Api, provisioner: str, note: str = "") -> None:
+    def __init__(self, api: ApiServer, provisioner: str, note: str = "") -> None:
         super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()

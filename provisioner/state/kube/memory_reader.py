@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from provisioner.state import atomic
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES
 from provisioner.state.kube.parts import Item, Parts, list_items
 from provisioner.state.record_format import Document
@@ -50,7 +50,7 @@ def id_of(key: str) -> str:
 class MemoryReader:
     """The reader of log and places, and of the generations that show if they are lost or old."""
 
-    def __init__(self, api: Api, provisioner: str, note: str = "") -> None:
+    def __init__(self, api: ApiServer, provisioner: str, note: str = "") -> None:
         """``note``: path of the file with the highest generation that a process on this disk has seen; empty if there
         is none."""
         self._api, self._provisioner, self._note = api, provisioner, note

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
-from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.objects import NOTES, READ, item, unpack
@@ -27,7 +27,7 @@ class NotedByScripts:
     memory: KubeMemory
     intent: KubeIntent
     terminal_answers: KubeTerminalAnswers
-    _api: Api
+    _api: ApiServer
     _name: str
     _parts: Parts
     _caches: Mapping[str, ListedObjects]

@@ -17,7 +17,7 @@ from provisioner.state.kube.objects import NOTES, collection, item
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
-    from provisioner.state.kube.api import Api, Reply
+    from provisioner.state.kube.connection import ApiServer, Response
 
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
@@ -33,7 +33,7 @@ def unpack(path: str, text: str) -> Any:
         raise StateUnreadable(f"{path}: a text in it {error}. Restore it from a backup.") from error
 
 
-def check(api: Api, reply: Reply) -> Reply:
+def check(api: ApiServer, reply: Response) -> Response:
     """Return the reply if the call succeeded. Raises StateError."""
     if reply.status not in (FOUND, CREATED):
         raise StateError(f"{api.name}: HTTP {reply.status}: {reply.document.get('message')}.")
@@ -47,7 +47,7 @@ def _digest(hosts: list[str]) -> str:
 class KubeNotes:
     """The notes of one provisioner. They are sent together, with as few calls as possible."""
 
-    def __init__(self, api: Api, provisioner: str, directory: str) -> None:
+    def __init__(self, api: ApiServer, provisioner: str, directory: str) -> None:
         """``directory``: where refused calls are kept until they can be sent."""
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self._name = objects.object_name(provisioner)
@@ -126,7 +126,7 @@ class KubeNotes:
             reply = self._call("PATCH", path, {"spec": change}, MERGE)
         check(self._api, reply)
 
-    def _call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Reply:
+    def _call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Response:
         if self._failure is not None:
             raise self._failure
         try:

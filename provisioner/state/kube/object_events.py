@@ -8,7 +8,7 @@ import secrets
 from datetime import UTC, datetime
 
 from provisioner.state.errors import StateError
-from provisioner.state.kube.api import Api
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.parts import Item
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ CALL_SECONDS = 2.0
 class ObjectEvents:
     """A writer of Events. A failure is only logged, once in a write of the answers."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiServer) -> None:
         self._api = api
         self.left = MOST
         """Number of Events that may still be written."""

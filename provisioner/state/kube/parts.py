@@ -12,9 +12,8 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
-from provisioner.state.kube.api import Api, Reply
 from provisioner.state.kube.cache import ListedObjects
-from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.connection import MERGE, ApiServer, Response
 from provisioner.state.kube.objects import MOST_PACKED, PARTS, body, collection, item, object_name, own, pack, unpack
 
 Item = dict[str, Any]
@@ -30,7 +29,7 @@ class Conflict(StateStale):
     """Another write came before this one, so the object has not the content that the caller knows."""
 
 
-def refuse(reply: Reply, path: str) -> None:
+def refuse(reply: Response, path: str) -> None:
     """Raise the error for a write that the server refuses. Do nothing for any other response."""
     message = f"{path}: {reply.document.get('message', '')}"
     if reply.status == 409:
@@ -41,7 +40,7 @@ def refuse(reply: Reply, path: str) -> None:
         )
 
 
-def patch(api: Api, resource: str, name: str, change: Mapping[str, object], subresource: str = "") -> Item | None:
+def patch(api: ApiServer, resource: str, name: str, change: Mapping[str, object], subresource: str = "") -> Item | None:
     """Change fields of an object. Return the object; None if it does not exist. Raises StateStale if a newer loop has
     written."""
     path = item(api.namespace, resource, name, subresource)
@@ -50,7 +49,7 @@ def patch(api: Api, resource: str, name: str, change: Mapping[str, object], subr
     return None if reply.status == 404 else reply.document
 
 
-def list_items(api: Api, resource: str, provisioner: str) -> Mapping[str, Item]:
+def list_items(api: ApiServer, resource: str, provisioner: str) -> Mapping[str, Item]:
     """Return the present objects of a provisioner by name."""
     listed = ListedObjects(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
     listed.refresh()
@@ -71,7 +70,7 @@ def run_all(work: Callable[[T], object], items: Collection[T], threads: Executor
 class Parts:
     """The StateParts of one provisioner."""
 
-    def __init__(self, api: Api, provisioner: str) -> None:
+    def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
         self._pieces: dict[str, set[str]] = {}
         """Names of the pieces that may exist, by the name that they continue."""

@@ -17,7 +17,7 @@ from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, c
 from provisioner.state.settled_answers import Entry, SettledAnswers
 
 if TYPE_CHECKING:
-    from provisioner.state.kube.api import Api
+    from provisioner.state.kube.connection import ApiServer
 
 FEW = 10
 """Most ids that are read one by one. More ids are read with a list of all objects."""
@@ -35,7 +35,7 @@ ENDED = "Ended"
 class KubeEntries(SettledAnswers):
     """The entries of all ids, each in an object. ``ID.0`` is the first entry of an id."""
 
-    def __init__(self, api: Api, provisioner: str) -> None:
+    def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
@@ -69,7 +69,7 @@ class KubeEntries(SettledAnswers):
 class KubeScriptState(KubeNotes):
     """A ``ScriptState``."""
 
-    def __init__(self, api: Api, provisioner: str, directory: str = "") -> None:
+    def __init__(self, api: ApiServer, provisioner: str, directory: str = "") -> None:
         super().__init__(api, provisioner, directory)
         self._entries = KubeEntries(api, provisioner)
 

@@ -19,7 +19,7 @@ from provisioner.state.new_ids import new_id
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
-    from provisioner.state.kube.api import Api
+    from provisioner.state.kube.connection import ApiServer
 
 PART = 100
 """Machines up to which one shard serves a request alone. HF mostly asks for no more, and such an answer is read with
@@ -32,7 +32,7 @@ Pools = Callable[[], Mapping[str, Sequence[str]]]
 class ShardedScriptState:
     """A ``ScriptState`` over the states of all shards. Every method raises StateError."""
 
-    def __init__(self, api: Api, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
+    def __init__(self, api: ApiServer, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
         """``name``: the provider instance. ``directory``: as for ``KubeScriptState``."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
         self._shards, self.pools = shards, pools

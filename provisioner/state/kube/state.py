@@ -15,8 +15,8 @@ from typing import Any
 from provisioner.state.errors import StateError
 from provisioner.state.journal import Excerpt, Journal
 from provisioner.state.kube.answers import KubeAnswers
-from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects, ObjectCache
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.lease import KubeTurn
@@ -46,7 +46,13 @@ class KubeState(NotedByScripts):
     least_pause_seconds = 1.0
 
     def __init__(
-        self, api: Api, provisioner: str, directory: str = "", *, follows: bool = False, threads: Executor | None = None
+        self,
+        api: ApiServer,
+        provisioner: str,
+        directory: str = "",
+        *,
+        follows: bool = False,
+        threads: Executor | None = None,
     ) -> None:
         """``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as
         a running loop does, instead of listing them at each use."""

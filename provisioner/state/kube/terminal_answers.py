@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 
 from provisioner.hostfactory import Answer
-from provisioner.state.kube.api import Api
 from provisioner.state.kube.cache import ListedObjects
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import ANSWERS, item
 from provisioner.state.kube.parts import run_all
 from provisioner.state.kube.script_state import KubeEntries
@@ -17,7 +17,7 @@ from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
 class KubeTerminalAnswers(KubeEntries):
     """The terminal answers that were reported to HF, or that the loop has claimed."""
 
-    def __init__(self, api: Api, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
+    def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
         super().__init__(api, provisioner)
         self._cache, self._threads = cache, threads
         self._is_settling = False

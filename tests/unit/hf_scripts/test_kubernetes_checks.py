@@ -8,8 +8,7 @@ import pytest
 
 from hf_scripts.kubernetes_checks import RIGHTS, check_api
 from provisioner.state.errors import StateDenied, StateUnreachable
-from provisioner.state.kube.api import Reply, Stream
-from provisioner.state.kube.connection import Response
+from provisioner.state.kube.connection import Response, Watch
 from provisioner.state.kube.objects import KINDS, NOTES
 
 
@@ -22,7 +21,7 @@ class Reviewing:
         self.kinds, self.denied, self.error = kinds, denied, error
         self.reviewed: set[tuple[str, str, str, str]] = set()
 
-    def call(self, method: str, path: str, body: Any = None, **_: object) -> Reply:
+    def call(self, method: str, path: str, body: Any = None, **_: object) -> Response:
         if self.error:
             raise self.error
         if method == "GET":
@@ -32,7 +31,7 @@ class Reviewing:
         allowed = (asked["verb"], asked["resource"]) not in self.denied
         return Response(201, {"status": {"allowed": allowed}}, 0.0)
 
-    def watch(self, path: str, seconds: float) -> Stream:
+    def watch(self, path: str, seconds: float) -> Watch:
         raise AssertionError("no check follows objects")
 
 
