@@ -37,7 +37,7 @@ def server(authority: Authority) -> Iterator[Scripted]:
 def access(server: Scripted, authority: Authority, tmp_path: Path) -> Access:
     token = tmp_path / "token"
     token.write_text("first\n")
-    return Access(server.address, token_file=str(token), ca_file=str(authority.file))
+    return Access(server.address, token_file=str(token), authority=str(authority.file))
 
 
 @pytest.fixture
@@ -174,9 +174,9 @@ def test_unknown_authority_is_refused_before_the_token_is_sent(
     other = Authority(tmp_path, "Other")
     server.responses += [response(200)]
     with pytest.raises(StateUnreachable, match="certificate verify failed"):
-        ApiServer(lambda: access._replace(ca_file=str(other.file))).call("GET", ONE)
+        ApiServer(lambda: access._replace(authority=str(other.file))).call("GET", ONE)
     assert server.asked == []
-    insecure = ApiServer(lambda: access._replace(ca_file=str(other.file), is_insecure=True))
+    insecure = ApiServer(lambda: access._replace(authority=str(other.file), is_insecure=True))
     assert insecure.call("GET", ONE).status == 200
     insecure.close()
 
@@ -189,7 +189,7 @@ def test_certificates_may_be_texts(authority: Authority, tmp_path: Path) -> None
     (tmp_path / "key").write_text(key)
     (tmp_path / "certificate").write_text(certificate)
     with Scripted(context) as server:
-        texts = Access(server.address, ca_text=authority.file.read_text(), certificate=certificate, key=key)
+        texts = Access(server.address, authority=authority.file.read_text(), certificate=certificate, key=key)
         files = texts._replace(certificate=str(tmp_path / "certificate"), key=str(tmp_path / "key"))
         server.responses += [response(200)] * 2
         for access in (texts, files):

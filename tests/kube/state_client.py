@@ -13,4 +13,4 @@ def client_of(space: Space) -> Callable[[], ApiServer]:
     """Return a function that opens the namespace as the administrator."""
     admin = space.admin
     token = admin.headers.get("Authorization", "").removeprefix("Bearer ")
-    return lambda: ApiServer(lambda: Access(admin.server, space.name, ca_file=admin.ca or "", token=token))
+    return lambda: ApiServer(lambda: Access(admin.server, space.name, authority=admin.ca or "", token=token))

@@ -89,7 +89,7 @@ def bind(space: Space, role: str, lacks: str = "") -> Recorded:
     )
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
     response = space.admin.create(f"{accounts}/{role}/token", {**asked, "spec": {"expirationSeconds": TOKEN_SECONDS}})
-    access = Access(space.admin.server, space.name, token=response["status"]["token"], ca_file=str(space.admin.ca))
+    access = Access(space.admin.server, space.name, token=response["status"]["token"], authority=str(space.admin.ca))
     api = Recorded(access)
 
     known = item(space.name, STATES, "demo") if "leases get" in lacks else f"{leases(space.name)}/demo.loop"
@@ -136,7 +136,7 @@ class Administrator(ApiServer):
 
     def __init__(self, space: Space) -> None:
         token = space.admin.headers["Authorization"].removeprefix("Bearer ")
-        super().__init__(lambda: Access(space.admin.server, space.name, token=token, ca_file=str(space.admin.ca)))
+        super().__init__(lambda: Access(space.admin.server, space.name, token=token, authority=str(space.admin.ca)))
 
 
 def memory_of(ids: list[str], back: str, epoch: int, doubles: Mapping[str, float]) -> Memory:

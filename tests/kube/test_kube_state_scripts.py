@@ -164,9 +164,11 @@ def test_busy_server_is_asked_again(grid: Grid, through: Proxy) -> None:
 @pytest.mark.parametrize("name", COMMANDS[1:])  # HF would drop a provider without templates, so these are listed
 def test_server_that_is_down_refuses_each_call_and_nothing_is_lost(grid: Grid, through: Proxy, name: str) -> None:
     through.trouble = Trouble.FAIL
-    assert "no usable response: HTTP 503: out of service. Nothing is lost" in grid.refusal(name, DOCUMENTS[name])
+    assert "no usable response: HTTP 503: out of service. The call may be repeated" in grid.refusal(
+        name, DOCUMENTS[name]
+    )
     grid.lead("https://127.0.0.1:1", grid.admin.ca)
-    assert "Connection refused. Nothing is lost; the call may be repeated." in grid.refusal(name, DOCUMENTS[name])
+    assert "Connection refused. The call may be repeated without any loss." in grid.refusal(name, DOCUMENTS[name])
     assert grid.items(REQUESTS) == grid.items(RETURNS) == []
     grid.lead(grid.admin.server, grid.admin.ca)
     assert grid.hf.call(name, DOCUMENTS[name])

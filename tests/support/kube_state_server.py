@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from provisioner.state.errors import StateUnreachable
-from provisioner.state.kube import objects
 from provisioner.state.kube.access import Access
 from provisioner.state.kube.connection import MERGE as MERGE
 from provisioner.state.kube.connection import ApiServer
@@ -29,6 +28,8 @@ from provisioner.state.kube.connection import Response as Response
 from tests.support.kube_schema import CRDS, INVALID, LEASE, Cause, Document, Kind, kinds
 
 PARTIAL = "meta.k8s.io/v1"
+NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+"""Pattern of a name that the server accepts."""
 KEPT_EVENTS = 10_000
 MOST_BYTES = 1_572_864
 """Bytes of the largest request that etcd takes."""
@@ -427,7 +428,7 @@ class ObjectServer:
         causes = []
         if sum(len(key) + len(text) for key, text in new["metadata"].get("annotations", {}).items()) > 262_144:
             causes.append(Cause("metadata.annotations", "FieldValueTooLong", "may not be more than 262144 bytes"))
-        if not re.fullmatch(objects.NAME, name):
+        if not re.fullmatch(NAME, name):
             causes.append(Cause("metadata.name", INVALID if name else "FieldValueRequired", "a name is required"))
         if kind.schema is None:
             for field, least in (("leaseDurationSeconds", 1), ("leaseTransitions", 0)):

@@ -33,9 +33,8 @@ class Access(NamedTuple):
     namespace: str = "default"
     token_file: str = ""
     token: str = ""
-    ca_file: str = ""
-    ca_text: str = ""
-    """Certificates in PEM form; empty, with ``ca_file``, for the system's authorities."""
+    authority: str = ""
+    """Path of the server's authorities, or their text in PEM form; empty for the system's authorities."""
     certificate: str = ""
     """Path of a client certificate, or its text in PEM form."""
     key: str = ""
@@ -57,7 +56,7 @@ def in_cluster() -> Access:
         )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_text(f"{ACCOUNT}/namespace").strip()
-    return Access(server, namespace, f"{ACCOUNT}/token", ca_file=f"{ACCOUNT}/ca.crt", proxy="direct")
+    return Access(server, namespace, f"{ACCOUNT}/token", authority=f"{ACCOUNT}/ca.crt", proxy="direct")
 
 
 def read_text(path: str) -> str:
@@ -87,15 +86,13 @@ def from_kubeconfig(path: str) -> Access:
         raise StateDenied(f"{path}: the login by `{plugin}` {PLUGIN}.")
 
     def place(settings: Mapping[str, Any], key: str) -> str:
-        """Return a path, which may begin at the kubeconfig's directory."""
-        value = str(settings.get(key) or "")
-        return value and os.path.join(os.path.dirname(os.path.abspath(path)), value)
-
-    def text(settings: Mapping[str, Any], key: str) -> str:
+        """Return the text of a file, or its path, which may begin at the kubeconfig's directory."""
         try:
-            return base64.b64decode(str(settings.get(key) or ""), validate=True).decode()
+            text = base64.b64decode(str(settings.get(f"{key}-data") or ""), validate=True).decode()
         except ValueError as error:
-            raise StateUnreadable(f"{path}: {key} is no base64 text: write the kubeconfig anew.") from error
+            raise StateUnreadable(f"{path}: {key}-data is no base64 text. Make the kubeconfig again.") from error
+        name = str(settings.get(key) or "")
+        return text or (name and os.path.join(os.path.dirname(os.path.abspath(path)), name))
 
     return Access(
         server,
@@ -103,9 +100,8 @@ def from_kubeconfig(path: str) -> Access:
         place(user, "tokenFile"),
         str(user.get("token") or ""),
         place(cluster, "certificate-authority"),
-        text(cluster, "certificate-authority-data"),
-        text(user, "client-certificate-data") or place(user, "client-certificate"),
-        text(user, "client-key-data") or place(user, "client-key"),
+        place(user, "client-certificate"),
+        place(user, "client-key"),
         str(cluster.get("tls-server-name") or ""),
         cluster.get("insecure-skip-tls-verify") is True,
         str(cluster.get("proxy-url") or ""),

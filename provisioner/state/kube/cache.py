@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -42,8 +42,8 @@ class Disordered(StateError):
 class ListedObjects:
     """The objects of the last list, for commands and virtual time."""
 
-    def __init__(self, api: ApiServer, path: str, on_change: Callable[[], None] = lambda: None) -> None:
-        self._api, self._path, self._on_change = api, path, on_change
+    def __init__(self, api: ApiServer, path: str) -> None:
+        self._api, self._path = api, path
         self._query = f"{path}{'&' if '?' in path else '?'}"
         self.objects: Objects = {}
         """The objects by their names. The mapping is replaced and never changed. So are the objects."""
@@ -72,26 +72,10 @@ class ListedObjects:
         return StateUnreachable(f"{self._path} of {self._api.name} is unknown: {reason}")
 
     def refresh(self) -> None:
-        """List the objects. If this fails, the old objects stay. Raises StateError."""
-        objects, version = self._list()
-        known = self.objects  # An unchanged object stays the same value, by which readers see that it is unchanged.
-        self.restores += int(version) < int(self.resource_version or 0)  # before readers see its objects
-        self._replace({name: known[name] if known.get(name) == one else one for name, one in objects.items()})
-        self.resource_version = version
-
-    def _replace(self, objects: Objects) -> None:
-        old = self.objects
-        if objects.keys() == old.keys() and all(one is old[name] for name, one in objects.items()):
-            return
-        self.objects = objects
-        self.version += 1
-        self._on_change()
-
-    def _list(self) -> tuple[dict[str, dict[str, Any]], str]:
-        """Return a complete list and its version. Raises StateError."""
+        """List all objects, in pages. If this fails, the old objects stay. Raises StateError."""
         objects: dict[str, dict[str, Any]] = {}
-        page = ""
-        while True:
+        page: str | None = ""
+        while page is not None:
             reply = self._api.call("GET", f"{self._query}limit={PAGE}{page}")
             try:
                 objects |= {one["metadata"]["name"]: one for one in reply.document["items"]}
@@ -99,18 +83,23 @@ class ListedObjects:
             except (Disordered, KeyError, TypeError) as error:
                 reason = reply.document.get("message") or f"the response is no list: {error!r}"
                 raise self._unknown(f"HTTP {reply.status}: {reason}") from error
-            if not token:
-                return objects, str(version)
-            page = f"&continue={quote(token, safe='')}"
+            page = f"&continue={quote(token, safe='')}" if token else None
+        known = self.objects  # An unchanged object stays the same value, by which readers see that it is unchanged.
+        self.restores += version < int(self.resource_version or 0)  # before readers see its objects
+        self._replace({name: known[name] if known.get(name) == one else one for name, one in objects.items()})
+        self.resource_version = str(version)
+
+    def _replace(self, objects: Objects) -> None:
+        old = self.objects
+        if objects.keys() != old.keys() or any(one is not old[name] for name, one in objects.items()):
+            self.objects, self.version = objects, self.version + 1
 
 
 class ObjectCache(ListedObjects):
     """The objects of a resource, kept up to date by a thread."""
 
-    def __init__(
-        self, api: ApiServer, path: str, on_change: Callable[[], None] = lambda: None, waits: Waits = SYSTEM
-    ) -> None:
-        super().__init__(api, path, on_change)
+    def __init__(self, api: ApiServer, path: str, waits: Waits = SYSTEM) -> None:
+        super().__init__(api, path)
         self._waits = waits
         self._problem: object = "the first list has not ended yet"
         """The reason why the last list or stream failed; empty after a success."""

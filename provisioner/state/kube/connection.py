@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -102,20 +102,19 @@ class Connection(http.client.HTTPConnection):
         """Connect until a monotonic time."""
         self.until, self.used = until, time.monotonic()
         self._access, server = access, urlsplit(access.server)
-        self._is_encrypted = server.scheme == "https"
-        self._name, port = server.hostname or "", server.port or (443 if self._is_encrypted else 80)
+        self._name, self._is_encrypted = server.hostname or "", server.scheme == "https"
         self._prefix, self._login = server.path.rstrip("/"), dict[str, str]()
         proxy = proxy_for(access, self._name) if self._is_encrypted else ""
-        if not proxy:
-            super().__init__(self._name, port, timeout=self._left(CONNECT_SECONDS))
-        else:
-            address = urlsplit(proxy)
-            if address.scheme != "http" or not address.hostname:
-                raise StateDenied(
-                    "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
-                )
-            super().__init__(address.hostname, address.port or 80, timeout=self._left(CONNECT_SECONDS))
-            self.set_tunnel(self._name, port, _proxy_login(address))
+        address = urlsplit(proxy) if proxy else server
+        if proxy and (address.scheme != "http" or not address.hostname):
+            raise StateDenied(
+                "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
+            )
+        super().__init__(address.hostname or "", _port(address), timeout=self._left(CONNECT_SECONDS))
+        if proxy:
+            login = unquote(f"{address.username}:{address.password or ''}").encode()
+            headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if address.username else {}
+            self.set_tunnel(self._name, _port(server), headers)
         try:
             self.connect()
         except OSError as error:
@@ -143,15 +142,12 @@ class Connection(http.client.HTTPConnection):
         import ssl  # imported here because the embedded cloud has no TLS
 
         access = self._access
-        context = ssl.create_default_context(cafile=access.ca_file or None, cadata=access.ca_text or None)
+        with _file(access.authority) as authority, _file(access.certificate) as certificate, _file(access.key) as key:
+            context = ssl.create_default_context(cafile=authority or None)
+            if certificate:
+                context.load_cert_chain(certificate, key)
         if access.is_insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if access.certificate:
-            certificate, key = _path_of(access.certificate), _path_of(access.key)
-            context.load_cert_chain(certificate[0], key[0])
-            for _, descriptor in (certificate, key):
-                if descriptor is not None:
-                    os.close(descriptor)
         self.sock.settimeout(self._left())
         self.sock = context.wrap_socket(self.sock, server_hostname=access.tls_server_name or self._name)
         token = read_text(access.token_file).strip() if access.token_file else access.token
@@ -173,11 +169,8 @@ class Connection(http.client.HTTPConnection):
         return self.getresponse()
 
 
-def _proxy_login(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(plain).decode()}"}
+def _port(address: SplitResult) -> int:
+    return address.port or (443 if address.scheme == "https" else 80)
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -186,19 +179,32 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
             while piece := response.read1(PIECE):
                 yield piece
+            if response.length:
+                raise http.client.IncompleteRead(b"")
         except http.client.IncompleteRead as error:
             raise ConnectionError("its response is not complete") from error
-        if response.length:
-            raise ConnectionError("its response is not complete")
 
 
-def _path_of(certificate: str) -> tuple[str, int | None]:
-    """Return the path of a certificate or key. A text is put into a file in memory, whose descriptor is returned."""
+def _body(response: http.client.HTTPResponse) -> bytearray:
+    """Read the whole body of a response."""
+    body = bytearray()
+    for piece in _pieces(response):
+        body += piece
+        if len(body) > BODY_BYTES:
+            raise ConnectionError(f"its response has more than {BODY_BYTES >> 20} MiB")
+    return body
+
+
+@contextmanager
+def _file(certificate: str) -> Iterator[str]:
+    """Return the path of a certificate or key. A text is put into a file in memory."""
     if "-----BEGIN" not in certificate:
-        return certificate, None
-    descriptor = os.memfd_create("login")
-    os.write(descriptor, certificate.encode())
-    return f"/proc/self/fd/{descriptor}", descriptor
+        yield certificate
+        return
+    with open(os.memfd_create("login"), "w", encoding="ascii") as file:
+        file.write(certificate)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _partial_type(method: str, path: str) -> str:
@@ -262,7 +268,8 @@ class ApiServer:
             except BROKEN as failed:
                 error = failed
             if not answered or answered[0] == UNAUTHORIZED:
-                self._forget()  # also the login, because it may have been renewed
+                self.close()
+                self._access = None  # because the login may have been renewed
             elif answered[0] < SERVER_ERROR and answered[0] != BUSY:
                 return self.judge(*answered)
             if (is_last and not pause) or time.monotonic() + pause >= until:
@@ -274,7 +281,7 @@ class ApiServer:
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until: float
-    ) -> tuple[int, Message, bytes]:
+    ) -> tuple[int, Message, bytes | bytearray]:
         connection: Connection | None = getattr(self._own, "connection", None)
         if connection and time.monotonic() - connection.used > IDLE_SECONDS:
             self.close()
@@ -283,18 +290,13 @@ class ApiServer:
             connection = self._own.connection = Connection(self.access(), until)
         connection.until = until
         response = connection.ask(method, path, headers, body)
-        pieces, size = [], 0
-        for piece in _pieces(response):
-            pieces.append(piece)
-            size += len(piece)
-            if size > BODY_BYTES:
-                raise ConnectionError(f"its response has more than {BODY_BYTES >> 20} MiB")
+        found = _body(response)
         connection.used = time.monotonic()
         if response.will_close:
             self.close()
-        return response.status, response.headers, b"".join(pieces)
+        return response.status, response.headers, found
 
-    def judge(self, status: int, headers: Message, body: bytes) -> Response:
+    def judge(self, status: int, headers: Message, body: bytes | bytearray) -> Response:
         """Return the response if it answers the call. Raises StateError otherwise."""
         try:
             document = json.loads(body)
@@ -304,17 +306,8 @@ class ApiServer:
             document = {"message": body[:80].decode("utf-8", "replace")}
             if status < REDIRECT:
                 raise StateUnreachable(self.unreachable(f"its response is no JSON: {document['message']!r}"))
-        if status >= REDIRECT:
-            self._check_answers(status, document)
-        try:
-            return Response(status, document, parsedate_to_datetime(headers.get("date", "")).timestamp())
-        except ValueError as error:
-            raise StateUnreachable(self.unreachable("its response has no date")) from error
-
-    def _check_answers(self, status: int, document: Mapping[str, Any]) -> None:
-        """Raise StateError unless this refusal answers the call."""
         message = " ".join(str(document.get("message") or "no reason").split())
-        details = document.get("details") or {}
+        details = document.get("details", {})
         if status in ADVICE:
             right = LACKS_RIGHT.search(message)
             needs = f", which has the verb {right[1]} on {right[2]}" if right else ""
@@ -325,12 +318,16 @@ class ApiServer:
             raise StateMissing(f"{self.name}: {KINDS_MISSING}.")
         if status == NOT_FOUND and details.get("kind") == "namespaces":
             raise StateMissing(f"{self.name}: {message}: `kubectl create namespace {details['name']}`.")
-        if status not in ANSWERED:
+        if status >= REDIRECT and status not in ANSWERED:
             raise StateError(f"{self.name}: HTTP {status}: {message}.")
+        try:
+            return Response(status, document, parsedate_to_datetime(headers.get("date", "")).timestamp())
+        except ValueError as error:
+            raise StateUnreachable(self.unreachable("its response has no date")) from error
 
     def unreachable(self, reason: object) -> str:
         """Return the message for a call without a usable response."""
-        return f"{self.name}: no usable response: {reason}. Nothing is lost; the call may be repeated."
+        return f"{self.name}: no usable response: {reason}. The call may be repeated without any loss."
 
     def watch(self, path: str, seconds: float) -> Watch:
         """Return the events of a watch, whose path has ``watch=true``. ``seconds``: the longest time without any.
@@ -343,10 +340,6 @@ class ApiServer:
         """Close this thread's connection. The next call opens another one."""
         if connection := self._own.__dict__.pop("connection", None):
             connection.close()
-
-    def _forget(self) -> None:
-        self.close()
-        self._access = None
 
 
 class Watch:
@@ -362,7 +355,7 @@ class Watch:
             response = self._connection.ask("GET", path, {"Accept": "application/json"})
             self._events = self._read(response)
             if response.status != OK:
-                refusal = server.judge(response.status, response.headers, b"".join(_pieces(response)))
+                refusal = server.judge(response.status, response.headers, _body(response))
                 self._events = iter([{"type": "ERROR", "object": refusal.document}])
         except BROKEN as error:
             self.close()

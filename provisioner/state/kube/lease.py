@@ -67,17 +67,17 @@ class SignedLease:
             raise StateUnwritable(f"{self._place}: HTTP {reply.status}: {reply.document.get('message')}.")
         return reply
 
-    def _read(self) -> Document | None:
-        """Return the Lease; None if it does not exist."""
+    def _read(self) -> Document:
+        """Return the Lease. If it does not exist, its metadata are empty."""
         reply = self._call("GET")
-        return reply.document if reply.status < 300 else None
+        return {"metadata": {}, "spec": {}, **(reply.document if reply.status < 300 else {})}
 
     def _server_time(self) -> float:
         return self._waits.now() + self._server_ahead
 
     def epoch(self) -> int:
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
-        if (lease := self._read()) is None:
+        if not (lease := self._read())["metadata"]:
             raise StateMissing(f"{self._place} was deleted. The loop creates it again at its next renewal.")
         return locks.whole_number(_signature(lease), "epoch")
 
@@ -97,31 +97,25 @@ class SignedLease:
         """Return True if some process is the loop now, as far as its renewals show."""
         return self._is_held(self._read())
 
-    def _is_held(self, lease: Document | None) -> bool:
+    def _is_held(self, lease: Document) -> bool:
         """Judge by the server's clock. Only for the loop itself, to take over, this is not exact enough."""
-        spec = (lease or {}).get("spec") or {}
+        spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
         return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
 
     def life_signs(self) -> LifeSigns:
         """Return the loop's signs of life, by the server's clock. Raises StateError."""
-        lease = self._read()
-        if lease is None:
-            return LifeSigns()
-        signature, now = _signature(lease), self._server_time()
-        beat = _epoch_seconds((lease["metadata"].get("annotations") or {}).get(CYCLE))
-        silent = None if beat is None else max(0.0, now - beat)
-        signed_at = _epoch_seconds((lease.get("spec") or {}).get("acquireTime"))
-        return LifeSigns(
-            signature, beat, silent, self._fate(lease, signature), signed_at, locks.stopped_message(signature)
-        )
-
-    def _fate(self, lease: Document, signature: Document) -> Fate:
+        signature, beat = _signature(lease := self._read()), _epoch_seconds(_annotations(lease).get(CYCLE))
+        silent = None if beat is None else max(0.0, self._server_time() - beat)
+        fate: Fate = "released"
         if signature.get("ended") or not signature.get("pid"):
-            return "ended" if signature.get("ended") else ""
-        if self._is_held(lease):
-            return "holds"
-        return "gone" if locks.is_gone(signature) and signature["pid"] != os.getpid() else "released"
+            fate = "ended" if signature.get("ended") else ""
+        elif self._is_held(lease):
+            fate = "holds"
+        elif locks.is_gone(signature) and signature["pid"] != os.getpid():
+            fate = "gone"
+        signed_at = _epoch_seconds(lease["spec"].get("acquireTime"))
+        return LifeSigns(signature, beat, silent, fate, signed_at, locks.stopped_message(signature))
 
 
 class KubeTurn(SignedLease):
@@ -184,30 +178,30 @@ class KubeTurn(SignedLease):
 
     def _try_acquire(self, *, is_standby: bool) -> bool:
         lease = self._read()
-        spec = (lease or {}).get("spec") or {}
-        if (holder := spec.get("holderIdentity")) and holder != self._identity:
+        if (holder := (spec := lease["spec"]).get("holderIdentity")) and holder != self._identity:
             now, (sight, since, until) = self._waits.now(), self._sight
             if sight != (holder, spec.get("renewTime")) or now - until > RENEW_SECONDS:
                 since = now  # It is another sight, or one after a time in which the holder may have been cut off, too.
             self._sight = (holder, spec.get("renewTime")), since, now
             if now - since <= LEASE_SECONDS and (is_standby or self._is_held(lease)):
                 return False
-        transitions = locks.whole_number(spec, "leaseTransitions") + (lease is not None)
+        transitions = locks.whole_number(spec, "leaseTransitions") + bool(lease["metadata"])
         new = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), "leaseTransitions": transitions}
         return self._write(lease, new, {})
 
-    def _write(self, lease: Document | None, spec: Document, annotations: Mapping[str, str]) -> bool:
-        """Renew and change the Lease, or create it for None. Return False if it is not ``lease`` any more."""
-        old = lease or {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
-        noted = {**(old["metadata"].get("annotations") or {}), **annotations}
+    def _write(self, lease: Document, spec: Document, annotations: Mapping[str, str]) -> bool:
+        """Renew and change the Lease, or create it. Return False if it is not ``lease`` any more."""
+        notes = {"annotations": {**_annotations(lease), **annotations}}
         times = {"leaseDurationSeconds": int(LEASE_SECONDS), "renewTime": self._micro_time()}
         new = {
-            "metadata": {**old["metadata"], "annotations": noted},
-            "spec": {**(old.get("spec") or {}), **times, **spec},
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            **lease,
+            "spec": {**lease["spec"], **times, **spec},
         }
+        new["metadata"] = {"name": self._name, **lease["metadata"], **notes}
         began = self._waits.now()
-        reply = self._call("PUT" if lease else "POST", {**old, **new})
-        if reply.status >= 300:
+        if self._call("PUT" if lease["metadata"] else "POST", new).status >= 300:
             return False
         self._renewed_at = began
         return True
@@ -220,12 +214,12 @@ class KubeTurn(SignedLease):
     def keep(self) -> bool:
         """Remain the loop. Return False if another process has taken over. Raises StateError if this is unknown."""
         lease = self._read()
-        if lease is None:
+        if not lease["metadata"]:
             try:
                 self.renew()
             except StateStale:
                 return False
-        elif not self._is_ours(lease):
+        elif lease["spec"].get("holderIdentity") != self._identity:
             return False
         if (silent := self._waits.now() - self._renewed_at) > RENEW_SECONDS:
             if isinstance(self._failure, errors.StateDenied):
@@ -234,29 +228,25 @@ class KubeTurn(SignedLease):
             raise StateUnreachable(f"{self._place} {reason}. This loop does not act until it can renew the Lease.")
         return True
 
-    def renew(self) -> None:
-        """Record that this loop lives, and the time of its last cycle. Raises StateError; StateStale if it lost it."""
-        self._change()
+    def renew(self, sign: Callable[[Document], Document] = lambda old: old, **spec: object) -> None:
+        """Record that this loop lives, and the time of its last cycle. Raises StateError; StateStale if another loop
+        has the Lease.
 
-    def _change(self, sign: Callable[[Document], Document] | None = None, **spec: object) -> None:
-        """Renew the Lease with another signature, which ``sign`` makes from the one before. Raises as ``renew``."""
+        ``sign`` makes the new signature from the one before. ``spec``: further fields of the Lease.
+        """
         for _ in range(TRIES):
             lease = self._read()
-            if lease is None and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
+            if not lease["metadata"] and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
                 # It was deleted, and no other loop can have had it. If another one creates it first, that one has it.
                 spec = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), **spec}
-            elif lease is None or not self._is_ours(lease):
+            elif lease["spec"].get("holderIdentity") != self._identity:
                 raise StateStale(f"{self._place}: another process has it now. This loop ends.")
-            signed = sign(_signature(lease) or self._signed) if sign else {} if lease else self._signed
+            signed = sign(_signature(lease) or self._signed)
             notes = {HOLDER: json.dumps(signed) if signed else "", CYCLE: self._cycle}
             if self._write(lease, spec, {name: text for name, text in notes.items() if text}):
-                if sign:
-                    self._signed = signed
+                self._signed = signed
                 return
         raise StateUnreachable(f"{self._place} is changed by others at each moment. It is tried again.")
-
-    def _is_ours(self, lease: Document) -> bool:
-        return bool((lease.get("spec") or {}).get("holderIdentity") == self._identity)
 
     def _renew_until(self, closing: threading.Event) -> None:
         while True:
@@ -284,7 +274,7 @@ class KubeTurn(SignedLease):
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
         """Sign with a new epoch, not below ``at_least``; durable on return. Raises StateError."""
         facts = {**locks.identity(), "boot": locks.get_boot_id()}
-        self._change(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
+        self.renew(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
         self._fence(epoch := locks.whole_number(self._signed, "epoch"))
         return epoch
 
@@ -298,7 +288,7 @@ class KubeTurn(SignedLease):
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more. Raises StateError."""
-        self._change(lambda old: {**old, "ended": True})
+        self.renew(lambda old: {**old, "ended": True})
 
     def beat(self) -> None:
         """Remember that a cycle has ended. The next renewal records it."""
@@ -310,16 +300,19 @@ class KubeTurn(SignedLease):
         if self._renewed_at == -math.inf:
             return
         try:
-            self._change(holderIdentity=None)
+            self.renew(holderIdentity=None)
         except StateError as error:
             log.warning("Lease was not released", extra={"error": str(error)})
         self._renewed_at = -math.inf
 
 
-def _signature(lease: Document | None) -> Document:
+def _annotations(lease: Document) -> Document:
+    return lease["metadata"].get("annotations") or {}
+
+
+def _signature(lease: Document) -> Document:
     """Return the signature in a Lease; empty if it is unknown."""
-    annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
-    return locks.parse_line(str(annotations.get(HOLDER, "")).encode())
+    return locks.parse_line(str(_annotations(lease).get(HOLDER, "")).encode())
 
 
 def _epoch_seconds(text: object) -> float | None:

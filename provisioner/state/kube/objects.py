@@ -38,9 +38,6 @@ seconds."""
 MOST_PACKED = 700_000
 """Most characters of a packed text. The schemas have the same limit; etcd takes objects of up to 1.5 MiB."""
 
-NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
-"""Pattern of a name that the server accepts."""
-
 
 def collection(namespace: str, resource: str, **query: str) -> str:
     """Return the path of all objects of a resource in a namespace."""
@@ -48,11 +45,9 @@ def collection(namespace: str, resource: str, **query: str) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def item(namespace: str, resource: str, name: str, subresource: str = "", **query: str) -> str:
+def item(namespace: str, resource: str, name: str, subresource: str = "") -> str:
     """Return the path of an object, or of its subresource."""
-    path = f"/apis/{API_VERSION}/namespaces/{namespace}/{resource}/{name}"
-    path += f"/{subresource}" if subresource else ""
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{collection(namespace, resource)}/{name}" + (f"/{subresource}" if subresource else "")
 
 
 def leases(namespace: str) -> str:
@@ -67,12 +62,7 @@ def own(provisioner: str) -> str:
 
 def body(resource: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     """Return a new object."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KINDS[resource],
-        "metadata": {"name": name, **metadata},
-        "spec": spec,
-    }
+    return {"apiVersion": API_VERSION, "kind": KINDS[resource], "metadata": {"name": name, **metadata}, "spec": spec}
 
 
 def object_name(provisioner: str) -> str:

@@ -43,8 +43,8 @@ def test_files_are_beside_the_kubeconfig_and_data_wins(tmp_path: Path, monkeypat
     cluster = {"certificate-authority": "ca.crt", "certificate-authority-data": text, "insecure-skip-tls-verify": True}
     Path("kubeconfig").write_text(json.dumps(kubeconfig(user, **cluster)))
     found = from_kubeconfig("kubeconfig")
-    assert (found.token_file, found.ca_file) == (f"{tmp_path}/token", f"{tmp_path}/ca.crt")
-    assert (found.certificate, found.key, found.ca_text) == ("/a.crt", "-----BEGIN", "-----BEGIN")
+    assert found.token_file == f"{tmp_path}/token"
+    assert (found.certificate, found.key, found.authority) == ("/a.crt", "-----BEGIN", "-----BEGIN")
     assert found.is_insecure
 
 

@@ -373,7 +373,7 @@ def test_the_fate_of_the_last_loop_follows_from_its_renewals_and_signature(world
     world.pass_time(LAPSED_SECONDS + 2)
     assert reader.life_signs().fate == "released", "this process runs"
     gone = {"host": os.uname().nodename[:64], "pid": 2**22 + 1, "boot": locks.get_boot_id()}
-    turn._change(lambda old: old | gone)
+    turn.renew(lambda old: old | gone)
     turn.release()
     assert reader.life_signs().fate == "gone"
     assert reader.life_signs().holder == {"epoch": 1, **gone}
