@@ -28,12 +28,10 @@ def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
     if the setting is invalid."""
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
-    if not isinstance(value, list) or not 1 <= len(value) <= len(SYMBOLS):
-        return None
-    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value):
-        return None
-    named = [name for names in value for name in names]
-    return tuple(map(tuple, value)) if len(set(named)) == len(named) else None
+    lists = value if isinstance(value, list) and all(isinstance(names, list) for names in value) else []
+    named = [name for names in lists for name in names]
+    is_valid = 1 <= len(lists) <= len(SYMBOLS) and all(isinstance(name, str) for name in named)
+    return tuple(map(tuple, lists)) if is_valid and len(set(named)) == len(named) else None
 
 
 def find_shard(pool: str, shards: Shards) -> int:
@@ -42,10 +40,8 @@ def find_shard(pool: str, shards: Shards) -> int:
     If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing), so that
     another number of shards moves few pools.
     """
-    for number, names in enumerate(shards):
-        if pool in names:
-            return number
-    return max(range(len(shards)), key=lambda number: hashlib.sha256(f"{number}/{pool}".encode()).digest())
+    digest = {number: hashlib.sha256(f"{number}/{pool}".encode()).digest() for number in range(len(shards))}
+    return max(digest, key=lambda number: (pool in shards[number], digest[number]))
 
 
 def serving_shards(pools: Iterable[str], shards: Shards) -> list[int]:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateError, StateUnreachable, StateUnreadable
 from provisioner.state.kube import objects
-from provisioner.state.kube.connection import MERGE
+from provisioner.state.kube.connection import MERGE, ApiServer, Response
 from provisioner.state.kube.objects import NOTES, collection, item
-
-if TYPE_CHECKING:
-    from provisioner.hostfactory.provider_config import Digests
-    from provisioner.state.kube.connection import ApiServer, Response
 
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
@@ -40,10 +37,6 @@ def check(api: ApiServer, reply: Response) -> Response:
     return reply
 
 
-def _digest(hosts: list[str]) -> str:
-    return f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
-
-
 class KubeNotes:
     """The notes of one provisioner. They are sent together, with as few calls as possible."""
 
@@ -64,7 +57,7 @@ class KubeNotes:
         the path of the record. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
-        path, spec, now = self._noted(self._name)
+        path, spec, now = self._noted()
         before = spec.get("shown") or {}
         shown = {name: get_higher(number, before.get(name, number)) for name, number in numbers.items()}
         change: dict[str, Any] = {"shown": shown} if before | shown != before else {}
@@ -73,22 +66,23 @@ class KubeNotes:
             earlier = [one for one in spec.get("read") or [] if one["digests"] != digests]
             change["read"] = [{"at": now, "digests": digests}, *earlier][:KEPT_READS]
         if change:
-            self._note("", change)
+            self._note(change)
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         """Record the hosts that HF lists. If the list has no host in common with the one before, add its hosts, because
         HF sends a long list in parts. Raises StateError."""
-        path, spec, now = self._noted(f"{self._name}.hosts")
+        path, spec, now = self._noted(".hosts")
         hosts = list(names)
+        digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
         change: dict[str, Any] = {"listed": max(int(spec.get("listed") or 0) + 1, int(now))}
-        if spec.get("digest") != (digest := _digest(hosts)):
+        if spec.get("digest") != digest:
             before = unpack(path, spec["hosts"]) if spec.get("hosts") and hosts else []
             joined = [*before, *hosts] if names.keys().isdisjoint(before) else hosts
             change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted, they take a third
             if len(change["hosts"]) > objects.MOST_PACKED:
                 raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Share them among more loops.")
-        self._note("hosts", change)
+        self._note(change, ".hosts")
 
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers.
@@ -105,25 +99,23 @@ class KubeNotes:
         if self._failure is None:
             noted = {one.script: one._asdict() for one in calls.read()}[script]
             del noted["script"]
-            self._note("", {"refused": {script: noted}})
+            self._note({"refused": {script: noted}})
             if not reason:
                 os.unlink(file)
 
-    def _noted(self, name: str) -> tuple[str, dict[str, Any], float]:
+    def _noted(self, part: str = "") -> tuple[str, dict[str, Any], float]:
         """Return path and content of a note, and the present time by the server's clock."""
-        path = item(self._api.namespace, NOTES, name)
+        path = item(self._api.namespace, NOTES, f"{self._name}{part}")
         reply = self._call("GET", path)
         return path, reply.document["spec"] if reply.status == FOUND else {}, reply.at
 
-    def _note(self, part: str, change: dict[str, Any]) -> None:
+    def _note(self, change: dict[str, Any], part: str = "") -> None:
         """Change a note. Create it if it is missing."""
-        name = f"{self._name}.{part}" if part else self._name
-        path = item(self._api.namespace, NOTES, name)
-        reply = self._call("PATCH", path, {"spec": change}, MERGE)
-        if reply.status == MISSING:  # at the first call; if another script is faster, its note is as good
-            new = objects.body(NOTES, name, {"provisioner": self._provisioner})
+        patch = "PATCH", item(self._api.namespace, NOTES, f"{self._name}{part}"), {"spec": change}, MERGE
+        if (reply := self._call(*patch)).status == MISSING:  # if another script is faster, its note is as good
+            new = objects.body(NOTES, f"{self._name}{part}", {"provisioner": self._provisioner})
             self._call("POST", collection(self._api.namespace, NOTES), new)
-            reply = self._call("PATCH", path, {"spec": change}, MERGE)
+            reply = self._call(*patch)
         check(self._api, reply)
 
     def _call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Response:

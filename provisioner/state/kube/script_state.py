@@ -6,18 +6,16 @@ The scripts import this module at each call, so it imports only modules that loa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import StateError, StateExists, StateStale
 from provisioner.state.kube import objects
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.notes import CONFLICT, FOUND, MISSING, KubeNotes, check, unpack
 from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, collection, item, own
 from provisioner.state.settled_answers import Entry, SettledAnswers
-
-if TYPE_CHECKING:
-    from provisioner.state.kube.connection import ApiServer
 
 FEW = 10
 """Most ids that are read one by one. More ids are read with a list of all objects."""
@@ -133,12 +131,12 @@ class KubeScriptState(KubeNotes):
         if not asked:
             return Polled({}, None)
         silent, now = self._silence()
-        self._note("polls", {"polled": dict.fromkeys(asked, now)})
+        self._note({"polled": dict.fromkeys(asked, now)}, ".polls")
         found = self._objects(asked)
         answers = {id_: self._answer(id_, found[id_]) for id_ in asked if id_ in found}
         if unknown := [id_ for id_ in asked if id_ not in found]:
             answers |= {id_: settled for id_ in unknown if (settled := self._entries.settled(id_))}
-            self._note("polls", {"polled": dict.fromkeys(unknown)})
+            self._note({"polled": dict.fromkeys(unknown)}, ".polls")
         return Polled(answers, silent)
 
     def _objects(self, ids: list[str]) -> dict[str, dict[str, Any]]:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.provider_config import Digests
 from provisioner.hostfactory.shards import SPANNING, SYMBOLS, Shards, serving_shards, shard_instance
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, SLOT_DIGITS
+from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.new_ids import new_id
-
-if TYPE_CHECKING:
-    from provisioner.hostfactory.provider_config import Digests
-    from provisioner.state.kube.connection import ApiServer
 
 PART = 100
 """Machines up to which one shard serves a request alone. HF mostly asks for no more, and such an answer is read with
@@ -36,6 +33,8 @@ class ShardedScriptState:
         """``name``: the provider instance. ``directory``: as for ``KubeScriptState``."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
         self._shards, self.pools = shards, pools
+        first = self._states[0]  # Its loop reports what the scripts have noted.
+        self.note_shown, self.note_refusal = first.note_shown, first.note_refusal
 
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
@@ -49,22 +48,16 @@ class ShardedScriptState:
         counts = {shard: share + (place < rest) for place, shard in enumerate(serving)}
 
         def record(shard: int, id_: str) -> Recorded:
+            instance, count = shard_instance(provisioner, shard), counts[shard]
             return self._states[shard].record_request(
-                shard_instance(provisioner, shard),
-                template,
-                counts[shard],
-                created_wall=created_wall,
-                rc_account=rc_account,
-                id_=id_,
+                instance, template, count, created_wall=created_wall, rc_account=rc_account, id_=id_
             )
 
         return _record_parts(serving, id_, "", record)
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
-        """Record the return in the shards that have the machines. A name without a shard goes to the first one."""
-        named: dict[int, list[str]] = {}
-        for name in names:
-            named.setdefault(self._shard_of_machine(name), []).append(name)
+        """Record the return in the shards that have the machines."""
+        named = self._by_shard(names)
 
         def record(shard: int, id_: str) -> Recorded:
             instance = shard_instance(provisioner, shard)
@@ -72,8 +65,12 @@ class ShardedScriptState:
 
         return _record_parts(sorted(named), new_id(), RETURN_ID_PREFIX, record)
 
-    def _shard_of_machine(self, name: str) -> int:
-        return max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0)
+    def _by_shard(self, machines: Iterable[str]) -> dict[int, list[str]]:
+        """Return the names by shard. A name without a shard goes to the first one."""
+        named: dict[int, list[str]] = {}
+        for name in machines:
+            named.setdefault(max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0), []).append(name)
+        return named
 
     def _shard(self, id_: str) -> int:
         """Return the shard of a request id; -1 if no shard has such ids."""
@@ -121,24 +118,14 @@ class ShardedScriptState:
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         """Record in each shard the hosts of the list that are its own."""
-        named: dict[int, dict[str, None]] = {shard: {} for shard in range(len(self._states))}
-        for name in names:
-            named[self._shard_of_machine(name)][name] = None
-        for shard, own in named.items():
-            self._states[shard].note_hosts(own)
-
-    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers in the first shard. Its loop reports what the scripts have noted."""
-        return self._states[0].note_shown(numbers)
+        named = self._by_shard(names)
+        for shard, state in enumerate(self._states):
+            state.note_hosts(dict.fromkeys(named.get(shard, ())))
 
     def note_read(self, digests: Digests) -> None:
         """Keep the digests for what this process writes next."""
         for state in self._states:
             state.note_read(digests)
-
-    def note_refusal(self, script: str, reason: str) -> None:
-        """Record a refused call in the first shard."""
-        self._states[0].note_refusal(script, reason)
 
 
 def _record_parts(shards: Sequence[int], id_: str, prefix: str, record: Callable[[int, str], Recorded]) -> Recorded:
