@@ -382,7 +382,7 @@ def a_record_is_put_into_its_place_before_the_log_has_it() -> Break:
         kept, changes = compare(self, documents)
         early = {key for key in changes if id_of(key) and key in self._loaded.kept}
         vars(self)["early"] = {key: changes.pop(key) for key in early}
-        return kept | dict.fromkeys(early, self.generation + 1), changes
+        return kept | dict.fromkeys(early, self.marks["generation"] + 1), changes
 
     def late(self: KubeMemory, *arguments: Any) -> None:
         write_log(self, *arguments)
@@ -392,7 +392,7 @@ def a_record_is_put_into_its_place_before_the_log_has_it() -> Break:
 
 
 def a_lost_memory_counts_as_a_first_start() -> Break:
-    return patch.object(MemoryReader, "find_noted", lambda *_: 0)
+    return patch.object(MemoryReader, "_find_noted", lambda *_: 0)
 
 
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")

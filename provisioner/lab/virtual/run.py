@@ -152,7 +152,7 @@ class Provisioner:
 
     def _check_holds(self, plan: Plan) -> None:
         """Record a breach if a plan makes or deletes machines in spite of a hold."""
-        holds = self.state.read_holds()
+        holds = self.state.holds.read()
         if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
         cancelled = holds.of_kind(HoldKind.CANCEL)

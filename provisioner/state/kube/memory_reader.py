@@ -108,10 +108,8 @@ class MemoryReader:
         return loaded
 
     def _list_objects(self) -> dict[str, Item]:
-        return {
-            **list_items(self._api, REQUESTS, self._provisioner),
-            **list_items(self._api, RETURNS, self._provisioner),
-        }
+        returns = list_items(self._api, RETURNS, self._provisioner)
+        return {**list_items(self._api, REQUESTS, self._provisioner), **returns}
 
     def _read_record(self, found: Item | None, parts: Mapping[str, Item]) -> Any:
         if found is None or not (packed := found.get("status", {}).get("record")):

@@ -35,9 +35,8 @@ def refuse(reply: Response, path: str) -> None:
     if reply.status == 409:
         raise Conflict(message)
     if reply.status == 422:
-        raise (
-            StateStale(message) if "this epoch" in message or "this generation" in message else StateUnwritable(message)
-        )
+        is_stale = "this epoch" in message or "this generation" in message
+        raise StateStale(message) if is_stale else StateUnwritable(message)
 
 
 def patch(api: ApiServer, resource: str, name: str, change: Mapping[str, object], subresource: str = "") -> Item | None:

@@ -27,6 +27,10 @@ class KubeTerminalAnswers(KubeEntries):
     def settled(self, id_: str) -> Answer | None:
         """Return the settled answer; None while it may still change. Raises StateError."""
         self._cache.check()
+        return self.settled_before(id_)
+
+    def settled_before(self, id_: str) -> Answer | None:
+        """Return the settled answer as ``settled`` does, but as of the last check, which may cost a list."""
         return super().settled(id_)
 
     def ids(self) -> frozenset[str]:
@@ -42,7 +46,7 @@ class KubeTerminalAnswers(KubeEntries):
         """Return every settled answer. Raises StateError."""
         self._cache.check()
         ids = {one["spec"]["request"] for one in self._cache.objects.values()}
-        return {id_: answer for id_ in sorted(ids) if (answer := self.settled(id_)) is not None}
+        return {id_: answer for id_ in sorted(ids) if (answer := self.settled_before(id_)) is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
         """Remove the entries of ids that have left the state. The last entry goes first, so that an interruption leaves

@@ -167,6 +167,18 @@ def test_an_announced_cancel_does_not_hide_a_reported_answer(site: Site) -> None
     assert site.script.poll([id_]).answers == {id_: first}
 
 
+def test_many_answers_are_listed_once(site: Site) -> None:
+    """Commands have no watch, so each list would have all answers again."""
+    loop, ids = site.loop(), [site.request() for _ in range(20)]
+    for id_ in ids:
+        loop.terminal_answers.assume_reported(id_)
+    calls = loop._api.calls  # type: ignore[attr-defined]
+    calls.clear()
+    loop.status.write({id_: answer(id_, "complete", "succeed") for id_ in ids}, {}, {})
+    assert loop.terminal_answers.answers() == {}
+    assert len([call for call in calls if "/machineanswers?" in call.path]) == 2
+
+
 def test_an_assumed_answer_is_final(site: Site) -> None:
     id_, loop = site.request(), site.loop()
     loop.terminal_answers.assume_reported(id_)
