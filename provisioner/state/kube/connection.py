@@ -306,7 +306,7 @@ class ApiServer:
             document = {"message": body[:80].decode("utf-8", "replace")}
             if status < REDIRECT:
                 raise StateUnreachable(self.unreachable(f"its response is no JSON: {document['message']!r}"))
-        message = " ".join(str(document.get("message") or "no reason").split())
+        message = " ".join(str(document.get("message", "no reason")).split())
         details = document.get("details", {})
         if status in ADVICE:
             right = LACKS_RIGHT.search(message)
