@@ -38,6 +38,7 @@ MISHAPS = [
 class FaultyStore(KubeStore):
     """An API server whose answers to the loop fail by chance."""
 
+    lists_always = True
     chance = random.Random()
     storm: tuple[int, ...] = ()
     """Statuses of the present storm; 0 for no answer."""
