@@ -258,7 +258,7 @@ class Provisioner:
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
-        if not self.state.intent.exists():
+        if not self.state.intent.existed():
             return  # HostFactory has not requested a machine yet, so the loop has no intent and does not plan
         explained = {slot.name for _, slot in memory.slots} if memory else set()
         now, grace = self._world.now, self._orphan_grace
