@@ -199,7 +199,7 @@ def test_account_without_rights_is_named(grid: Grid) -> None:
     (grid.hf.conf / "state.kubeconfig").write_text(json.dumps(config))
     refusal = grid.refusal("requestMachines", REQUEST)
     assert 'User "system:anonymous" cannot create resource "machinerequests"' in refusal
-    assert "Bind this account to its role" in refusal
+    assert "Bind this account to its Role" in refusal
 
 
 def test_check_install_checks_the_server_instead_of_files(grid: Grid) -> None:
