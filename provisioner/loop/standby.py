@@ -21,7 +21,7 @@ def take_turn(state: State, stop: Latch, longest_cycle: float, stands_by: Callab
     """
     lock = state.loop_lock
     if not lock.acquire(0):
-        advice = {"advice": message} if (message := lock.stopped()) else {}
+        advice = {"advice": message} if (message := lock.stopped_message()) else {}
         log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())} | advice)
         stands_by()
         if not lock.acquire(None, stop.is_set):

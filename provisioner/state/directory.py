@@ -185,7 +185,7 @@ class StateDir(StateFiles):
         lock, beat = self.loop_lock, self.heartbeat
         held = find_lasting_holder(f"{self.intent.path}.lock", self.now)
         seen = lock.holder(), beat.last_beat(), beat.silent_now()
-        return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped(), held)
+        return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped_message(), held)
 
     def polls(self) -> dict[str, int]:
         """Return when HF last polled each request, in ns by the file system's clock. Raises StateError."""
@@ -221,7 +221,7 @@ class StateDir(StateFiles):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """Record a request durably. Raises StateError, like ``record_return``."""
+        """Record a request durably. Raises StateError; so does ``record_return``."""
         document = {"template": template, "count": count, "created_wall": created_wall}
         return self._record(provisioner, "requests", "", document | ({"rc_account": rc_account} if rc_account else {}))
 

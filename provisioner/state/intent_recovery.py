@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     RecoverableState = StateDir | KubeState
 
 UNKNOWN_MOMENT = 0.0
-"""Wall time for a request of unknown age. Its deadline has passed, so no machine is made for it."""
+"""Wall time of a request of unknown age. The deadline of such a request has passed, so no machine is made for it."""
 
 Records = dict[str, Request | ReturnRequest]
 
@@ -45,8 +45,8 @@ class Files:
     memory_lost: bool
     """True if memory.json is missing, although it existed before."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Reason why a file is UNREADABLE, by kind: the row, field and value that do not fit, or the place of a parse
-    error."""
+    """Reason why a file is UNREADABLE, by kind of file. The reason names the field and value that do not fit, or where
+    the text does not parse."""
 
     def is_fine(self, kind: str) -> bool:
         """Return True if the file of this kind can be relied on."""
@@ -93,10 +93,10 @@ class Recovery:
 
     @property
     def latched(self) -> bool:
-        """Return True if the brake is latched, or if a loop will latch it because of intent.
+        """Return True if the brake is latched, or if a loop will latch the brake because of intent.
 
-        Return False if memory is lost: the loop will latch a new brake when it rebuilds memory, and an operator has to
-        see that brake first.
+        Return False if memory is lost, because the loop will latch a new brake when it rebuilds memory, and an operator
+        has to see that brake first.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
@@ -115,7 +115,7 @@ class Recovery:
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """Return True if the operator asked for a release of the brake that would have no effect."""
+        """Return True if a release of the brake, should the operator ask for it, would have no effect now."""
         return not self.releases(applied=applied) and (self.is_wrong or not self.files.is_fine("memory"))
 
 
@@ -123,7 +123,7 @@ class Recovery:
 
 
 def read_files(state: RecoverableState) -> Files:
-    """Read all state files. Raises StateTooNew, and StateMissing if there never was a file to recover."""
+    """Read all state files. Raises StateTooNew, and StateMissing if no state file ever existed."""
     if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
         state.intent.read()
     for _ in tries():
@@ -298,7 +298,7 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
 
 
 def apply_recovery(state: RecoverableState, plan: Recovery) -> tuple[str, ...]:
-    """Carry out the plan, except the release of the brake; return the paths of the files moved aside. Raises
+    """Carry out the plan, except the release of the brake; return the paths of the files that were moved aside. Raises
     StateError.
 
     After an interruption at any point, the recovery can be run again.

@@ -67,7 +67,7 @@ class LoopLock(locks.LockFile):
         is_open = bool(holder.get("pid")) and not holder.get("ended")
         return is_open and (bool(holder.get("waits_until")) or not locks.is_gone(holder))
 
-    def stopped(self) -> str:
+    def stopped_message(self) -> str:
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
         return locks.stopped_message(self.holder())
 

@@ -100,7 +100,7 @@ class LifeSigns(NamedTuple):
     fate: Fate = ""
     signed_at: float | None = None
     """The time of the holder's signature; None if unknown."""
-    stopped: str = ""
+    stopped_message: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
     intent_lock: str = ""
     """Message about the process that has held the lock of intent, or its turn, for long, with the next step; empty if
@@ -135,7 +135,7 @@ class LifeSigns(NamedTuple):
         if self.fate in ("holds", "waits"):
             is_first = self.idle_seconds is None
             idle = "has ended no cycle yet" if is_first else f"has done nothing for {self.idle_seconds:.0f} s"
-            step = self.stopped or ("read its log" if is_first else "end it")
+            step = self.stopped_message or ("read its log" if is_first else "end it")
             return f"{process} holds the loop's lock and {idle}: {step}; another loop would only stand by"
         reason = {
             "ended": "it ended in order: ",

@@ -14,7 +14,7 @@ from provisioner.state.errors import StateError
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.shards import Shards
-    from provisioner.state.kube.access import Access
+    from provisioner.state.kube.api_login import Access
     from provisioner.state.kube.connection import ApiServer
     from provisioner.state.protocols import ScriptState
 
@@ -37,11 +37,11 @@ class KubeStore(NamedTuple):
         return ApiServer(self._read_access, self.namespace)
 
     def _read_access(self) -> Access:
-        from provisioner.state.kube import access
+        from provisioner.state.kube import api_login
 
         # One provider config serves HF's host, which has the kubeconfig, and the loop's pod, which has an account.
         is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not os.path.exists(self.kubeconfig)
-        return access.from_kubeconfig(self.kubeconfig) if self.kubeconfig and not is_pod else access.in_cluster()
+        return api_login.from_kubeconfig(self.kubeconfig) if self.kubeconfig and not is_pod else api_login.in_cluster()
 
 
 def find_kube_store(directories: Directories, given: str = "") -> KubeStore | None:

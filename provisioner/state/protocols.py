@@ -1,7 +1,7 @@
 """Interfaces of the state, however it is kept: one for scripts, and one for loop and operators. Only type checkers use
 them.
 
-Any method may raise StateError. Its message names the problem and the next step. The call may then be repeated.
+Any method may raise StateError, whose message names the problem and the next step. The call may then be repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provisioner.state.refused_calls import Refusals
 
 
 class ScriptState(Protocol):
-    """The state as HF's scripts use it. They record requests, leave markers, and read what the loop has published.
+    """The state as HF's scripts use it: they record requests, leave markers, and read what the loop has published.
 
     No method waits for the loop, and each takes milliseconds (law: scripts answer from files).
     """
@@ -29,11 +29,13 @@ class ScriptState(Protocol):
     ) -> Recorded:
         """Record durably that HF asks for ``count`` machines (law: intent first).
 
-        The first record makes the store for ``provisioner``, HF's instance. A store of another instance is refused.
+        The first record makes the store for ``provisioner`` (HF's provider instance). The store of another instance is
+        refused.
         """
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
-        """Record durably that HF returns the named machines, as ``record_request`` does."""
+        """Record durably that HF returns the named machines (law: intent first). ``provisioner``: see
+        ``record_request``."""
 
     def poll(self, ids: Iterable[str]) -> Polled:
         """Mark each known id as polled, then return its answer.
@@ -47,7 +49,7 @@ class ScriptState(Protocol):
         published losses."""
 
     def available(self) -> Mapping[str, int]:
-        """Return how many further machines the caps allow for each template, as the loop last published it."""
+        """Return how many further machines the caps allow for each template, as last published by the loop."""
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         """Record the hosts that HF lists. The record is only a hint for the loop."""
@@ -55,13 +57,13 @@ class ScriptState(Protocol):
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record the maxNumbers by template id that the caller shows to HF.
 
-        If HF was shown a higher number before, this number stays. Return the maxNumbers to show, and the place where an
-        operator finds the record.
+        If HF was shown a higher number before, this number stays. Return the maxNumbers to show, and a text that says
+        where an operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
-        """Record which content of HF's two files the scripts have read. The record is only a hint for operators. It may
-        be written together with the next request or the next maxNumbers."""
+        """Record which content of HF's two files the scripts have read. The record is only a hint for operators, and
+        may be written together with the next request or the next maxNumbers."""
 
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers. The record is only a hint
@@ -77,12 +79,12 @@ class Part(Protocol):
     def signature(self) -> object:
         """Return a value that changes with the part; None while the part is missing.
 
-        It must be cheap, because it is read ten times a second.
+        The method must be cheap, because it is called ten times a second.
         """
 
     def condition(self) -> Condition:
-        """Return the part's condition. ``Condition`` says what follows from each condition. This reads all of the
-        part."""
+        """Return the part's condition, which requires reading all of the part. ``Condition`` says what follows from
+        each condition."""
 
 
 class IntentPart(Part, Protocol):
@@ -91,7 +93,7 @@ class IntentPart(Part, Protocol):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, this generation is higher than that of intent.
+        If an old copy was put back, this generation is higher than the generation of intent.
         """
 
     def note_newest(self, generation: int) -> None:
@@ -119,7 +121,7 @@ class MemoryPart(Part, Protocol):
 
 
 class AnswersPart(Protocol):
-    """The part with the answers that scripts print: a rendering of memory and intent."""
+    """The part with the answers that scripts print, rendered from memory."""
 
     def exists(self) -> bool:
         """Return True if the part exists, even if it is unreadable."""
@@ -150,7 +152,7 @@ class TerminalAnswers(Protocol):
         """Return the settled answer; None while the answer may still change."""
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published one. Return False if HF has got an answer or may have got one."""
+        """Settle the answer that replaces a published answer. Return False if HF has an answer, or may have one."""
 
 
 class HoldsPart(Protocol):
@@ -170,7 +172,7 @@ class HoldsPart(Protocol):
 
 
 class LoopTurn(Protocol):
-    """The right to be the loop. One process at a time has it (law: one writer per file, one loop)."""
+    """The right to be the loop, which one process at a time has (law: one writer per file, one loop)."""
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
         """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
@@ -182,12 +184,12 @@ class LoopTurn(Protocol):
     def holder(self) -> Mapping[str, object]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        Also ``ended`` after it signed off, and ``waits_until`` while it waits for the loop before it.
+        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for the loop
+        before it.
         """
 
-    def stopped(self) -> str:
-        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
-        otherwise."""
+    def stopped_message(self) -> str:
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
 
     def has_calls(self) -> bool:
         """Return True if calls of the last holder, or of the loop for which it waited, may be under way."""
@@ -196,7 +198,8 @@ class LoopTurn(Protocol):
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, not below ``at_least``; durable on return. ``wait_seconds``: until the first act."""
+        """Sign with a new epoch, not below ``at_least``, and return it; durable on return. ``wait_seconds``: seconds
+        until the new loop acts for the first time."""
 
     def end_wait(self) -> None:
         """Record that this loop waits no longer for the loop before it."""
@@ -216,11 +219,11 @@ class State(Protocol):
 
     @property
     def path(self) -> str:
-        """The state's place, in words for operators."""
+        """Return where the state is kept, in words for operators."""
 
     @property
     def least_pause_seconds(self) -> float:
-        """Least seconds between two cycles of a busy loop, so that an answer is not written more often."""
+        """Return the least seconds between two cycles of a busy loop, so that an answer is not written more often."""
 
     @property
     def intent(self) -> IntentPart: ...
@@ -274,7 +277,7 @@ class State(Protocol):
         """Remove polls and terminal answers of requests that have left the state."""
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from intent's last write to the loop's last sign of life; 0 if that is unknown."""
+        """Return the seconds from intent's last write to the loop's last sign of life; 0 if unknown."""
 
     def recovery_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake."""

@@ -1,7 +1,7 @@
 """Restore of a dump into a state directory. The next loop then starts as it does with an old copy.
 
-After an interruption, scripts and loop refuse the directory or act carefully, and the restore can be run again. Each
-step is durable. Their order:
+After an interruption, scripts and loop refuse the directory or act carefully, and the restore can be run again. The
+steps, each of them durable, in their order:
 
 * The present files are copied.
 * Memory becomes an old copy, so the loop rebuilds it and latches the brake.
@@ -52,7 +52,7 @@ class Restored:
     reported: int
     """Number of entries of terminal answers that the directory did not have."""
     kept: str
-    """Directory with the files from before the restore; empty if there were none."""
+    """Directory with copies of the files from before the restore; empty if there were no files."""
     left_out: tuple[str, ...]
     """Files of the dump that were damaged when the dump was taken. The loop makes them again."""
 
@@ -75,7 +75,7 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
         holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
             f"{loop.path}: a loop works on this directory{holder_message}, or another restore; no file was changed. "
-            f"{loop.stopped() or 'Stop the loop, and any that stands by'}, then try again."
+            f"{loop.stopped_message() or 'Stop the loop, and any that stands by'}, then try again."
         )
     try:
         if not lock.try_acquire():
@@ -98,7 +98,7 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The databases of a dump, without the records that must not come back."""
+    """The databases of a dump, without the records that must not be restored."""
 
     intent: Tables
     memory: Tables | None
@@ -110,7 +110,7 @@ class _Saved:
     @classmethod
     def from_dump(cls, dump: Dump) -> _Saved:
         intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
-        status, announced = _status(dump), _announced(dump)  # if damaged, both are made again
+        status, announced = _status(dump), _announced(dump)  # the loop and the scripts make damaged files again
         remade = {"status.json": status, ANNOUNCED_FILE: announced}
         left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
@@ -127,21 +127,21 @@ class _Saved:
                 id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("is_trimmed")
             }
         if status is not None:
-            # HF may have got newer answers to running requests. Without an answer, all that runs counts as known to HF.
+            # HF may have newer answers to running requests. Without an answer, running machines count as known to HF.
             answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
         return cls(intent, memory, status, holds, announced, left_out)
 
 
 def _status(dump: Dump) -> Tables | None:
-    """Return the tables of status.json; None if the dump lacks the file or it is damaged."""
+    """Return the tables of status.json; None if the file is missing in the dump or damaged."""
     with suppress(StateUnreadable):
         return dump.tables("status")
     return None
 
 
 def _announced(dump: Dump) -> dict[str, int] | None:
-    """Return the maxNumbers that HF was shown; None if the dump lacks the file or it is damaged."""
+    """Return the maxNumbers that HF was shown; None if the file is missing in the dump or damaged."""
     with suppress(KeyError, StateUnreadable):
         return numbers_in(ANNOUNCED_FILE, dump.files[ANNOUNCED_FILE].content, "")
     return None
@@ -201,7 +201,7 @@ def _load_readable(file: StateFile) -> Tables | None:
 
 
 def _restore_reported(state: StateDir, dump: Dump) -> int:
-    """Put back the entries that are missing. Return their number.
+    """Put back the entries that are missing. Return the number of these entries.
 
     A present entry stays, because HF got its answer later.
     """

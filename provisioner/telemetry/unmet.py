@@ -232,9 +232,9 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
 def _format_elsewhere(one: Document) -> Iterator[str]:
     """Yield the reasons why other pools take none of the machines."""
     yield from (f"{pool} is at its cap of {cap}" for pool, cap in one["full"].items())
-    lacks = {pool: lack for pool, lack in one["elsewhere"].items() if pool not in one["full"]}
-    yield from (f"{pool} is {lack}" for pool, lack in lacks.items() if lack in ADJECTIVES)
-    if rest := [f"{pool} ({lack})" for pool, lack in lacks.items() if lack not in ADJECTIVES]:
+    reasons = {pool: reason for pool, reason in one["elsewhere"].items() if pool not in one["full"]}
+    yield from (f"{pool} is {reason}" for pool, reason in reasons.items() if reason in ADJECTIVES)
+    if rest := [f"{pool} ({reason})" for pool, reason in reasons.items() if reason not in ADJECTIVES]:
         yield "nor in " + ", ".join(rest)
 
 

@@ -121,7 +121,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
         lambda state: state.terminal_answers.answers(),
         lambda state: state.terminal_answers.settle_revised(ENDED, "{}"),
     ),
-    "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped()),
+    "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped_message()),
 }
 """Readers of each file of the state directory, besides commands that read all of them."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.state.errors import StateDenied, StateUnreachable
 from provisioner.state.kube import connection
-from provisioner.state.kube.access import Access
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.connection import MERGE, ApiServer, Watch
 from provisioner.state.kube.objects import REQUESTS, collection, item
 from tests.support.network.authority import Authority

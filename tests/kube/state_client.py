@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioner.state.kube.access import Access
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.connection import ApiServer
 from tests.kube.space import Space
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.state.errors import StateError
-from provisioner.state.kube.access import from_kubeconfig
+from provisioner.state.kube.api_login import from_kubeconfig
 from provisioner.state.kube.cache import ObjectCache
 from provisioner.state.kube.connection import ApiServer
 from tests.kube.cluster import Cluster, kubeconfig

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.state.kube.access import from_kubeconfig
+from provisioner.state.kube.api_login import from_kubeconfig
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.lease import KubeTurn
 from tests.kube.cluster import Cluster, kubeconfig
@@ -30,7 +30,7 @@ PROGRAM = f"""
 import signal, sys, time
 from functools import partial
 from provisioner.state.errors import StateError
-from provisioner.state.kube.access import from_kubeconfig
+from provisioner.state.kube.api_login import from_kubeconfig
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.lease import KubeTurn
 turn = KubeTurn(ApiServer(partial(from_kubeconfig, sys.argv[1])), "demo")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.state.errors import StateDenied
-from provisioner.state.kube.access import from_kubeconfig
+from provisioner.state.kube.api_login import from_kubeconfig
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import PARTS, collection
 from provisioner.state.kube.script_state import KubeScriptState

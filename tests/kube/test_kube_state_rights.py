@@ -19,7 +19,7 @@ from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Memory, RequestRecord, ReturnRecord
 from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.holds import with_hold
-from provisioner.state.kube.access import Access
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.connection import ApiServer, Response, Watch
 from provisioner.state.kube.objects import NOTES, REQUESTS, RETURNS, STATES, collection, item, leases, pack
 from provisioner.state.kube.script_state import FEW, KubeEntries, KubeScriptState

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.state.kube.access import from_kubeconfig
+from provisioner.state.kube.api_login import from_kubeconfig
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.lease import KubeTurn
 from tests.kube.cluster import kubeconfig

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from provisioner.state.errors import StateUnreachable
-from provisioner.state.kube.access import Access
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.connection import MERGE as MERGE
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.connection import Response as Response

@@ -32,7 +32,7 @@ from provisioner.model import (
 PHASES = {"pending": Phase.PENDING, "starting": Phase.PENDING, "running": Phase.RUNNING}
 """Phase of each state of a job that has not ended. A state that is not in the table fails the observation."""
 
-LACKS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
+REFUSALS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
 """Reasons of pending jobs for which another pool shall make the machine, each with its error class. Any other reason is
 a normal wait."""
 
@@ -161,16 +161,16 @@ class SkeletonBackend:
         if job.state not in PHASES:
             raise BackendError(ErrorClass.OTHER, f"the state {job.state!r} of {job.name} is unknown")
         is_pending = job.state == "pending"
-        lack = LACKS.get(job.words) if is_pending else None
+        refusal = REFUSALS.get(job.words) if is_pending else None
         return Machine(
             job.name,
             PHASES[job.state],
             Fingerprint(uid=job.uid, ip=job.address),
             job.address,
             launched=job.submitted,
-            failure=Failure(lack, job.words) if lack else None,
-            queued=Queued(job.submitted, job.words) if is_pending and not lack else None,
-            spills_at_once=lack is not None,
+            failure=Failure(refusal, job.words) if refusal else None,
+            queued=Queued(job.submitted, job.words) if is_pending and not refusal else None,
+            spills_at_once=refusal is not None,
             is_strayed=not self._is_own(job),
         )
 

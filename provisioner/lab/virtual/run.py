@@ -190,11 +190,11 @@ class Provisioner:
             Act.HF_RESTART: lambda _: self.grid.forget(),
             Act.HF_SILENT: self._silence,
             Act.RETURN_UNKNOWN: lambda event: self.grid.return_unknown_machines(event.machines),
-            Act.HOLD: lambda event: self._pull(event, HoldKind.PAUSE, self._pools(event)),
-            Act.DRAIN: lambda event: self._pull(event, HoldKind.DRAIN, self._pools(event)),
-            Act.STOP_ALL: lambda event: self._pull(event, HoldKind.STOP_ALL, [""]),
-            Act.CANCEL_REQUESTS: lambda event: self._pull(event, HoldKind.CANCEL, self.grid.open_requests()),
-            Act.CANCEL_MACHINES: lambda event: self._pull(event, HoldKind.CANCEL, self._some_hosts(event.share)),
+            Act.HOLD: lambda event: self._set_hold(event, HoldKind.PAUSE, self._pools(event)),
+            Act.DRAIN: lambda event: self._set_hold(event, HoldKind.DRAIN, self._pools(event)),
+            Act.STOP_ALL: lambda event: self._set_hold(event, HoldKind.STOP_ALL, [""]),
+            Act.CANCEL_REQUESTS: lambda event: self._set_hold(event, HoldKind.CANCEL, self.grid.open_requests()),
+            Act.CANCEL_MACHINES: lambda event: self._set_hold(event, HoldKind.CANCEL, self._some_hosts(event.share)),
         }
         if event.do in acts:
             acts[event.do](event)
@@ -231,7 +231,7 @@ class Provisioner:
         hosts = sorted(self.grid.hosts)
         return self._stage.chance.sample(hosts, round(share * len(hosts)))
 
-    def _pull(self, event: Event, kind: HoldKind, targets: Iterable[str]) -> None:
+    def _set_hold(self, event: Event, kind: HoldKind, targets: Iterable[str]) -> None:
         for target in targets:
             self.state.set_hold(Hold(kind, target, "virtual"))
             if event.seconds is not None:

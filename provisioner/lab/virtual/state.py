@@ -229,7 +229,7 @@ class VirtualTurn:
     def holder(self) -> Mapping[str, object]:
         return {"epoch": self._epoch}
 
-    def stopped(self) -> str:
+    def stopped_message(self) -> str:
         return ""
 
     def has_calls(self) -> bool:

@@ -196,8 +196,8 @@ class KubeAnswers:
                 self._events.record(found, reason, new["brake"] or former, warns=brake is not None)
 
     def finish(self, reported: frozenset[str]) -> None:
-        """Set the phase of the requests whose answer HF has read, and put records into their places while the log is
-        long. Raises StateError."""
+        """Set the final phase of each request whose answer HF has read. If memory's log is long, also write the records
+        that only the log has to the objects of their requests. Raises StateError."""
         objects, self._reported = self._objects(), reported
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]

@@ -1,7 +1,8 @@
 """Copies of all objects of a resource: from lists alone, or kept up to date by the server's watch.
 
-The watch ends every ``STREAM_SECONDS`` and goes on from its last version, so that each silence proves a lost contact.
-After ``410 Gone`` or a version that went back, the objects are listed again.
+The server ends each stream of the watch after ``STREAM_SECONDS``, and the next stream goes on from the last version. So
+a longer silence proves that the contact is lost. After ``410 Gone``, or if the version went back, the objects are
+listed again.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ Objects = Mapping[str, dict[str, Any]]
 PAGE = 500
 """Most objects in a page of a list."""
 STREAM_SECONDS = 20.0
-"""Seconds after which the server ends a stream. Only its end shows, while no object changes, that it still works."""
+"""Seconds after which the server ends a stream. While no object changes, only this end shows that the contact still
+works."""
 BLIND_SECONDS = 30.0
 """Seconds without any contact after which the objects count as unknown."""
 STEADY_SECONDS = 0.5
-"""Seconds after which the end of a stream does not count as a failure."""
+"""Seconds that a stream must last for its end not to count as a failure."""
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
-"""Seconds before the next attempt: after a success, and at most after failures in a row."""
+"""Seconds before the next attempt: the first after a success, and the longest after many failures in a row."""
 CLOSE_SECONDS = 2.0
-"""Seconds to wait for the end of the thread. After that, the thread ends with the process."""
+"""Seconds to wait for the end of the thread. If the thread takes longer, it ends with the process."""
 
 
 class Disordered(StateError):
-    """Raised if a stream cannot be followed any further. The objects are then listed again."""
+    """Raised if a stream cannot be followed any further, so that the objects must be listed again."""
 
 
 class ListedObjects:
@@ -46,7 +48,8 @@ class ListedObjects:
         self._api, self._path = api, path
         self._query = f"{path}{'&' if '?' in path else '?'}"
         self.objects: Objects = {}
-        """The objects by their names. The mapping is replaced and never changed. So are the objects."""
+        """The objects by their names. The mapping and the objects in it are never changed; a new list replaces the
+        mapping."""
         self.version = 0
         """A number that grows with each change of ``objects``."""
         self.resource_version = ""
@@ -58,10 +61,11 @@ class ListedObjects:
         """Begin to follow the objects."""
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """Stop what ``start`` began."""
 
     def wait_synced(self, seconds: float) -> None:
-        """Wait for the end of the first list, at most ``seconds``. Raises StateError if it failed or has not ended."""
+        """Wait for the end of the first list, at most ``seconds``. Raises StateError if the list failed or has not
+        ended."""
         self.check()
 
     def check(self) -> None:
@@ -105,7 +109,7 @@ class ObjectCache(ListedObjects):
         """The reason why the last list or stream failed; empty after a success."""
         self._closing, self._tried = threading.Event(), threading.Event()
         self._heard_at = 0.0
-        """Monotonic time of the server's last message: a list, an event, a bookmark, the end of a stream."""
+        """Monotonic time of the server's last message, which is a list, an event, a bookmark or the end of a stream."""
         self._is_current = False
         """False if the objects must be listed before a watch goes on."""
         self._failures = 0
@@ -126,7 +130,8 @@ class ObjectCache(ListedObjects):
             self._thread.join(CLOSE_SECONDS)
 
     def wait_synced(self, seconds: float) -> None:
-        """Wait for the end of the first list, at most ``seconds``. Raises StateError if it failed or has not ended."""
+        """Wait for the end of the first list, at most ``seconds``. Raises StateError if the list failed or has not
+        ended."""
         self._tried.wait(seconds)
         self.check()
 
@@ -145,7 +150,7 @@ class ObjectCache(ListedObjects):
             self.step()
 
     def step(self) -> None:
-        """List the objects, or follow one stream to its end. Wait before the next step."""
+        """List the objects, or follow one stream to its end. Then wait until the next step is due."""
         began, was_current = self._waits.now(), self._is_current
         self._is_current = False  # After a failure the objects are listed: the server may come back as another one.
         try:
@@ -173,7 +178,8 @@ class ObjectCache(ListedObjects):
         self._problem = problem
 
     def _follow(self, began: float) -> None:
-        """Follow one stream to its end. Raises StateError if the server opens none, and Disordered."""
+        """Follow one stream to its end. Raises StateError if the server opens no stream, and Disordered if the objects
+        must be listed again."""
         # From a version that it has not reached yet, because its etcd was restored, a server streams nothing.
         self._check_order(_version(self._api.call("GET", f"{self._query}limit=1", partial=True).document))
         seconds = round(STREAM_SECONDS * random.uniform(0.8, 1.0))
@@ -212,7 +218,7 @@ class ObjectCache(ListedObjects):
 
 
 def _version(document: Any) -> int:
-    """Return the version of an object or a list. Raises Disordered."""
+    """Return the version of an object or a list. Raises Disordered if it has none."""
     try:
         return int(document["metadata"]["resourceVersion"])
     except (KeyError, TypeError, ValueError):

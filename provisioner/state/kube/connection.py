@@ -1,4 +1,4 @@
-"""Calls of a Kubernetes API server, by the standard library alone. Each whole call is limited in time and size.
+"""Calls of a Kubernetes API server with the standard library alone. Each whole call is limited in time and size.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -22,41 +22,43 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
-from provisioner.state.kube.access import Access, proxy_for, read_text
+from provisioner.state.kube.api_login import Access, proxy_for, read_text
 
 if TYPE_CHECKING:
     from email.message import Message
 
 IDLE_SECONDS = 5.0
-"""Seconds without a call after which a connection is made again, because a firewall may have forgotten the old one."""
+"""Seconds without a call after which a connection is made anew, because a firewall may have forgotten the old
+connection."""
 
 CALL_SECONDS = 10.0
-"""Seconds for a call with its repeats, if the caller sets no limit."""
+"""Seconds for a call with its repetitions, if the caller sets no limit."""
 
 CONNECT_SECONDS = 5.0
-"""Seconds in which an address must accept a connection."""
+"""Seconds within which an address must accept a connection."""
 
 BODY_BYTES = 64 << 20
-"""Most bytes of a body: three lists of a thousand requests with a hundred machines each."""
+"""Most bytes of a response's body. Three lists of a thousand requests with a hundred machines each fit into this."""
 
 EVENT_BYTES = 4 << 20
 """Most bytes of a watch event. The server accepts objects of up to 3 MB."""
 
 PIECE = 1 << 18
-"""Bytes of a body that are read at once."""
+"""Bytes of a body that are read at a time."""
 
 AGENT = "hostfactory-provisioner"
 BROKEN = (OSError, ValueError, http.client.HTTPException)
-"""Errors of a connection that breaks, or of a response that is no HTTP."""
+"""Errors of a connection that breaks off, or of a response that is not HTTP."""
 
 MERGE = "application/merge-patch+json"
 PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 COLLECTION_SLASHES = 6
-"""Slashes in the path of a collection in a namespace. The path of an object has more."""
+"""Number of slashes in the path of a collection in a namespace. The path of an object has more slashes."""
 
 OK, REDIRECT, UNAUTHORIZED, NOT_FOUND, BUSY, SERVER_ERROR = 200, 300, 401, 404, 429, 500
 ANSWERED = frozenset({404, 409, 410, 422})
-"""Statuses, besides 2xx, that answer a call: no such object, conflict, too old, refused by a rule."""
+"""Statuses besides 2xx that the caller handles: no such object (404), conflict (409), too old (410), refused by a rule
+(422)."""
 
 KINDS_MISSING = (
     "the server does not know the kinds of the state: `kubectl apply -k deploy/kustomize/components/kubernetes-state`"
@@ -70,7 +72,7 @@ LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
 
 
 class Response(NamedTuple):
-    """The server's response to a call."""
+    """The server's response to a call, with a status that the caller handles."""
 
     status: int
     document: dict[str, Any]
@@ -79,7 +81,7 @@ class Response(NamedTuple):
 
 
 class _TimedBytes(io.RawIOBase):
-    """The bytes that a connection receives. Each read has only the time that the call has left."""
+    """The bytes that a connection receives, where each read may take only the time that the call has left."""
 
     def __init__(self, connection: Connection, source: io.RawIOBase) -> None:
         self._connection, self._source = connection, source
@@ -93,13 +95,13 @@ class _TimedBytes(io.RawIOBase):
 
 
 class Connection(http.client.HTTPConnection):
-    """A connection that limits the time of each call. Its methods raise an error of ``BROKEN`` for anything that breaks
-    it."""
+    """A connection that limits the time of each call. If the connection breaks off, its methods raise an error of
+    ``BROKEN``."""
 
     default_port = 443
 
     def __init__(self, access: Access, until: float) -> None:
-        """Connect until a monotonic time."""
+        """Set the server, and the monotonic time until which it has to be connected."""
         self.until, self.used = until, time.monotonic()
         self._access, server = access, urlsplit(access.server)
         self._name, self._is_encrypted = server.hostname or "", server.scheme == "https"
@@ -131,7 +133,7 @@ class Connection(http.client.HTTPConnection):
         return min(most, left)
 
     def limit(self) -> None:
-        """Give the next read only the time that the call has left."""
+        """Limit the next read to the time that the call has left."""
         self.socket.settimeout(self._left())
 
     def connect(self) -> None:
@@ -163,7 +165,7 @@ class Connection(http.client.HTTPConnection):
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> http.client.HTTPResponse:
-        """Send a request. Return the response, whose body is not read yet."""
+        """Send a call, and return the response before its body is read."""
         self.sock.settimeout(self._left())
         self.request(method, f"{self._prefix}{path}", body, {"User-Agent": AGENT, **self._login, **headers})
         return self.getresponse()
@@ -174,7 +176,7 @@ def _port(address: SplitResult) -> int:
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the body of a response as it comes."""
+    """Yield the body of a response in pieces, as they arrive."""
     with response:  # the connection takes no other call before its response is closed
         try:
             while piece := response.read1(PIECE):
@@ -213,27 +215,27 @@ def _partial_type(method: str, path: str) -> str:
 
 
 class ApiServer:
-    """An API server. Each thread has a connection of its own, which stays open between its calls."""
+    """A client of an API server. Each thread has a connection of its own, which stays open between calls."""
 
     def __init__(self, read_access: Callable[[], Access], namespace: str = "") -> None:
-        """``read_access`` is called at the first call, and again after a refused login. ``namespace``: in place of the
-        one that the access names."""
+        """Store how to reach the server. ``read_access``: function that is called at the first call, and again after a
+        refused login. ``namespace``: replaces the namespace of the access."""
         self._read_access, self._namespace = read_access, namespace
         self._access: Access | None = None
         self._own = threading.local()
 
     @property
     def namespace(self) -> str:
-        """The namespace of the state."""
+        """Return the namespace of the state."""
         return self._namespace or self.access().namespace
 
     @property
     def name(self) -> str:
-        """The address of the server, for messages."""
+        """Return the address of the server, for messages."""
         return self.access().server
 
     def access(self) -> Access:
-        """Return address and login. Raises as ``call``."""
+        """Return address and login. Raises StateError."""
         if self._access is None:
             self._access = self._read_access()
         return self._access
@@ -248,9 +250,9 @@ class ApiServer:
         partial: bool = False,
         seconds: float = CALL_SECONDS,
     ) -> Response:
-        """Call the server. Return each response that answers the call: 2xx and ``ANSWERED``.
+        """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
-        An unanswered call is repeated once, so it must be harmless to repeat. ``content``: the body's type.
+        A call without a response is repeated once, so a repetition must do no harm. ``content``: the body's type.
         ``partial``: get only metadata. Raises StateUnreachable, StateDenied, StateMissing if the kinds or the namespace
         are missing, or StateError.
         """
@@ -297,7 +299,7 @@ class ApiServer:
         return response.status, response.headers, found
 
     def judge(self, status: int, headers: Message, body: bytes | bytearray) -> Response:
-        """Return the response if it answers the call. Raises StateError otherwise."""
+        """Return the response if its status is 2xx or in ``ANSWERED``. Raises StateError for any other status."""
         try:
             document = json.loads(body)
         except ValueError:
@@ -330,20 +332,21 @@ class ApiServer:
         return f"{self.name}: no usable response: {reason}. The call may be repeated without any loss."
 
     def watch(self, path: str, seconds: float) -> Watch:
-        """Return the events of a watch, whose path has ``watch=true``. ``seconds``: the longest time without any.
+        """Return the events of a watch, whose path has ``watch=true``. If the server sends nothing for ``seconds``,
+        iteration raises StateUnreachable.
 
-        The watch has a connection of its own. Raises as ``call``.
+        The watch has a connection of its own. Raises StateError.
         """
         return Watch(self, path, seconds)
 
     def close(self) -> None:
-        """Close this thread's connection. The next call opens another one."""
+        """Close this thread's connection. The next call opens a new connection."""
         if connection := self._own.__dict__.pop("connection", None):
             connection.close()
 
 
 class Watch:
-    """The events of a watch. It ends when the server ends it, or when another thread closes it.
+    """The events of a watch. Iteration ends when the server ends the watch, or when another thread closes it.
 
     Iteration raises StateUnreachable if the connection breaks, or if the server sends nothing for too long.
     """
@@ -368,7 +371,7 @@ class Watch:
         return self._events
 
     def close(self) -> None:
-        """End the watch, also while another thread waits for its next event."""
+        """End the watch, even while another thread waits for the next event."""
         self._is_closed = True
         with suppress(AttributeError, OSError):  # the socket's own method: that of TLS would let the reader go on
             socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)

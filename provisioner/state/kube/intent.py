@@ -1,7 +1,8 @@
-"""Intent: the MachineRequests and MachineReturns of one provisioner. Scripts make them, and the loop removes them.
+"""Intent: the MachineRequests and MachineReturns of one provisioner. Scripts create these objects, and the loop removes
+them.
 
-``generation`` counts the changes that this process has seen, from the number in memory on. If etcd was restored from an
-older snapshot, intent counts as an old copy until an operator releases the brake.
+``generation`` continues the number in memory and counts the changes that this process has seen. If etcd was restored
+from an older snapshot, intent counts as an old copy until an operator releases the brake.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class KubeIntent:
         self._versions: tuple[int, ...] = ()
         """Versions of the caches from which intent was made."""
         self._unused_at: tuple[int, ...] = ()
-        """Versions of the caches at which no request and no loop had been here."""
+        """Versions of the caches at which the state was unused: no request existed and no loop had run."""
         self._uids: Mapping[str, str] = {}
         self._restores = 0
         """Restores of etcd that the caches had seen at the last read; a loop that stands by does not read."""
@@ -46,7 +47,7 @@ class KubeIntent:
         """True if etcd was restored, until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
         self.is_accepted: Callable[[], bool] = lambda: False
-        """Returns True if an operator has released the brake."""
+        """Function that returns True if an operator has released the brake."""
 
     def objects(self) -> dict[str, Item]:
         """Return the objects of requests and return requests by id. Raises StateError."""
@@ -58,7 +59,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches. Notice a restored etcd, and a release of the brake."""
+        """Return the versions of the caches. Record whether etcd was restored, or an operator has released the
+        brake."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
@@ -112,12 +114,12 @@ class KubeIntent:
         return True
 
     def signature(self) -> object:
-        """Return a value that changes when HF has recorded or the loop has removed a request; None before the first
+        """Return a value that changes when HF records a request or the loop removes a request; None before the first
         request. Raises StateError."""
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
-        """Return OLDER if this process has noticed that etcd was restored."""
+        """Return OLDER if this process has noticed that etcd was restored, NEW if the state is unused, else FINE."""
         if not self.existed():
             return Condition.NEW
         return Condition.OLDER if self.is_old else Condition.FINE
@@ -128,10 +130,12 @@ class KubeIntent:
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
-        """Do nothing. A script cannot tell an old copy from a new one, and its requests stay valid in both."""
+        """Do nothing. A script cannot distinguish an old copy from the newest state, and its requests stay valid in
+        either."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and returns. Their records go into the log of memory first."""
+        """Remove requests and returns, after their records are in the log of memory. Return 0.0, because no lock is
+        needed."""
         known = self.objects()
         ids = [id_ for id_ in identifiers if id_ in known]
         self._memory.detach(ids)
@@ -143,11 +147,11 @@ class KubeIntent:
         self._memory.remove_pieces(id_)
 
     def known_generation(self) -> int:
-        """Return the newest generation, which is higher than that of intent if intent is an old copy."""
+        """Return the newest generation, which is higher than the generation of intent if intent is an old copy."""
         return self.read_newest()[1]
 
     def restore(self, wanted: Intent) -> None:
-        """Make the requests and returns again that are lost, because etcd was restored. Raises StateError."""
+        """Create again the requests and returns that are lost because etcd was restored. Raises StateError."""
         known = self.read()
         scripts, owner = KubeScriptState(self._api, self._provisioner), self._provisioner
         for id_, one in wanted.requests.items():
@@ -165,6 +169,7 @@ class KubeIntent:
 
 
 def _order(named: tuple[str, Item]) -> tuple[str, float, str]:
-    """Return the key by which requests are in the order of their records: the server's clock counts whole seconds."""
+    """Return a key that sorts requests by the moment of their records. The script's time decides within one second,
+    because the server's clock counts whole seconds."""
     id_, found = named
     return found["metadata"]["creationTimestamp"], found["spec"]["created"], id_

@@ -1,10 +1,12 @@
 """The right to be the loop, as a Lease of the Kubernetes API, and the loop's signs of life in it.
 
-* A holder renews its Lease every ``RETRY_SECONDS``. After ``RENEW_SECONDS`` without a renewal it does not act.
-* A standby loop takes a Lease that was empty, or that it has seen unchanged for ``LEASE_SECONDS`` by its own clock
-  (law: time is an argument). While it cannot read the Lease, it does not judge it.
+* A holder renews its Lease every ``RETRY_SECONDS``. After ``RENEW_SECONDS`` without a renewal, the holder does not act
+  any more.
+* A standby loop takes a Lease without a holder, or a Lease that it has seen unchanged for ``LEASE_SECONDS`` by its own
+  clock (law: time is an argument). Time in which the loop cannot read the Lease does not count.
 * Each write names the version that it changes, so that only one of several candidates succeeds.
-* Each holder raises the *epoch*. The server refuses writes with a lower epoch, so a late holder changes nothing.
+* Each holder raises the *epoch*. The server refuses writes with a lower epoch, so that late writes of an earlier holder
+  have no effect.
 """
 
 from __future__ import annotations
@@ -32,17 +34,18 @@ log = logging.getLogger(__name__)
 Document = dict[str, Any]
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
-"""The usual numbers of Kubernetes. The clocks of two loops may differ in speed by their ratio, 15 : 10."""
+"""Times of the Lease, as usual in Kubernetes. The clocks of two loops may differ in speed by the ratio of the first two
+numbers, 15 : 10."""
 STOP_POLL = 0.5
-"""Seconds after which a standby loop asks again if it was stopped."""
+"""Seconds between two checks of a standby loop whether it has been stopped."""
 LAPSED_SECONDS = 2 * LEASE_SECONDS
 """Age of the last renewal, by the server's clock, from which commands assume that no loop runs."""
 EXPIRED_SECONDS = 0.05
-"""Seconds after the end of a Lease at which a standby loop reads it again."""
+"""Seconds after the expiry of a Lease at which a standby loop reads the Lease again."""
 CALL_SECONDS = RENEW_SECONDS / 2
-"""Longest duration of a call, so that a renewal can be tried twice."""
+"""Longest duration of a call in seconds, so that there is time for a second try of a renewal."""
 TRIES = 10
-"""Tries of a write that others disturb."""
+"""Number of tries of a write that other processes disturb."""
 
 
 class SignedLease:
@@ -52,7 +55,7 @@ class SignedLease:
         self._api, self._waits = api, waits
         self._name = f"{object_name(provisioner)}.loop"
         self._server_ahead = 0.0
-        """Seconds from the monotonic time to the server's clock."""
+        """Seconds by which the server's clock is ahead of the monotonic clock."""
 
     @property
     def _place(self) -> str:
@@ -84,13 +87,12 @@ class SignedLease:
     def holder(self) -> Document:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        Also ``ended`` after it signed off.
+        The result also has ``ended`` if that loop signed off.
         """
         return _signature(self._read())
 
-    def stopped(self) -> str:
-        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; an empty text
-        otherwise."""
+    def stopped_message(self) -> str:
+        """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
         return locks.stopped_message(self.holder())
 
     def is_held(self) -> bool:
@@ -98,7 +100,8 @@ class SignedLease:
         return self._is_held(self._read())
 
     def _is_held(self, lease: Document) -> bool:
-        """Judge by the server's clock. Only for the loop itself, to take over, this is not exact enough."""
+        """Return whether the Lease is held, by the server's clock. This is not exact enough for a loop that wants to
+        take the Lease over."""
         spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
         return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
@@ -129,7 +132,8 @@ class KubeTurn(SignedLease):
         start: Callable[[threading.Thread], None] = threading.Thread.start,
         fence: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        """``fence`` lets the server refuse writes with an epoch below the new one, before the new loop reads memory."""
+        """Store the collaborators. ``fence``: function that lets the server refuse writes with an epoch below the given
+        epoch, before the new loop reads memory."""
         super().__init__(api, provisioner, waits)
         self._start, self._fence = start, fence
         self._identity = f"{os.uname().nodename[:64]}_{os.getpid()}_{os.urandom(4).hex()}"
@@ -137,11 +141,12 @@ class KubeTurn(SignedLease):
         """Monotonic time at which the last successful renewal began."""
         self._signed: Document = {}
         self._cycle = ""
-        """The time of the last cycle by the server's clock; empty before the first."""
+        """The time of the last cycle by the server's clock; empty before the first cycle."""
         self._failure: StateError | None = None
         """The error of the last try to renew or to take the Lease; None after a success."""
         self._sight: tuple[object, float, float] = (None, 0.0, -math.inf)
-        """Holder and renewal as a standby loop saw them last, and the monotonic times since and until when."""
+        """Holder and renewal time that a standby loop saw last, the monotonic time since which it has seen the same
+        values, and the monotonic time of its last read."""
         self._closing, self._never = threading.Event(), threading.Event()
 
     # --- to become the loop -------------------------------------------------------------------------------------------
@@ -264,7 +269,7 @@ class KubeTurn(SignedLease):
                 log.exception("Lease was not renewed, unexpectedly")
 
     def _report(self, error: StateError | None = None) -> None:
-        """Log a failure that follows a success, and a lost Lease."""
+        """Log a failed renewal if the previous renewal succeeded, and log a lost Lease."""
         if error and (not self._failure or isinstance(error, StateStale)):
             log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
         self._failure = error
@@ -272,15 +277,15 @@ class KubeTurn(SignedLease):
     # --- signatures ---------------------------------------------------------------------------------------------------
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, not below ``at_least``; durable on return. Raises StateError."""
+        """Sign with a new epoch, not below ``at_least``, and return it; durable on return. Raises StateError."""
         facts = {**locks.identity(), "boot": locks.get_boot_id()}
         self.renew(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
         self._fence(epoch := locks.whole_number(self._signed, "epoch"))
         return epoch
 
     def has_calls(self) -> bool:
-        """Return False. Late calls of the loop before are harmless, because a name is used once, and its writes are
-        refused."""
+        """Return False. Late calls of the previous loop are harmless, because a name is used once and the server
+        refuses the previous loop's writes."""
         return False
 
     def end_wait(self) -> None:
@@ -291,11 +296,11 @@ class KubeTurn(SignedLease):
         self.renew(lambda old: {**old, "ended": True})
 
     def beat(self) -> None:
-        """Remember that a cycle has ended. The next renewal records it."""
+        """Remember that a cycle has ended, which the next renewal records."""
         self._cycle = f"{self._server_time():.3f}"
 
     def release(self) -> None:
-        """Let the next loop take over. Safe to call twice. If the server does not answer, the Lease runs out."""
+        """Let the next loop take over. Safe to call twice. If the server does not answer, the Lease expires later."""
         self._closing.set()
         if self._renewed_at == -math.inf:
             return

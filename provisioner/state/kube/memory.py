@@ -73,7 +73,8 @@ class KubeMemory(MemoryReader):
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored. Only the loop writes memory, so it knows its own writes."""
+        """Return a value that changes if etcd is restored. Another change needs no detection: only the loop writes
+        memory."""
         return self._loaded.version, self.restored
 
     def condition(self) -> Condition:

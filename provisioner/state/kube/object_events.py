@@ -1,4 +1,4 @@
-"""Events on the objects of the state, for ``kubectl describe`` and ``kubectl get events``. They are never state."""
+"""Events on the objects of the state, for ``kubectl describe`` and ``kubectl get events``. Events are never state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from provisioner.state.kube.parts import Item
 log = logging.getLogger(__name__)
 
 MOST = 10
-"""Events in one write of the answers. Many changes at once have one cause, which the first ones show."""
+"""Most Events in one write of the answers. Many changes at once have one cause, which the first Events show."""
 LONGEST = 1024
-"""Most characters of a note that the server accepts."""
+"""Most characters of an Event's text that the server accepts."""
 CALL_SECONDS = 2.0
 
 

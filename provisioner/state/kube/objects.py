@@ -29,14 +29,14 @@ KINDS = {
 """Kind of the objects by the resource name in the path."""
 
 READ = f"{GROUP}/read"
-"""Annotation of a request: digests of HF's files as the script had read them."""
+"""Annotation of a request with the digests of HF's files as the script had read them."""
 
 HOLDER, CYCLE = f"{GROUP}/holder", f"{GROUP}/cycle"
-"""Annotations of the Lease: the signature of the loop, and the time of its last cycle by the server's clock in epoch
-seconds."""
+"""Annotations of the Lease: the signature of the loop, and the time of the loop's last cycle in epoch seconds by the
+server's clock."""
 
 MOST_PACKED = 700_000
-"""Most characters of a packed text. The schemas have the same limit; etcd takes objects of up to 1.5 MiB."""
+"""Most characters of a packed text. The schemas have the same limit, because etcd takes objects of up to 1.5 MiB."""
 
 
 def collection(namespace: str, resource: str, **query: str) -> str:
@@ -56,7 +56,7 @@ def leases(namespace: str) -> str:
 
 
 def own(provisioner: str) -> str:
-    """Return the field selector of a provisioner's objects."""
+    """Return the field selector that selects a provisioner's objects."""
     return f"spec.provisioner={provisioner}"
 
 
@@ -66,7 +66,8 @@ def body(resource: str, name: str, spec: dict[str, Any], **metadata: Any) -> dic
 
 
 def object_name(provisioner: str) -> str:
-    """Return the name of a provisioner's own object. HF's names may have capitals and ``_``, a server's may not."""
+    """Return the name of a provisioner's own object in the form that the server accepts, because HF's names may have
+    capitals and ``_``."""
     plain = re.sub("[^a-z0-9-]", "-", provisioner.lower()).strip("-")
     if plain == provisioner:
         return plain

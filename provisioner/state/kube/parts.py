@@ -163,5 +163,5 @@ class Parts:
         reply = self._api.call("POST", collection(self._api.namespace, PARTS), new)
         refuse(reply, path)
         if reply.status == 404:
-            raise StateMissing(f"{path}: the namespace {self._api.namespace} does not exist; nothing was written")
+            raise StateMissing(f"{path}: the namespace {self._api.namespace} does not exist; no object was written")
         return reply.document

@@ -13,15 +13,16 @@ from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import StateError, StateExists, StateStale
 from provisioner.state.kube import objects
 from provisioner.state.kube.connection import ApiServer
-from provisioner.state.kube.notes import CONFLICT, FOUND, MISSING, KubeNotes, check, unpack
 from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, collection, item, own
+from provisioner.state.kube.script_notes import CONFLICT, FOUND, MISSING, KubeNotes, check, unpack
 from provisioner.state.settled_answers import Entry, SettledAnswers
 
 FEW = 10
 """Most ids that are read one by one. More ids are read with a list of all objects."""
 
 TRIES = 5
-"""Times that the next entry of an answer is tried. Another process adds an entry once or twice in a request's life."""
+"""Number of tries to add the next entry of an answer. Other processes add an entry once or twice in a request's
+life."""
 
 LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
 """Most characters of a machine's name and of an account that the server accepts."""
@@ -31,7 +32,7 @@ ENDED = "Ended"
 
 
 class KubeEntries(SettledAnswers):
-    """The entries of all ids, each in an object. ``ID.0`` is the first entry of an id."""
+    """The entries that settle the terminal answers, each in an object. ``ID.0`` is the first entry of an id."""
 
     def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
@@ -65,7 +66,7 @@ class KubeEntries(SettledAnswers):
 
 
 class KubeScriptState(KubeNotes):
-    """A ``ScriptState``."""
+    """The ``ScriptState`` in a Kubernetes API."""
 
     def __init__(self, api: ApiServer, provisioner: str, directory: str = "") -> None:
         super().__init__(api, provisioner, directory)
@@ -79,7 +80,7 @@ class KubeScriptState(KubeNotes):
         """Create a MachineRequest under a name of our own, so that an unanswered call can be repeated. Raises
         StateError.
 
-        ``id_``: the request's id; empty for a new one.
+        ``id_``: the request's id; empty for a new id.
         """
         spec = {"provisioner": provisioner, "template": template, "count": count, "created": created_wall}
         spec |= {"account": rc_account[:LONGEST_ACCOUNT]} if rc_account else {}
@@ -111,7 +112,8 @@ class KubeScriptState(KubeNotes):
             return Recorded(id_, None)
 
     def _silence(self) -> tuple[float | None, float]:
-        """Return the seconds since the loop's last cycle, or None, and the present time, by the server's clock."""
+        """Return the seconds since the loop's last cycle (None if unknown), and the present time, both by the server's
+        clock."""
         reply = self._call("GET", f"{objects.leases(self._api.namespace)}/{self._name}.loop")
         marks = reply.document["metadata"].get("annotations") or {} if reply.status == FOUND else {}
         try:
@@ -124,8 +126,8 @@ class KubeScriptState(KubeNotes):
     def poll(self, ids: Iterable[str]) -> Polled:
         """Return the answer to each known id.
 
-        Each answer is read after the polls are noted. The loop publishes that it is about to cancel and then reads the
-        notes. So either the loop notices the poll, or the script notices the cancel. Raises StateError.
+        Each answer is read after the polls are noted, and the loop reads the notes after it has announced a cancel. So
+        either the loop notices the poll, or the script notices the cancel. Raises StateError.
         """
         asked = list(ids)
         if not asked:
@@ -158,7 +160,7 @@ class KubeScriptState(KubeNotes):
             yield one["metadata"]["name"], one
 
     def _answer(self, id_: str, found: Mapping[str, Any]) -> Answer | None:
-        """Return the answer in an object. Settle it if it is terminal."""
+        """Return the answer in an object. If the answer is terminal, settle it first."""
         status = found.get("status") or {}
         if "answer" not in status:
             return None

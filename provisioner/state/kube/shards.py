@@ -1,8 +1,8 @@
 """The state of a provider instance whose pools several loops share, as HF's scripts use it.
 
 Each shard keeps its state under a name of its own. The first character of a request id is the shard's symbol, so ids
-and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``; its parts have the
-same id with their shards' symbols.
+and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``. The id of each part of
+this request begins with the symbol of its shard instead.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.new_ids import new_id
 
 PART = 100
-"""Machines up to which one shard serves a request alone. HF mostly asks for no more, and such an answer is read with
-few calls."""
+"""Most machines of a request that one shard serves alone. Most requests of HF are not larger, and few calls suffice to
+read the answer of one shard."""
 
 Pools = Callable[[], Mapping[str, Sequence[str]]]
-"""Returns the names of the pools of each template. They are read only if a call needs them."""
+"""Function that returns the names of the pools of each template. It is called only if a call needs the pools."""
 
 
 class ShardedScriptState:
-    """A ``ScriptState`` over the states of all shards. Every method raises StateError."""
+    """The ``ScriptState`` of several shards. Every method raises StateError."""
 
     def __init__(self, api: ApiServer, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
-        """``name``: the provider instance. ``directory``: as for ``KubeScriptState``."""
+        """Make the state of each shard. ``name``: the provider instance. ``directory``: where refused calls are kept
+        until they can be sent."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
         self._shards, self.pools = shards, pools
         first = self._states[0]  # Its loop reports what the scripts have noted.
@@ -39,7 +40,8 @@ class ShardedScriptState:
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """Record the request in one of the shards that can serve it, or in all of them if it is large."""
+        """Record the request in one of the shards that can serve it. A large request is recorded in parts, one in each
+        of these shards."""
         serving = serving_shards(self.pools()[template], self._shards)
         id_ = new_id()
         if count <= PART:
@@ -73,13 +75,13 @@ class ShardedScriptState:
         return named
 
     def _shard(self, id_: str) -> int:
-        """Return the shard of a request id; -1 if no shard has such ids."""
+        """Return the number of the shard that a request id shows; -1 if it shows none."""
         shard = SYMBOLS.find(id_[:1] or SPANNING)
         return shard if shard < len(self._states) else -1
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Return the answer to each known id. The answer to a request that spans shards is made from those to its
-        parts."""
+        """Return the answer to each known id. The answer to a request that spans shards is merged from the answers to
+        its parts."""
         parts = {id_: self._parts_of(id_) for id_ in ids}
         answers: dict[str, Answer | None] = {}
         silences = []
@@ -93,7 +95,7 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return the ids under which the shards may have a request, with the number of the shard."""
+        """Return each id under which a shard may have the request or a part of it, with the number of that shard."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):
@@ -106,8 +108,8 @@ class ShardedScriptState:
         return {name: loss for state in self._states for name, loss in state.lost(named).items()}
 
     def available(self) -> Mapping[str, int]:
-        """Return how many further machines each template may have, in all shards that serve it. A template that has no
-        cap in one of them is left out."""
+        """Return how many further machines each template may have, summed over the shards that serve it. A template
+        without a cap in one of these shards is left out."""
         free = [state.available() for state in self._states]
         total = {}
         for template, pools in self.pools().items():
@@ -117,19 +119,20 @@ class ShardedScriptState:
         return total
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record in each shard the hosts of the list that are its own."""
+        """Record in each shard the listed hosts whose names show this shard. The first shard also gets the hosts whose
+        names show no shard."""
         named = self._by_shard(names)
         for shard, state in enumerate(self._states):
             state.note_hosts(dict.fromkeys(named.get(shard, ())))
 
     def note_read(self, digests: Digests) -> None:
-        """Keep the digests for what this process writes next."""
+        """Keep the digests until this process writes its next object or note."""
         for state in self._states:
             state.note_read(digests)
 
 
 def _record_parts(shards: Sequence[int], id_: str, prefix: str, record: Callable[[int, str], Recorded]) -> Recorded:
-    """Record each shard's part; return the id that HF gets after all are durable."""
+    """Record each shard's part; return the id for HF after all parts are durable."""
     ids = {shard: f"{prefix}{SYMBOLS[shard]}{id_[1:]}" for shard in shards}
     recorded = [record(shard, part) for shard, part in ids.items()]
     whole = f"{prefix}{SPANNING}{id_[1:]}" if len(shards) > 1 else recorded[0].id
@@ -141,7 +144,7 @@ def _longest(silences: Iterable[float | None]) -> float | None:
 
 
 def _merge(id_: str, answers: Sequence[Answer | None]) -> Answer | None:
-    """Return the answer to a request from the answers to its parts; None if no part has one yet."""
+    """Return the answer to a request, merged from the answers to its parts; None if no part has an answer yet."""
     if not (published := [answer for answer in answers if answer is not None]):
         return None
     entries = [json.loads(answer.text) for answer in published]

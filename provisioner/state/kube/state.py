@@ -10,13 +10,10 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
-from provisioner.hostfactory.provider_config import Digests
-from provisioner.state.errors import StateError, StateUnreadable
+from provisioner.state.errors import StateError
 from provisioner.state.journal import Excerpt, Journal
-from provisioner.state.kube import objects
 from provisioner.state.kube.answers import KubeAnswers
 from provisioner.state.kube.cache import ListedObjects, ObjectCache
 from provisioner.state.kube.connection import ApiServer
@@ -24,27 +21,27 @@ from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.kube.memory import KubeMemory
-from provisioner.state.kube.notes import KubeNotes
+from provisioner.state.kube.noted_by_scripts import NotedByScripts
 from provisioner.state.kube.objects import ANSWERS, NOTES, REQUESTS, RETURNS, STATES, collection, object_name, own
-from provisioner.state.kube.parts import Item, Parts, patch
+from provisioner.state.kube.parts import Parts
+from provisioner.state.kube.script_notes import KubeNotes
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
-from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
-from provisioner.state.refused_calls import SCRIPTS, Refusals
+from provisioner.state.marker_files import LifeSigns
 
 WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
 """Resources whose objects the loop follows."""
 
 THREADS = 8
-"""Concurrent writes: etcd syncs several at once (565 a second by eight, 359 by one)."""
+"""Number of concurrent writes. etcd syncs several writes at once (565 a second with eight threads, 359 with one)."""
 SYNC_SECONDS = 30.0
-"""Seconds for the first lists."""
+"""Seconds within which the first lists must end."""
 
-POOLS, CONFIG = "pools", "config"
-"""Names of the StateParts with the status of loop and pools, and with the digests of HF's files that the loop used."""
+POOLS = "pools"
+"""Name of the StatePart with the status of loop and pools."""
 
 
-class KubeState:
-    """All of one provisioner's state in a namespace. A ``State``."""
+class KubeState(NotedByScripts):
+    """The state of one provisioner in a namespace: a ``State``."""
 
     least_pause_seconds = 1.0
 
@@ -57,8 +54,11 @@ class KubeState:
         follows: bool = False,
         threads: Executor | None = None,
     ) -> None:
-        """``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as
-        a running loop does, instead of listing them at each use."""
+        """Connect the parts of the state.
+
+        ``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as a
+        running loop does, instead of listing them at each use.
+        """
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self.path = f"kubernetes:{api.namespace} ({api.name})"
         threads = ThreadPoolExecutor(THREADS, "state") if follows and threads is None else threads
@@ -84,7 +84,7 @@ class KubeState:
             cache.start()
 
     def _note_restore(self) -> None:
-        """Trust no write of this process any more, because etcd was restored."""
+        """Forget what this process has written, because etcd was restored."""
         self.intent.is_old = True
         self.memory.restored += 1
         self.holds.forget_written()
@@ -103,12 +103,13 @@ class KubeState:
     # --- history and status -------------------------------------------------------------------------------------------
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Append to the local journal. Raises as ``Journal.append``."""
+        """Append to the local journal. Raises StateUnwritable."""
         if self._journal:
             self._journal.append(entries)
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Find lines of the local journal. Raises as ``Journal.find``."""
+        """Return the lines of the local journal that contain one of the texts. Raises no error: the result names a file
+        that cannot be read."""
         return self._journal.find(*texts, newest=newest, most=most) if self._journal else Excerpt()
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
@@ -125,7 +126,8 @@ class KubeState:
     # --- signs of life ------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Record that a cycle has ended, and finish what its answers left over. Raises StateError."""
+        """Record that a cycle has ended, and finish the writes that the cycle's answers left over. Raises
+        StateError."""
         self.loop_lock.beat()
         self.status.finish(self.terminal_answers.ids())
 
@@ -134,8 +136,8 @@ class KubeState:
         return self.loop_lock.life_signs()
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from the newest request to the loop's last sign of life, by the server's clock; 0 if that
-        is unknown."""
+        """Return the seconds from the newest request to the loop's last sign of life, by the server's clock; 0 if
+        unknown."""
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
@@ -155,85 +157,16 @@ class KubeState:
             self.holds.patch({"spec": {"release": None}})
 
     def sizes(self) -> Mapping[str, int]:
-        """Return the bytes of the local journal, and of the log of memory."""
+        """Return the bytes of the local journal, and the characters of memory's log, by name."""
         sizes = {"memory.log": self.memory.log_size}
         with suppress(OSError):
             sizes["journal.jsonl"] = os.stat(os.path.join(self._directory, "journal.jsonl")).st_size
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return the error if the server does not answer; None otherwise."""
+        """Return the error if the server does not answer; None if the server answers."""
         try:
             self.holds.signature()
         except StateError as error:
             return OSError(errno.EIO, str(error))
         return None
-
-    # --- notes of HF's scripts ----------------------------------------------------------------------------------------
-
-    def _note(self, suffix: str = "") -> Item:
-        self._caches[NOTES].check()
-        spec: Item = self._caches[NOTES].objects.get(f"{self._name}{suffix}", {}).get("spec", {})
-        return spec
-
-    def polls(self) -> dict[str, int]:
-        """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
-
-        While a cancel is announced, a poll that no watch has shown yet must count (law: a terminal answer stays).
-        """
-        memory = self.memory.latest
-        if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
-            reply = self._api.call("GET", objects.item(self._api.namespace, NOTES, f"{self._name}.polls"))
-            polled = reply.document.get("spec", {}).get("polled", {})
-        else:
-            polled = self._note(".polls").get("polled", {})
-        return {id_: int(at * 1000) for id_, at in polled.items()}
-
-    def forget_polls(self, ids: Iterable[str]) -> None:
-        """Remove the polls and the terminal answers of requests that leave. Raises StateError."""
-        gone = set(ids)
-        self.terminal_answers.forget(gone)
-        if known := self._note(".polls").get("polled", {}).keys() & gone:
-            patch(self._api, NOTES, f"{self._name}.polls", {"spec": {"polled": dict.fromkeys(sorted(known))}})
-
-    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list. Raises StateError."""
-        spec = self._note(".hosts")
-        if "hosts" not in spec:
-            return None
-        try:
-            return tuple(objects.unpack(spec["hosts"])), spec.get("listed", 0)
-        except (ValueError, TypeError) as error:
-            raise StateUnreadable(
-                f"{self._name}.hosts: {error}. HF's next getReturnRequests writes it again."
-            ) from error
-
-    def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
-        refused = self._note().get("refused", {})
-        known = {"total": 0, "recent": 0, "since": 0.0, "last": 0.0, "text": ""}
-        return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
-
-    def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop uses these contents now. Raises StateError."""
-        noted = self._parts.read(CONFIG) or []
-        if not noted or noted[0][1] != [*digests]:
-            now = self._api.call("GET", objects.item(self._api.namespace, NOTES, self._name)).at
-            read = [[int(now * 1e9), [*digests]], *noted][:KEPT]
-            self._parts.write(CONFIG, read, self.memory.marks)
-
-    def config_differences(self) -> list[Difference]:
-        """Return the files of which scripts and loop have read different contents. Raises StateError."""
-        loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
-        read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
-        for found in self.intent.objects().values():
-            metadata = found["metadata"]
-            if digests := metadata.get("annotations", {}).get(objects.READ):
-                read.append((datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(), digests))
-        newest = sorted(read, reverse=True)
-        scripts = [ReadContent(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
-        return differences({"scripts": scripts, "loop": loop})
-
-    def shown(self) -> dict[str, int]:
-        """Return the maxNumbers that HF was shown. Raises StateError."""
-        return dict(self._note().get("shown", {}))

@@ -1,4 +1,5 @@
-"""MachineAnswers as the loop reads and writes them: from the watch, or from the server if another process was first."""
+"""The settled terminal answers (MachineAnswers) as the loop reads and writes them: read from the watch, or from the
+server after another process has written first."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ class KubeTerminalAnswers(KubeEntries):
         super().__init__(api, provisioner)
         self._cache, self._threads = cache, threads
         self._is_settling = False
-        """True while an answer is settled. Entries that no watch has shown yet then count, too."""
+        """True while an answer is being settled. Entries that the watch has not shown yet are then read from the
+        server."""
         self._listed: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def settled(self, id_: str) -> Answer | None:
-        """Return the settled answer; None while it may still change. Raises StateError."""
+        """Return the settled answer; None while the answer may still change. Raises StateError."""
         self._cache.check()
         return self.settled_before(id_)
 

@@ -1,7 +1,7 @@
-"""Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either meanwhile.
+"""Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either state meanwhile.
 
-Memory is written first. If a copy is interrupted, the new state has requests in memory that intent lacks, so a loop
-that starts on it latches the brake; the copy can be run again.
+Memory is written first. If a copy is interrupted, memory has requests that intent lacks, so that a loop that starts on
+the new state latches the brake. The copy can be run again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from provisioner.state.kube.state import KubeState
 
 
 class Copied(NamedTuple):
-    """Numbers of what a copy has put into the new state."""
+    """Numbers of the records that a copy has put into the new state."""
 
     requests: int
     returns: int
     answers: int
-    """Entries of settled answers."""
+    """Number of entries of settled answers."""
 
 
 AnyState = StateDir | KubeState
@@ -47,10 +47,10 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
 
 @contextmanager
 def _turn(state: AnyState) -> Iterator[None]:
-    """Be the loop of a state, so that no loop works on it."""
+    """Hold the right to be the loop of a state, so that no loop works on the state."""
     turn = state.loop_lock
     if not turn.acquire(0):
-        raise LockTimeout(f"{state.path}: a loop works on this state: {turn.holder()}. Nothing was changed. Stop it.")
+        raise LockTimeout(f"{state.path}: a loop works on this state: {turn.holder()}. No object was changed. Stop it.")
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def _copy_memory(source: AnyState, state: AnyState) -> Intent:
     memory, present = _read_memory(source), _read_memory(state)
     is_used = present is not None or state.memory.existed()
     if is_used and (memory is None or present is None or replace(present, epoch=memory.epoch) != memory):
-        raise StateExists(f"{state.path}: has another state already. Nothing was changed. Name an empty one.")
+        raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty one.")
     intent = source.intent.read()
     epoch = state.loop_lock.raise_epoch(memory.epoch + 1 if memory else 1)
     if memory is not None:

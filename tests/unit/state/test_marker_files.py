@@ -84,7 +84,7 @@ HOLDER = {"pid": 7, "host": "vm"}
             "process 7 on vm holds the loop's lock and has ended no cycle yet: read its log;",
         ),
         (
-            LifeSigns(HOLDER, 9.0, 70.0, "holds", stopped="continue it"),
+            LifeSigns(HOLDER, 9.0, 70.0, "holds", stopped_message="continue it"),
             "has done nothing for 70 s: continue it; another",
         ),
         (

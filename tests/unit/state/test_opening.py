@@ -10,8 +10,8 @@ import pytest
 from provisioner.hostfactory.provider_config import Directories, TemplatesError
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.kube import access
-from provisioner.state.kube.access import Access
+from provisioner.state.kube import api_login
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.kube.shards import ShardedScriptState
 from provisioner.state.opening import KubeStore, find_kube_store, instance_of, open_script_state
@@ -64,8 +64,8 @@ def test_wrong_kubeconfig_and_an_unreadable_file_are_refused(tmp_path: Path) -> 
 
 def test_pod_without_the_kubeconfig_uses_its_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pod, file = Access("https://pod"), Access("https://file")
-    monkeypatch.setattr(access, "in_cluster", lambda: pod)
-    monkeypatch.setattr(access, "from_kubeconfig", lambda path: file)
+    monkeypatch.setattr(api_login, "in_cluster", lambda: pod)
+    monkeypatch.setattr(api_login, "from_kubeconfig", lambda path: file)
     existing = tmp_path / "kubeconfig"
     existing.touch()
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

@@ -201,7 +201,7 @@ def test_a_dump_of_another_instance_is_refused(site: Site) -> None:
 
 def test_a_loop_that_is_stopped_is_named_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.dump()
-    monkeypatch.setattr(LoopLock, "stopped", lambda self: "process 7 is stopped")
+    monkeypatch.setattr(LoopLock, "stopped_message", lambda self: "process 7 is stopped")
     other = site.state.loop_lock
     assert other.acquire(0)
     with pytest.raises(LockTimeout, match=r"no file was changed\. process 7 is stopped, then try again\."):

@@ -8,7 +8,7 @@ from http.client import HTTPMessage
 import pytest
 
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreachable
-from provisioner.state.kube.access import Access
+from provisioner.state.kube.api_login import Access
 from provisioner.state.kube.connection import ApiServer, Response
 
 API = ApiServer(lambda: Access("https://kube", "grid"))

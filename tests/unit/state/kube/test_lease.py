@@ -369,7 +369,7 @@ def test_the_signs_of_life_come_from_the_servers_clock(world: World) -> None:
 def test_the_fate_of_the_last_loop_follows_from_its_renewals_and_signature(world: World) -> None:
     turn, reader = world.holder(), world.turn()
     world.alive.clear()
-    assert reader.stopped() == ""
+    assert reader.stopped_message() == ""
     world.pass_time(LAPSED_SECONDS + 2)
     assert reader.life_signs().fate == "released", "this process runs"
     gone = {"host": os.uname().nodename[:64], "pid": 2**22 + 1, "boot": locks.get_boot_id()}

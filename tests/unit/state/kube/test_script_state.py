@@ -11,7 +11,7 @@ import pytest
 from provisioner.hostfactory import Answer, Loss
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateError, StateExists, StateStale, StateUnreachable, StateUnreadable
-from provisioner.state.kube import notes, objects, script_state
+from provisioner.state.kube import objects, script_notes, script_state
 from provisioner.state.kube.objects import ANSWERS, CYCLE, NOTES, READ, REQUESTS, RETURNS, STATES
 from provisioner.state.kube.script_state import KubeEntries, KubeScriptState
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer
@@ -33,7 +33,9 @@ class Grid:
         return KubeScriptState(api, INSTANCE, directory), api
 
     def write(self, method: str, path: str, body: object) -> dict[str, Any]:
-        reply = self.loop.call(method, path, body, content=notes.MERGE if method == "PATCH" else "application/json")
+        reply = self.loop.call(
+            method, path, body, content=script_notes.MERGE if method == "PATCH" else "application/json"
+        )
         assert reply.status in (200, 201), reply.document
         return reply.document
 

@@ -1,4 +1,5 @@
-"""The notes in a Kubernetes API: what HF's scripts have shown, read, listed and refused. They are hints for the loop.
+"""The notes in a Kubernetes API: what HF's scripts have shown, read, listed and refused. The notes are only hints for
+the loop.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -19,7 +20,7 @@ from provisioner.state.kube.objects import NOTES, collection, item
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
 KEPT_READS = 3
-"""Digests of HF's files that the note keeps. Earlier ones show which side has changed."""
+"""Number of digests of HF's files that a note keeps. Earlier digests show which side has changed."""
 
 
 def unpack(path: str, text: str) -> Any:
@@ -38,23 +39,24 @@ def check(api: ApiServer, reply: Response) -> Response:
 
 
 class KubeNotes:
-    """The notes of one provisioner. They are sent together, with as few calls as possible."""
+    """The notes of one provisioner, which are sent together with as few calls as possible."""
 
     def __init__(self, api: ApiServer, provisioner: str, directory: str) -> None:
-        """``directory``: where refused calls are kept until they can be sent."""
+        """Set server and provisioner. ``directory``: where refused calls are kept until they can be sent."""
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self._name = objects.object_name(provisioner)
         self._read: Digests | None = None
         self._failure: StateUnreachable | None = None
-        """The error of an earlier call. A server that is silent would let each further call wait in vain."""
+        """The error of an earlier call, because further calls of a silent server would wait in vain; None if no call
+        has failed."""
 
     def note_read(self, digests: Digests) -> None:
-        """Keep the digests for the object or the note that this process writes next."""
+        """Keep the digests until this process writes the next object or note, which then contains them."""
         self._read = digests
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF, and what it has read. Return the maxNumbers to show, and
-        the path of the record. Raises StateError."""
+        """Record the maxNumbers that the caller shows to HF, and the digests of the files that it has read. Return the
+        maxNumbers to show, and the path of the record. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
         path, spec, now = self._noted()
@@ -70,8 +72,8 @@ class KubeNotes:
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists. If the list has no host in common with the one before, add its hosts, because
-        HF sends a long list in parts. Raises StateError."""
+        """Record the hosts that HF lists. If the list has no host in common with the previous list, add its hosts to
+        that list, because HF sends a long list in parts. Raises StateError."""
         path, spec, now = self._noted(".hosts")
         hosts = list(names)
         digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
@@ -110,7 +112,7 @@ class KubeNotes:
         return path, reply.document["spec"] if reply.status == FOUND else {}, reply.at
 
     def _note(self, change: dict[str, Any], part: str = "") -> None:
-        """Change a note. Create it if it is missing."""
+        """Change a note, or create it if it is missing."""
         patch = "PATCH", item(self._api.namespace, NOTES, f"{self._name}{part}"), {"spec": change}, MERGE
         if (reply := self._call(*patch)).status == MISSING:  # if another script is faster, its note is as good
             new = objects.body(NOTES, f"{self._name}{part}", {"provisioner": self._provisioner})

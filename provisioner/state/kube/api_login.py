@@ -1,4 +1,4 @@
-"""Address and login of an API server, from a kubeconfig or from the account of a pod.
+"""Address and login of an API server, from a kubeconfig or from a pod's service account.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from provisioner.state.errors import StateDenied, StateUnreadable
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Directory in which a kubelet keeps the token, the authority and the namespace of a pod's account."""
+"""Directory in which a kubelet keeps token, certificate authority and namespace of a pod's service account."""
 
 PLUGIN = (
     "is refused, because a script would start the plug-in at each call: replace it by `tokenFile: FILE`, and let a "
@@ -22,11 +22,11 @@ PLUGIN = (
 )
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
-"""Hosts that are never called through a proxy, as the pod's own API server."""
+"""Hosts that are never called through a proxy."""
 
 
 class Access(NamedTuple):
-    """The way to an API server. A file's text is read at each new connection."""
+    """Address and login of an API server. Files that the fields name are read at each new connection."""
 
     server: str
     """The address, with a scheme."""
@@ -38,7 +38,7 @@ class Access(NamedTuple):
     certificate: str = ""
     """Path of a client certificate, or its text in PEM form."""
     key: str = ""
-    """Path of its key, or its text in PEM form."""
+    """Path of the client certificate's key, or the key's text in PEM form."""
     tls_server_name: str = ""
     is_insecure: bool = False
     """True if the server's certificate is not checked."""
@@ -47,7 +47,7 @@ class Access(NamedTuple):
 
 
 def in_cluster() -> Access:
-    """Return the access of the pod in which this process runs. Raises StateDenied outside of a pod."""
+    """Return the access from the pod in which this process runs. Raises StateDenied outside of a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise StateDenied(
@@ -130,7 +130,8 @@ def _named(document: Mapping[str, Any], table: str, field: str, name: str) -> Ma
 
 
 def proxy_for(access: Access, host: str) -> str:
-    """Return the address of the proxy to a host with TLS; empty if there is none. Raises StateDenied."""
+    """Return the address of the proxy for calls of ``host`` with TLS; empty if calls need no proxy. Raises
+    StateDenied."""
     if access.proxy:
         return access.proxy.removeprefix("direct")
     environment = os.environ

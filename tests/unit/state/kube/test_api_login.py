@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from provisioner.state.errors import StateDenied, StateError, StateUnreadable
-from provisioner.state.kube import access
-from provisioner.state.kube.access import Access, from_kubeconfig, in_cluster, proxy_for
+from provisioner.state.kube import api_login
+from provisioner.state.kube.api_login import Access, from_kubeconfig, in_cluster, proxy_for
 
 
 def kubeconfig(user: dict[str, Any], **cluster: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_pod_uses_its_own_account_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "ACCOUNT", str(tmp_path))
+    monkeypatch.setattr(api_login, "ACCOUNT", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(StateDenied, match="STATE_KUBECONFIG"):
         in_cluster()
