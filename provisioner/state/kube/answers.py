@@ -68,8 +68,6 @@ class KubeAnswers:
         """The answers and the status of the objects, as this process has last written or read them."""
         self._answered: frozenset[str] = frozenset()
         """Ids of the answers in the last write. A recovery may make a lost object again, without a status."""
-        self._reported: frozenset[str] = frozenset()
-        """Ids of the answers that HF has read."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +118,7 @@ class KubeAnswers:
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
-        self._answered, self._reported = frozenset(answers), self._terminal.ids()
+        self._answered = frozenset(answers)
         known = [id_ for id_ in answers if id_ in objects]
         run_all(lambda id_: self._publish(id_, objects[id_], answers[id_], gone[id_]), known, self._threads)
         self._publish_losses(lost, available)
@@ -146,7 +144,7 @@ class KubeAnswers:
             new = make_status(id_, found["spec"], answer, lost, before)
             if new["phase"] in OPEN and new.get("reason") == "":
                 new["reason"] = self._reasons.get(id_, "")
-            if answer.ended and id_ in self._reported:
+            if answer.ended and id_ in self._terminal.ids():
                 reported = self._terminal.settled_before(id_) or answer
                 status = RequestStatus(json.loads(reported.text)["status"])
                 new |= {"answer": _pack(reported), "phase": COMPLETE[status]}
@@ -198,7 +196,7 @@ class KubeAnswers:
     def finish(self, reported: frozenset[str]) -> None:
         """Set the final phase of each request whose answer HF has read. If memory's log is long, also write the records
         that only the log has to the objects of their requests. Raises StateError."""
-        objects, self._reported = self._objects(), reported
+        objects = self._objects()
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
 
