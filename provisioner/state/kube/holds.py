@@ -18,21 +18,22 @@ from provisioner.state.kube.parts import Item, patch
 from provisioner.state.record_format import RecordError, decode, encode
 
 TRIES = 10
-"""Tries of a change, because operators may change the holds at the same time."""
+"""Number of tries of a change, because several operators may change the holds at the same time."""
 
 KEPT_RELEASES = 200
-"""Most holds in effect, and most released ones, that an object has."""
+"""Most current holds, and most released holds, that an object keeps."""
 
 
 class ProvisionerObject:
-    """The ProvisionerState of one provisioner, as the cache has it or as this process has written it since."""
+    """The ProvisionerState of one provisioner: the object in the cache, or the object that this process has written
+    since."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory
         self.name = object_name(provisioner)
         self._path = item(api.namespace, STATES, self.name)
         self._written: Item | None = None
-        """The object as this process has written it last."""
+        """The object as last written by this process; None if it has written none."""
         self._seen = 0
         """Highest generation of the holds that this process has seen."""
 
@@ -45,7 +46,8 @@ class ProvisionerObject:
         return found
 
     def forget_written(self) -> None:
-        """Trust the cache again, because etcd was restored and versions count anew."""
+        """Forget what this process has written, because the server has lower versions after a restore of etcd. From now
+        on, the object in the cache counts."""
         self._written = None
 
     def create(self) -> None:
@@ -54,7 +56,7 @@ class ProvisionerObject:
         self._api.call("POST", collection(self._api.namespace, STATES), new)
 
     def patch(self, change: Mapping[str, object], subresource: str = "") -> bool:
-        """Change fields of the object. Return False if it does not exist. Raises StateStale if a newer loop has
+        """Change fields of the object. Return False if the object does not exist. Raises StateStale if a newer loop has
         written."""
         written = patch(self._api, STATES, self.name, change, subresource)
         self._written = written or self._written
@@ -70,7 +72,8 @@ class ProvisionerObject:
         return self._decode(self.latest())
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises as ``read``.
+        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises
+        StateMissing, StateUnreadable, or StateStale if operators change the holds at the same moment.
 
         ``anew``: if the holds are unknown, call ``change`` with no holds.
         """

@@ -1,12 +1,13 @@
 """The loop's memory in the Kubernetes API, with a write-ahead log, so that it stays as atomic as one file.
 
-* The *log* (StatePart ``P.log``) has every document that its place does not have yet. One write of the log is the
-  durable moment of ``write``. ``kept`` names the documents that are in their places, each with its generation there.
-* The place of a request's or return's record is the object's status. The place of all other documents is the StatePart
-  ``P.memory``. A document is put into its place only after the log has it, and leaves the log only after that.
+* The *log* (StatePart ``P.log``) has every document that is not in its own object yet. ``write`` is durable as soon as
+  the log is written. ``kept`` in the log names the documents that are in their objects, each with the generation of
+  that object.
+* The record of a request or return belongs in the status of its object. All other documents belong in the StatePart
+  ``P.memory``. A document is written to its object only after the log has it, and leaves the log only after that.
 
-So a crash between any two calls leaves the memory of one write. A place that has another generation than ``kept`` says
-was changed or lost from outside, and makes the memory OLDER.
+So a crash between any two calls leaves a memory that one ``write`` has written. If an object has another generation
+than ``kept`` names, it was changed or lost from outside, and memory is OLDER.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
 from provisioner.state.record_format import Document, RecordError
 
 MOST_LOGGED = 60_000
-"""Characters of the log from which documents are put into their places even if no answer changes."""
+"""Characters of the log above which documents are written to their objects even if no answer changes."""
 
 MOST_RECORD = 400_000
-"""Most characters of a record in its object: that of four thousand machines."""
+"""Most characters of a record in its object: enough for four thousand machines."""
 
 
 def resource_of(id_: str) -> str:
@@ -38,7 +39,7 @@ def resource_of(id_: str) -> str:
 
 
 def key_of(id_: str) -> str:
-    """Return the key of a record."""
+    """Return the key of a request's or return's record among the documents of memory."""
     return f"{'returns' if id_.startswith(RETURN_ID_PREFIX) else 'requests'}/{id_}"
 
 
@@ -49,14 +50,14 @@ class KubeMemory(MemoryReader):
         super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()
-        """True once the places are known; the places."""
+        """True once this process has read memory before its first write; memory as the server has it."""
         self._logged: dict[str, Document | None] = {}
-        """The documents that only the log has; None for a document that left."""
+        """The documents that only the log has, by key; None for a document that memory does not have any more."""
         self.log_size = 0
         """Characters of the log."""
         self.on_restore: Callable[[], None] = lambda: None
         self.prepare: Callable[[], None] = lambda: None
-        """Makes the ProvisionerState, before the first log."""
+        """Function that makes the ProvisionerState, called before the first write of a log."""
         self.latest: Memory | None = None
         """Memory as last written or read by this process."""
         self.restored = 0
@@ -118,11 +119,12 @@ class KubeMemory(MemoryReader):
         self.latest = memory
 
     def fence(self, epoch: int) -> None:
-        """Let the server refuse writes of earlier loops. Raises StateStale if a newer loop has written."""
+        """Let the server refuse writes with an epoch below ``epoch``. Raises StateStale if a newer loop has written."""
         patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:
-        """Remove an unreadable log, so that the loop makes memory again; return the name of the part that keeps it."""
+        """Move an unreadable log into another part, so that the loop makes memory again; return the name of that
+        part."""
         return self._parts.set_aside(LOG)
 
     def begin_life(self) -> int:
@@ -139,7 +141,7 @@ class KubeMemory(MemoryReader):
         patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
 
     def adopt(self) -> None:
-        """Learn the places before the first write of this process."""
+        """Read memory as the server has it, before the first write of this process."""
         if not self._is_adopted:
             with suppress(StateMissing):
                 self._loaded = self._load()
@@ -165,7 +167,7 @@ class KubeMemory(MemoryReader):
                     self.prepare()
                 written = self._parts.write(LOG, log, marks, loaded.version)
             except Conflict:
-                # Perhaps a write of ours had no response. The places are no longer known: write all documents.
+                # Perhaps a write of ours had no response, so the objects are no longer known: write all documents.
                 found = self._parts.get(LOG)
                 spec = found["spec"] if found else {}
                 if spec.get("epoch", 0) > memory.epoch:
@@ -186,7 +188,8 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return the generations of the places that have what memory has, and the documents that they lack."""
+        """Return the generation of each object that has the same document as memory, and the documents that their
+        objects lack."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
@@ -224,8 +227,8 @@ class KubeMemory(MemoryReader):
         return written
 
     def save(self) -> list[str]:
-        """If the log is long, put the loop's own documents into their place. Return the ids whose records only the log
-        has, so that the caller writes them."""
+        """If the log is long, write the loop's own documents to ``P.memory``. Return the ids of requests and returns
+        whose records only the log has; the caller writes these records."""
         if self.log_size < MOST_LOGGED:
             return []
         self.log_size = 0
@@ -236,5 +239,5 @@ class KubeMemory(MemoryReader):
         return [id_ for key, document in self._logged.items() if (id_ := id_of(key)) and document is not None]
 
     def remove_pieces(self, id_: str) -> None:
-        """Remove what continues the record of a removed object."""
+        """Remove the pieces that continue the record of a removed object."""
         self._parts.remove_pieces(f"{id_}.record")

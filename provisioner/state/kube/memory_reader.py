@@ -1,4 +1,4 @@
-"""The memory in the Kubernetes API, as its log and its places together have it. See ``memory.py``."""
+"""Reading of memory in the Kubernetes API from its log and from the objects of its documents (see ``memory.py``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from provisioner.state.kube.parts import Item, Parts, list_items
 from provisioner.state.record_format import Document
 
 LOG, REST = "log", "memory"
-"""Names of the parts."""
+"""Names of the two StateParts of memory: its log, and all documents that have no object of their own."""
 
 TRIES = 5
-"""Tries of a read while the loop writes, and of a write while our own calls without a response end late."""
+"""Number of tries of a read while the loop may write, and of a write while an earlier call of ours without a response
+may still take effect."""
 
 
 class Kept(NamedTuple):
-    """A document in its place, and its generation there."""
+    """A document as its own object has it, and the generation of that object."""
 
     document: Document
     generation: int
@@ -38,7 +39,7 @@ class Loaded:
     documents: dict[str, Document] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
     is_torn: bool = False
-    """True if a place was changed or lost from outside."""
+    """True if an object of memory was changed or lost from outside."""
 
 
 def id_of(key: str) -> str:
@@ -48,7 +49,7 @@ def id_of(key: str) -> str:
 
 
 class MemoryReader:
-    """The reader of log and places, and of the generations that show if they are lost or old."""
+    """The reader of log and objects, and of the generations that show whether memory is lost or old."""
 
     def __init__(self, api: ApiServer, provisioner: str, note: str = "") -> None:
         """``note``: path of the file with the highest generation that a process on this disk has seen; empty if there
@@ -119,6 +120,7 @@ class MemoryReader:
         return None
 
     def intent_notes(self) -> tuple[int, bool]:
-        """Return the generation of intent that memory has read, and if the brake is latched as intent was older."""
+        """Return the generation of intent that memory has read, and whether the brake is latched because intent was
+        older."""
         log = self._parts.read(LOG) or {}
         return log.get("intent", 0), log.get("older", False)

@@ -1,7 +1,7 @@
 """StateParts: objects of the state that only the loop writes.
 
-A text that is too long for its object continues in *pieces*. The pieces are made before the object that names them, and
-removed after a later write of the object. So a crash leaves at most pieces that no object names.
+A text that is too long for its object continues in *pieces*. Pieces are made before the object that names them, and
+removed after a later write of this object. So a crash leaves at most pieces that no object names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class Conflict(StateStale):
-    """Another write came before this one, so the object has not the content that the caller knows."""
+    """Raised if another write came before this write, so that the object differs from what the caller knows."""
 
 
 def refuse(reply: Response, path: str) -> None:
-    """Raise the error for a write that the server refuses. Do nothing for any other response."""
+    """Raise the error for a write that the server has refused. Do nothing for any other response."""
     message = f"{path}: {reply.document.get('message', '')}"
     if reply.status == 409:
         raise Conflict(message)
@@ -72,7 +72,7 @@ class Parts:
     def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
         self._pieces: dict[str, set[str]] = {}
-        """Names of the pieces that may exist, by the name that they continue."""
+        """Names of the pieces that may exist, by the name of the text that they continue."""
 
     def name(self, part: str) -> str:
         """Return the name of a part's object."""
@@ -133,7 +133,7 @@ class Parts:
         return pack({"pieces": len(pieces), "generation": generation})
 
     def remove_pieces(self, name: str, generation: int = -1) -> None:
-        """Remove the pieces that continue a name, except those of a generation."""
+        """Remove the pieces that continue a text, except the pieces of ``generation``."""
         for piece in sorted(self._pieces.get(name, ())):
             if not piece.startswith(f"{name}.{generation}."):
                 self._api.call("DELETE", item(self._api.namespace, PARTS, piece))
@@ -142,8 +142,8 @@ class Parts:
     def write(self, part: str, value: object, marks: Marks, version: str | None = None) -> Item:
         """Replace the value of a part. Return the object.
 
-        ``version``: the version to replace, empty if there is none; None replaces any. Raises Conflict if another
-        version is there; StateStale if a newer loop has written.
+        ``version``: the version to replace; empty if the object must not exist; None for any version. Raises Conflict
+        if the object has another version, StateStale if a newer loop has written.
         """
         name = self.name(part)
         data = self.split(name, pack(value), MOST_PACKED, marks)

@@ -10,10 +10,13 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
-from provisioner.state.errors import StateError
+from provisioner.hostfactory.provider_config import Digests
+from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.journal import Excerpt, Journal
+from provisioner.state.kube import objects
 from provisioner.state.kube.answers import KubeAnswers
 from provisioner.state.kube.cache import ListedObjects, ObjectCache
 from provisioner.state.kube.connection import ApiServer
@@ -21,12 +24,12 @@ from provisioner.state.kube.holds import ProvisionerObject
 from provisioner.state.kube.intent import KubeIntent
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.kube.memory import KubeMemory
-from provisioner.state.kube.noted_by_scripts import NotedByScripts
 from provisioner.state.kube.objects import ANSWERS, NOTES, REQUESTS, RETURNS, STATES, collection, object_name, own
-from provisioner.state.kube.parts import Parts
+from provisioner.state.kube.parts import Item, Parts, patch
 from provisioner.state.kube.script_notes import KubeNotes
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
-from provisioner.state.marker_files import LifeSigns
+from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
+from provisioner.state.refused_calls import SCRIPTS, Refusals
 
 WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
 """Resources whose objects the loop follows."""
@@ -36,11 +39,11 @@ THREADS = 8
 SYNC_SECONDS = 30.0
 """Seconds within which the first lists must end."""
 
-POOLS = "pools"
-"""Name of the StatePart with the status of loop and pools."""
+POOLS, CONFIG = "pools", "config"
+"""Names of the StateParts with the status of loop and pools, and with the digests of HF's files that the loop used."""
 
 
-class KubeState(NotedByScripts):
+class KubeState:
     """The state of one provisioner in a namespace: a ``State``."""
 
     least_pause_seconds = 1.0
@@ -170,3 +173,73 @@ class KubeState(NotedByScripts):
         except StateError as error:
             return OSError(errno.EIO, str(error))
         return None
+
+    # --- notes of HF's scripts ----------------------------------------------------------------------------------------
+
+    def _note(self, suffix: str = "") -> Item:
+        self._caches[NOTES].check()
+        spec: Item = self._caches[NOTES].objects.get(f"{self._name}{suffix}", {}).get("spec", {})
+        return spec
+
+    def polls(self) -> dict[str, int]:
+        """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
+
+        While a cancel is announced, the notes are read from the server, because a poll that the watch has not shown yet
+        must count (law: a terminal answer stays).
+        """
+        memory = self.memory.latest
+        if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
+            reply = self._api.call("GET", objects.item(self._api.namespace, NOTES, f"{self._name}.polls"))
+            polled = reply.document.get("spec", {}).get("polled", {})
+        else:
+            polled = self._note(".polls").get("polled", {})
+        return {id_: int(at * 1000) for id_, at in polled.items()}
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Remove the polls and the terminal answers of requests that leave. Raises StateError."""
+        gone = set(ids)
+        self.terminal_answers.forget(gone)
+        if known := self._note(".polls").get("polled", {}).keys() & gone:
+            patch(self._api, NOTES, f"{self._name}.polls", {"spec": {"polled": dict.fromkeys(sorted(known))}})
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """Return the hosts in HF's latest list. Raises StateError."""
+        spec = self._note(".hosts")
+        if "hosts" not in spec:
+            return None
+        try:
+            return tuple(objects.unpack(spec["hosts"])), spec.get("listed", 0)
+        except (ValueError, TypeError) as error:
+            raise StateUnreadable(
+                f"{self._name}.hosts: {error}. HF's next getReturnRequests writes it again."
+            ) from error
+
+    def refused_calls(self) -> list[Refusals]:
+        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
+        refused = self._note().get("refused", {})
+        known = {"total": 0, "recent": 0, "since": 0.0, "last": 0.0, "text": ""}
+        return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
+
+    def note_in_force(self, digests: Digests) -> None:
+        """Record that the loop uses these contents now. Raises StateError."""
+        noted = self._parts.read(CONFIG) or []
+        if not noted or noted[0][1] != [*digests]:
+            now = self._api.call("GET", objects.item(self._api.namespace, NOTES, self._name)).at
+            read = [[int(now * 1e9), [*digests]], *noted][:KEPT]
+            self._parts.write(CONFIG, read, self.memory.marks)
+
+    def config_differences(self) -> list[Difference]:
+        """Return the files of which scripts and loop have read different contents. Raises StateError."""
+        loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
+        read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
+        for found in self.intent.objects().values():
+            metadata = found["metadata"]
+            if digests := metadata.get("annotations", {}).get(objects.READ):
+                read.append((datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(), digests))
+        newest = sorted(read, reverse=True)
+        scripts = [ReadContent(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
+        return differences({"scripts": scripts, "loop": loop})
+
+    def shown(self) -> dict[str, int]:
+        """Return the maxNumbers that HF was shown. Raises StateError."""
+        return dict(self._note().get("shown", {}))
