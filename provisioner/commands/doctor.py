@@ -82,7 +82,7 @@ class Answer(NamedTuple):
     part: str
     command: str
     """The command that shows the same result."""
-    is_fine: bool
+    fine: bool
     text: str
 
 
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
     document = {"parts": [answer._asdict() for answer in answers], "bundle": str(options.bundle or "")}
     if options.bundle:
         write_bundle(options.bundle, answers, environment)
-    return show(options, document, doctor_lines, fine=all(answer.is_fine for answer in answers))
+    return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:

@@ -296,7 +296,7 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     assert any("the group was deleted" in getattr(record, "problem", "") for record in caplog.records)
     assert set(classes(bench.create(3)).values()) == {ErrorClass.NOT_FOUND}
     bench.restarted()
-    with pytest.raises(BackendError, match=r"correct pools\.m, or make the group: gcloud .* none of its machines"):
+    with pytest.raises(BackendError, match=r"correct pools\.m, or make the group: gcloud .* counts as lost"):
         bench.observe()
     bench.cloud.set_faults()
     until(lambda: bench.observe().problems == (), 30, what="the group again")
