@@ -29,6 +29,7 @@ from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
+from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.in_process import InProcess
@@ -251,9 +252,10 @@ class Instance(InProcess):
 
     def recorded(self) -> int:
         """Return requests and returns in intent."""
-        if not self.state.intent.exists():
+        try:
+            intent = self.state.intent.read()
+        except StateMissing:
             return 0
-        intent = self.state.intent.read()
         return len(intent.requests) + len(intent.returns)
 
     def write_templates(self, *templates: Mapping[str, Any]) -> None:
