@@ -119,10 +119,9 @@ class KubeIntent:
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
-        """Return OLDER if this process has noticed that etcd was restored, NEW if the state is unused, else FINE."""
-        if not self.existed():
-            return Condition.NEW
-        return Condition.OLDER if self.is_old else Condition.FINE
+        """Return NEW if the state is unused, else FINE: the release of the brake makes an old intent current, so a
+        recovery writes only the records that intent lacks."""
+        return Condition.FINE if self.existed() else Condition.NEW
 
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation, which is higher if intent is an old copy."""
@@ -147,8 +146,8 @@ class KubeIntent:
         self._memory.remove_pieces(id_)
 
     def known_generation(self) -> int:
-        """Return the newest generation, which is higher than the generation of intent if intent is an old copy."""
-        return self.read_newest()[1]
+        """Return the generation of intent, because no object records a newer one (see ``condition``)."""
+        return self.read().generation
 
     def restore(self, wanted: Intent) -> None:
         """Create again the requests and returns that are lost because etcd was restored. Raises StateError."""

@@ -285,10 +285,23 @@ def test_it_is_not_released_while_files_are_wrong(
     assert every_byte(state.path) == before
 
 
-def test_both_flags_write_and_release(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    remember(state, LACKS_ONE)
-    code, document = recover(capsys, "--apply", "--release-brake")
-    assert (code, document["applied"], document["released"]) == (0, True, True)
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize("calls", [["--apply --release-brake"], ["--apply", "--release-brake"]])
+def test_both_flags_write_and_release(
+    state: StateDir,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    calls: list[str],
+    is_older: bool,
+) -> None:
+    monkeypatch.setattr("provisioner.commands.recover.observe_once", lambda *_: {})
+    remember(state, replace(LACKS_ONE, generation=7 if is_older else 1))
+    assert recover(capsys)[1]["files"]["intent"] == ("older" if is_older else "fine")
+    for options in calls:
+        assert not state.recovery_asked()
+        code, document = recover(capsys, *options.split())
+        assert code == 0, document
+    assert document["released"]
     assert list(state.intent.read().requests) == ["aaaaaaaaaa"]
     assert state.recovery_asked()
 

@@ -85,8 +85,9 @@ def test_trim_removes_requests_while_no_loop_runs(server: ObjectServer, capsys: 
     assert KubeState(MemoryApiServer(server), "demoinst").memory.read().requests == {}
 
 
+@pytest.mark.parametrize("calls", [["--apply --release-brake"], ["--apply", "--release-brake"]])
 def test_recover_makes_lost_requests_again_and_releases_the_brake(
-    server: ObjectServer, capsys: pytest.CaptureFixture[str]
+    server: ObjectServer, capsys: pytest.CaptureFixture[str], calls: list[str]
 ) -> None:
     old = server.snapshot()
     id_ = request(server)
@@ -100,8 +101,12 @@ def test_recover_makes_lost_requests_again_and_releases_the_brake(
     code, text = called(capsys, "recover")
     assert code == 1
     assert f"writes back request {id_}" in text
-    code, text = called(capsys, "recover", "--apply", "--release-brake")
-    assert (code, state.recovery_asked()) == (0, True), text
+    assert called(capsys, "recover", "--release-brake")[0] == 1, "the request is not made again yet"
+    for options in calls:
+        assert not state.recovery_asked()
+        code, text = called(capsys, "recover", *options.split())
+        assert code == 0, text
+    assert state.recovery_asked()
     state.recovery_done()
     intent, newest = state.intent.read_newest()
     assert (intent.requests.keys(), newest) == ({id_}, intent.generation)
