@@ -67,3 +67,20 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
     sim.poll_all()
     assert set(sim.machines()) == machines
     sim.settle()
+
+
+def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recovers(sim: Simulation) -> None:
+    """HF would keep a host that is gone: its loss is not reported, because HF has returned it."""
+    server = server_of(sim)
+    old = server.snapshot()
+    sim.return_all()
+    sim.run(300.0, 15)
+    assert sim.machines() == {}
+    server.restore(old)
+    sim.judge.note_lost_files(["intent", "memory", "status"])
+    sim.cycle()
+    assert brake(sim) is BrakeReason.INTENT_OLDER
+    sim.poll_all()
+    assert [*sim.returns.values()] == [None], "the return is not answered yet"
+    sim.settle()
+    assert sim.judge.hosts() == set()

@@ -144,6 +144,8 @@ class KubeAnswers:
             new = make_status(id_, found["spec"], answer, lost, before)
             if new["phase"] in OPEN and new.get("reason") == "":
                 new["reason"] = self._reasons.get(id_, "")
+            # A poll that these ids do not show yet does no harm: the phase stays Ended, in which scripts print only the
+            # settled answer, and ``finish`` publishes this answer later. So it does not matter when the ids are read.
             if answer.ended and id_ in self._terminal.ids():
                 reported = self._terminal.settled_before(id_) or answer
                 status = RequestStatus(json.loads(reported.text)["status"])

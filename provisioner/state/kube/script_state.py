@@ -30,6 +30,9 @@ LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
 ENDED = "Ended"
 """Phase of a request whose terminal answer was published, and which HF may not have read yet."""
 
+LACKING = ("intent_older", "request_lost")
+"""Reasons of a brake that is latched because requests are lost. A recovery makes these requests again."""
+
 
 class KubeEntries(SettledAnswers):
     """The entries that settle the terminal answers, each in an object. ``ID.0`` is the first entry of an id."""
@@ -124,7 +127,7 @@ class KubeScriptState(KubeNotes):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Return the answer to each known id.
+        """Return the answer to each known id; None for a request that waits for its first answer or for a recovery.
 
         Each answer is read after the polls are noted, and the loop reads the notes after it has announced a cancel. So
         either the loop notices the poll, or the script notices the cancel. Raises StateError.
@@ -138,7 +141,10 @@ class KubeScriptState(KubeNotes):
         answers = {id_: self._answer(id_, found[id_]) for id_ in asked if id_ in found}
         if unknown := [id_ for id_ in asked if id_ not in found]:
             answers |= {id_: settled for id_ in unknown if (settled := self._entries.settled(id_))}
-            self._note({"polled": dict.fromkeys(unknown)}, ".polls")
+            if self._status().get("brake", "").startswith(LACKING):  # HF would give up what a recovery makes again
+                answers = dict.fromkeys(unknown) | answers
+            else:
+                self._note({"polled": dict.fromkeys(unknown)}, ".polls")
         return Polled(answers, silent)
 
     def _objects(self, ids: list[str]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from provisioner.state.kube.object_events import MOST
 from provisioner.state.kube.objects import REQUESTS, RETURNS, STATES, pack, unpack
 from provisioner.state.record_format import encode
 from provisioner.telemetry.pool_status import PoolStatus
+from tests.support.kube_state_server import Call
 from tests.unit.state.kube.conftest import Site, answer
 
 
@@ -153,6 +154,35 @@ def test_the_answer_that_was_reported_is_the_final_one(site: Site) -> None:
     loop.status.write({id_: second}, {}, {})
     status = site.get(REQUESTS, id_)["status"]
     assert (status["phase"], unpack(status["answer"])["text"]) == ("Complete", first.text)
+
+
+def test_an_answer_that_hf_reads_during_a_write_stays_however_late_the_loop_notices_the_poll(site: Site) -> None:
+    ids, loop = [site.request() for _ in range(3)], site.loop()
+    first, second = answer("r", "complete", "succeed"), answer("r", "complete_with_error", "fail")
+    loop.status.write(dict.fromkeys(ids, first), {}, {})
+    polls: list[object] = []
+
+    def poll(call: Call) -> None:
+        if call.method == "PATCH" and not polls:
+            polls.append(site.script.poll(ids).answers)
+
+    loop._api.after = poll  # type: ignore[attr-defined]
+    with patch.object(loop._caches["machineanswers"], "check", lambda: None):  # no event comes
+        loop.status.write(dict.fromkeys(ids, second), {}, {})
+        loop.beat()
+    polled = polls[0]
+    assert isinstance(polled, dict)
+    assert sorted(one.text for one in polled.values()) == sorted([second.text, first.text, first.text])
+    assert {site.get(REQUESTS, id_)["status"]["phase"] for id_ in ids} == {"Ended"}
+    assert site.script.poll(ids).answers == polled
+    loop.beat()
+    for id_ in ids:
+        status = site.get(REQUESTS, id_)["status"]
+        assert (status["phase"] in ("Complete", "CompleteWithError"), unpack(status["answer"])["text"]) == (
+            True,
+            polled[id_].text,
+        )
+    assert site.script.poll(ids).answers == polled
 
 
 def test_an_announced_cancel_does_not_hide_a_reported_answer(site: Site) -> None:

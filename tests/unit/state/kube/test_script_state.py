@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.hostfactory.provider_config import Digests
+from provisioner.model import BrakeReason
 from provisioner.state.errors import StateError, StateExists, StateStale, StateUnreachable, StateUnreadable
 from provisioner.state.kube import objects, script_notes, script_state
 from provisioner.state.kube.objects import ANSWERS, CYCLE, NOTES, READ, REQUESTS, RETURNS, STATES
@@ -179,6 +180,17 @@ def test_unknown_id_is_left_out_and_not_noted(grid: Grid) -> None:
     answers = grid.script()[0].poll(["bbbbbbbbbb", known, foreign]).answers
     assert answers == {known: None}
     assert grid.note(".polls")["polled"] == {known: NOW}
+
+
+@pytest.mark.parametrize("reason", BrakeReason)
+def test_a_lost_request_runs_on_while_a_recovery_may_make_it_again(grid: Grid, reason: BrakeReason) -> None:
+    known = request(grid)
+    grid.state(brake=f"{reason}: restored")
+    is_awaited = reason in (BrakeReason.INTENT_OLDER, BrakeReason.REQUEST_LOST)
+    answers = grid.script()[0].poll(["bbbbbbbbbb", known]).answers
+    assert answers == {known: None} | ({"bbbbbbbbbb": None} if is_awaited else {})
+    is_noted = "bbbbbbbbbb" in grid.note(".polls")["polled"]
+    assert is_noted is is_awaited, "so that it is not cancelled as forgotten"
 
 
 def test_terminal_answer_is_settled_before_it_is_returned(grid: Grid) -> None:
