@@ -147,19 +147,21 @@ def not_ours_message(path: str, message: str) -> str:
     return f"{path}: {message}, and a file of ours belongs there; no file was changed. {advice}"
 
 
+ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room on its disk, or raise the quota"),
+    **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP), "Mount it with support for locks"),
+    errno.EROFS: "Mount it for writing",
+    errno.ESTALE: STALE,
+    errno.EIO: "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which",
+    errno.ENETRESET: "Check that the API server runs and that the loop reaches it with the Role `provisioner-state`",
+}
+"""An operator's next step by the number of the operating system's error. ENETRESET, which no file system reports, is
+the error of a state in a Kubernetes API."""
+
+
 def advice_message(error: OSError) -> str:
     """Return the operator's next step after the operating system refused a write."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room on its disk, or raise the quota"
-    if error.errno == errno.EROFS:
-        return "Mount it for writing"
-    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-        return "Mount it with support for locks"
-    if error.errno == errno.ESTALE:
-        return STALE
-    if error.errno == errno.EIO:
-        return "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which"
-    return "Check owner, group and mode of its directory"
+    return ADVICE.get(error.errno or 0, "Check owner, group and mode of its directory")
 
 
 class Condition(StrEnum):

@@ -167,11 +167,11 @@ class KubeState:
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return the error if the server does not answer; None if the server answers."""
+        """Return the error, with ENETRESET, if the server does not answer or refuses this process; else None."""
         try:
             self.holds.signature()
         except StateError as error:
-            return OSError(errno.EIO, str(error))
+            return OSError(errno.ENETRESET, str(error).rstrip("."))
         return None
 
     # --- notes of HF's scripts ----------------------------------------------------------------------------------------

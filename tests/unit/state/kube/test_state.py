@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Memory, RequestRecord
-from provisioner.state.errors import StateUnreachable, StateUnreadable
+from provisioner.state.errors import StateUnreachable, StateUnreadable, advice_message, is_denied
 from provisioner.state.kube.objects import NOTES, PARTS, pack
 from provisioner.state.kube.state import KubeState
 from provisioner.state.marker_files import Difference
@@ -139,9 +139,23 @@ def test_an_unreachable_server_is_a_write_error(site: Site) -> None:
     loop = site.loop()
     assert loop.find_write_error() is None
     loop._api.set_unreachable()  # type: ignore[attr-defined]
-    assert "no answer" in str(loop.find_write_error())
+    error = loop.find_write_error()
+    assert error is not None
+    assert "no answer" in str(error)
+    assert "API server" in advice_message(error)
+    assert "disk" not in advice_message(error)
     with pytest.raises(StateUnreachable):
         loop.polls()
+
+
+def test_a_denied_call_is_a_write_error_of_the_loop_and_the_next_step_is_its_role(site: Site) -> None:
+    loop = site.loop()
+    loop._api.before = lambda call: 403  # type: ignore[attr-defined]
+    error = loop.find_write_error()
+    assert error is not None
+    assert not is_denied(error), "which would mean that only this user is denied"
+    assert "Role" in f"{error.strerror}. {advice_message(error)}".partition("Bind this account to its ")[2]
+    assert not str(error.strerror).endswith(".")
 
 
 def test_a_loop_follows_the_objects_by_watches_and_writes_in_parallel(site: Site) -> None:
