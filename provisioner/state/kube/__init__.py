@@ -1,5 +1,5 @@
 """The state kept in a Kubernetes API, as custom resources of a namespace.
 
-The kinds of these resources, and the rules that the server itself enforces, are in
+The definitions of these resources, with the rules that the server itself enforces, are in
 ``deploy/kustomize/components/kubernetes-state``.
 """

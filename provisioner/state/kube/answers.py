@@ -1,8 +1,8 @@
 """The answers to HF, in the status of the requests' objects, and the losses, in the ProvisionerState's status.
 
-A terminal answer that HF has not read yet has the phase Ended. Once HF has read it, the phase is Complete or
-CompleteWithError, and the server refuses every change of the answer. The same write puts the request's record into its
-place if only the log of memory has it.
+A request whose terminal answer HF has not read yet has the phase Ended. Once HF has read the answer, the phase is
+Complete or CompleteWithError, and the server refuses every change of the answer. The write of this phase also writes
+the request's record to the object's status if only the log of memory has the record.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
 Status = dict[str, Any]
 
 MOST_ANSWER = 400_000
-"""Most characters of a packed answer: that of ten thousand machines. Texts of machines are cut to fit."""
+"""Maximum number of characters of a packed answer, about that of ten thousand machines. If an answer is longer, the
+messages of its machines are cut."""
 TEXT_LENGTHS = (200, 60, 0)
-"""Lengths to which the machines' texts of an answer that is too long are cut, one after the other."""
+"""Lengths in characters to which the messages of the machines are cut. Each length is tried only if the answer is still
+too long with the length before."""
 LONGEST_REASON = 256
 KEPT_ENTRIES = 10
-"""Most entries of a request's timeline."""
+"""Maximum number of entries in the timeline of a request's object."""
 
 WAITING, RUNNING, ENDED = "Waiting", "Running", "Ended"
 OPEN = (WAITING, RUNNING)
 COMPLETE = {RequestStatus.COMPLETE: "Complete", RequestStatus.COMPLETE_WITH_ERROR: "CompleteWithError"}
 BY_WINDOW = (PendingReason.WINDOW, PendingReason.BACKOFF)
 HELD_BACK = frozenset(PendingReason(name) for name in ("cap", "backoff", "paused", "stopped", "budget", "unseen"))
-"""Reasons of machines that were not requested yet. The answers have the reasons of the other ones."""
+"""Pending reasons of machines that no cloud was asked for yet. The answers already contain the reasons of all other
+missing machines."""
 FINAL = frozenset(COMPLETE.values())
-"""Phases in which HF has the answer."""
+"""Phases of a request whose terminal answer HF has read."""
 
 
 class KubeAnswers:
-    """The answers that scripts print. Only the loop writes them, and only what has changed."""
+    """The published answers, which scripts print. Only the loop writes them, and only those that have changed."""
 
     def __init__(
         self,
@@ -59,15 +62,18 @@ class KubeAnswers:
         terminal: KubeTerminalAnswers,
         threads: Executor | None = None,
     ) -> None:
-        """``objects`` returns the requests' objects by id."""
+        """``objects``: function that returns the objects of requests and return requests by id."""
         self._objects, self._own, self._memory = objects, own, memory
         self._terminal, self._events, self._threads = terminal, ObjectEvents(api), threads
         self._reasons: dict[str, str] = {}
-        """Reasons why machines are missing that no answer has, because the machines have no slot yet."""
+        """Why machines without a slot are missing, by request id. The answers lack this reason, because an answer
+        describes only machines with a slot."""
         self._written: dict[str, tuple[Answer, Status]] = {}
-        """The answers and the status of the objects, as this process has last written or read them."""
+        """The answer of each request, and the status of the request's object, as this process last wrote or read
+        them."""
         self._answered: frozenset[str] = frozenset()
-        """Ids of the answers in the last write. A recovery may make a lost object again, without a status."""
+        """Ids of the answers in the last call of ``write``. If the object of such an id is lost, a recovery may make it
+        again without a status."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -76,8 +82,8 @@ class KubeAnswers:
         return "status" in (self._own.latest() or {})
 
     def signature(self) -> object:
-        """Return a value that changes with the brake, if etcd is restored, and if the object of an answer vanishes or
-        appears again; None before the first write of any loop."""
+        """Return a value that changes if the brake changes, if etcd is restored, or if the object of an answer vanishes
+        or appears again. Return None before any loop has written."""
         brake = self._memory.latest and self._memory.latest.brake
         return (self._memory.restored, brake, self._answered - self._objects().keys()) if self.exists() else None
 
@@ -104,17 +110,19 @@ class KubeAnswers:
             raise StateUnreadable(f"{self._own.name}: status.lost {error}.") from error
 
     def set_aside(self) -> str:
-        """Do nothing, because the loop writes an unreadable answer again."""
+        """Do nothing, because the loop replaces an unreadable answer at its next write. Return an empty path."""
         return ""
 
     def forget_written(self) -> None:
-        """Read the objects again before the next write, because etcd was restored."""
+        """Forget the written answers, so that the next write compares with the objects again. Called after a restore of
+        etcd."""
         self._written.clear()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publish answers, then losses and free numbers. Raises StateStale if a newer loop has written."""
+        """Publish answers, then losses, and how many further machines each template may have (``available``). Raises
+        StateStale if a newer loop has written."""
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
@@ -138,7 +146,7 @@ class KubeAnswers:
         self._write(id_, found, answer, status.get("lost", 0), status)
 
     def _write(self, id_: str, found: Item, answer: Answer, lost: int, before: Status) -> None:
-        if before.get("phase") in FINAL:  # The server refuses another answer, and HF has this one.
+        if before.get("phase") in FINAL:  # HF has read this answer, and the server refuses another answer.
             new: Status = {} if id_.startswith(RETURN_ID_PREFIX) else {"lost": lost}
         else:
             new = make_status(id_, found["spec"], answer, lost, before)
@@ -156,7 +164,8 @@ class KubeAnswers:
             self._record(found, before, written["status"])
 
     def _record(self, found: Item, before: Status, status: Status) -> None:
-        """Record as an Event that a request misses machines, or has ended without them."""
+        """Write an Event if the request begins to miss machines with a reason, or has just ended with failed
+        machines."""
         is_open, note = status["phase"] in OPEN, status["conditions"][0]["message"]
         if not is_open and before.get("phase", WAITING) in OPEN and status.get("failed"):
             self._events.record(found, "MachinesFailed", note)
@@ -164,9 +173,10 @@ class KubeAnswers:
             self._events.record(found, "MachinesMissing", status["reason"])
 
     def explain(self, unmet: Any) -> None:
-        """Publish why machines are missing if an answer has no reason. Raises StateError.
+        """Publish in a request's object why machines are missing, if the request's answer contains no reason. Raises
+        StateError.
 
-        ``unmet``: the documents of ``Unmet`` by request.
+        ``unmet``: for each request id, the documents of ``Unmet``.
         """
         objects, former, self._events.left = self._objects(), self._reasons, MOST
         windows = self._memory.latest.windows if self._memory.latest else {}
@@ -212,11 +222,12 @@ class KubeAnswers:
 
 
 def make_status(id_: str, spec: Mapping[str, Any], answer: Answer, lost: int, before: Status) -> Status:
-    """Return the status of a request or return request, from its answer and its status before."""
+    """Return the new status for the object of a request or return request. ``lost``: number of the request's lost
+    machines. ``before``: the object's present status."""
     entry = json.loads(answer.text)
     results = Counter(machine["result"] for machine in entry["machines"])
     succeeded, pending, failed = results["succeed"], results["executing"], results["fail"]
-    # A script asks for settled answers only in this phase, so an announced cancel does not end it.
+    # Keep this phase while a cancel is announced, because only in this phase do scripts ask for settled answers.
     is_ended = answer.ended or before.get("phase") == ENDED
     phase = ENDED if is_ended else RUNNING if succeeded else WAITING
     status: Status = {"phase": phase, "answer": _pack(answer)}
@@ -248,7 +259,8 @@ def _find_reason(entry: Mapping[str, Any]) -> str:
 
 
 def _find_unmet(unmet: list[Item], windows: Mapping[tuple[str, str], Window], template: str) -> str:
-    """Return the first reason why machines without a slot are missing; empty if they are only on their way."""
+    """Return the first reason why machines without a slot are missing; empty if all missing machines have a slot or
+    only wait for the window."""
     for one in unmet:
         window = windows.get((one["pool"], template))
         failure = window.backs_off_from if window and one["reason"] in BY_WINDOW else None
@@ -265,7 +277,8 @@ def _add_entry(timeline: list[dict[str, str]], text: str) -> list[dict[str, str]
 
 
 def _conditions(before: list[Status], facts: list[tuple[str, bool]], reason: str, message: str) -> list[Status]:
-    """Return conditions as ``kubectl wait`` reads them. Their time changes only with their status."""
+    """Return the object's conditions in the form that ``kubectl wait`` reads. The time of a condition changes only if
+    its status does. ``facts``: type of each condition, and whether it is true."""
     former = {one["type"]: one for one in before}
     conditions = []
     for kind, is_true in facts:
@@ -278,7 +291,7 @@ def _conditions(before: list[Status], facts: list[tuple[str, bool]], reason: str
 
 
 def _pack(answer: Answer) -> str:
-    """Return a packed answer, with machines' texts cut if it would be too long for its object."""
+    """Return the packed answer. If the answer is too long for its object, the messages of its machines are cut."""
     packed = pack({"text": answer.text, "ended": answer.ended})
     for length in TEXT_LENGTHS:
         if len(packed) <= MOST_ANSWER:
@@ -292,5 +305,5 @@ def _pack(answer: Answer) -> str:
 
 
 def _moment() -> str:
-    """Return the present time by this host's clock. It is only shown."""
+    """Return the present time by this host's clock. The time is shown to operators and never compared."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

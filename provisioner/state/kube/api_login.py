@@ -34,7 +34,8 @@ class Access(NamedTuple):
     token_file: str = ""
     token: str = ""
     authority: str = ""
-    """Path of the server's authorities, or their text in PEM form; empty for the system's authorities."""
+    """Path of a file with the server's certificate authorities, or their text in PEM form; empty for the system's
+    certificate authorities."""
     certificate: str = ""
     """Path of a client certificate, or its text in PEM form."""
     key: str = ""
@@ -86,7 +87,8 @@ def from_kubeconfig(path: str) -> Access:
         raise StateDenied(f"{path}: the login by `{plugin}` {PLUGIN}.")
 
     def place(settings: Mapping[str, Any], key: str) -> str:
-        """Return the text of a file, or its path, which may begin at the kubeconfig's directory."""
+        """Return the text that ``KEY-data`` contains, else the path of the file that ``KEY`` names. A relative path
+        begins at the kubeconfig's directory. Raises StateUnreadable."""
         try:
             text = base64.b64decode(str(settings.get(f"{key}-data") or ""), validate=True).decode()
         except ValueError as error:
@@ -110,7 +112,7 @@ def from_kubeconfig(path: str) -> Access:
 
 def _parse(path: str, text: str) -> Any:
     try:
-        return json.loads(text)  # a kubeconfig may be JSON, which is read twenty times as fast
+        return json.loads(text)  # a kubeconfig may be JSON, which is parsed twenty times as fast as YAML
     except ValueError:
         from yaml import YAMLError
 

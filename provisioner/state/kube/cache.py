@@ -1,4 +1,4 @@
-"""Copies of all objects of a resource: from lists alone, or kept up to date by the server's watch.
+"""Local copies of all objects of a resource, made from lists alone, or kept up to date by the server's watch.
 
 The server ends each stream of the watch after ``STREAM_SECONDS``, and the next stream goes on from the last version. So
 a longer silence proves that the contact is lost. After ``410 Gone``, or if the version went back, the objects are
@@ -23,16 +23,17 @@ log = logging.getLogger(__name__)
 Objects = Mapping[str, dict[str, Any]]
 
 PAGE = 500
-"""Most objects in a page of a list."""
+"""Maximum number of objects in a page of a list."""
 STREAM_SECONDS = 20.0
 """Seconds after which the server ends a stream. While no object changes, only this end shows that the contact still
 works."""
 BLIND_SECONDS = 30.0
 """Seconds without any contact after which the objects count as unknown."""
 STEADY_SECONDS = 0.5
-"""Seconds that a stream must last for its end not to count as a failure."""
+"""Minimum duration of a stream in seconds. The end of a shorter stream counts as a failure."""
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
-"""Seconds before the next attempt: the first after a success, and the longest after many failures in a row."""
+"""Pauses in seconds before the next attempt: the first, after a success, and the longest, after many failures in a
+row."""
 CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of the thread. If the thread takes longer, it ends with the process."""
 
@@ -48,14 +49,14 @@ class ListedObjects:
         self._api, self._path = api, path
         self._query = f"{path}{'&' if '?' in path else '?'}"
         self.objects: Objects = {}
-        """The objects by their names. The mapping and the objects in it are never changed; a new list replaces the
+        """The objects by their names. The mapping and its objects are never changed, because a new list replaces the
         mapping."""
         self.version = 0
         """A number that grows with each change of ``objects``."""
         self.resource_version = ""
-        """The version up to which ``objects`` has all changes; empty before the first list."""
+        """The server's version up to which ``objects`` contains all changes; empty before the first list."""
         self.restores = 0
-        """Number of lists with a lower version than known, because etcd was restored."""
+        """Number of restores of etcd that were noticed: lists with a lower version than the list before."""
 
     def start(self) -> None:
         """Begin to follow the objects."""
@@ -88,8 +89,8 @@ class ListedObjects:
                 reason = reply.document.get("message") or f"the response is no list: {error!r}"
                 raise self._unknown(f"HTTP {reply.status}: {reason}") from error
             page = f"&continue={quote(token, safe='')}" if token else None
-        known = self.objects  # An unchanged object stays the same value, by which readers see that it is unchanged.
-        self.restores += version < int(self.resource_version or 0)  # before readers see its objects
+        known = self.objects  # Keep the value of an unchanged object, because readers compare the values by identity.
+        self.restores += version < int(self.resource_version or 0)  # before readers see the new objects
         self._replace({name: known[name] if known.get(name) == one else one for name, one in objects.items()})
         self.resource_version = str(version)
 
@@ -109,7 +110,7 @@ class ObjectCache(ListedObjects):
         """The reason why the last list or stream failed; empty after a success."""
         self._closing, self._tried = threading.Event(), threading.Event()
         self._heard_at = 0.0
-        """Monotonic time of the server's last message, which is a list, an event, a bookmark or the end of a stream."""
+        """Monotonic time of the server's last message: a list, an event, a bookmark or the end of a stream."""
         self._is_current = False
         """False if the objects must be listed before a watch goes on."""
         self._failures = 0
@@ -136,8 +137,8 @@ class ObjectCache(ListedObjects):
         self.check()
 
     def check(self) -> None:
-        """Raise StateError unless the objects are complete and at most ``BLIND_SECONDS`` old (law: a failed observation
-        is not an empty observation), and no call is denied."""
+        """Raise StateError if a call was denied, if the first list has not ended, or if the server was silent for more
+        than ``BLIND_SECONDS`` (law: a failed observation is not an empty observation)."""
         if isinstance(self._problem, StateDenied):
             raise StateDenied(str(self._problem))
         if not self.resource_version:
@@ -152,7 +153,7 @@ class ObjectCache(ListedObjects):
     def step(self) -> None:
         """List the objects, or follow one stream to its end. Then wait until the next step is due."""
         began, was_current = self._waits.now(), self._is_current
-        self._is_current = False  # After a failure the objects are listed: the server may come back as another one.
+        self._is_current = False  # List again after a failure, because another server may answer then.
         try:
             if was_current:
                 self._follow(began)
@@ -167,7 +168,7 @@ class ObjectCache(ListedObjects):
         finally:
             self._tried.set()
         if self._is_current and not was_current:
-            return  # A stream follows the list at once.
+            return  # After a list, the stream follows at once.
         self._failures = 0 if self._waits.now() - began > STEADY_SECONDS else min(self._failures + 1, 20)
         pause = min(LAST_RETRY, FIRST_RETRY * 2**self._failures)
         self._waits.wait(self._closing, pause * random.uniform(0.5, 1.0))
@@ -178,9 +179,9 @@ class ObjectCache(ListedObjects):
         self._problem = problem
 
     def _follow(self, began: float) -> None:
-        """Follow one stream to its end. Raises StateError if the server opens no stream, and Disordered if the objects
-        must be listed again."""
-        # From a version that it has not reached yet, because its etcd was restored, a server streams nothing.
+        """Follow one stream to its end, or until the connection breaks off. Raises StateError if the server opens no
+        stream, and Disordered if the objects must be listed again."""
+        # If etcd was restored, our version may be ahead of the server's, and the server then streams nothing.
         self._check_order(_version(self._api.call("GET", f"{self._query}limit=1", partial=True).document))
         seconds = round(STREAM_SECONDS * random.uniform(0.8, 1.0))
         watch = f"watch=true&allowWatchBookmarks=true&resourceVersion={self.resource_version}&timeoutSeconds={seconds}"
@@ -188,7 +189,7 @@ class ObjectCache(ListedObjects):
         try:
             for event in () if self._closing.is_set() else stream:
                 self._apply(event)
-        except StateUnreachable as error:  # It broke off. The objects are as they were, so the next stream goes on.
+        except StateUnreachable as error:  # The stream broke off. The objects stay valid, and the next stream goes on.
             self._note_failure(error)
             return
         finally:
@@ -218,7 +219,7 @@ class ObjectCache(ListedObjects):
 
 
 def _version(document: Any) -> int:
-    """Return the version of an object or a list. Raises Disordered if it has none."""
+    """Return the version of an object or a list. Raises Disordered if the document has no version."""
     try:
         return int(document["metadata"]["resourceVersion"])
     except (KeyError, TypeError, ValueError):

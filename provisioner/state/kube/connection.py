@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from email.message import Message
 
 IDLE_SECONDS = 5.0
-"""Seconds without a call after which a connection is made anew, because a firewall may have forgotten the old
-connection."""
+"""Seconds without a call after which the next call opens a new connection, because a firewall may have forgotten the
+old connection."""
 
 CALL_SECONDS = 10.0
 """Seconds for a call with its repetitions, if the caller sets no limit."""
@@ -38,10 +38,11 @@ CONNECT_SECONDS = 5.0
 """Seconds within which an address must accept a connection."""
 
 BODY_BYTES = 64 << 20
-"""Most bytes of a response's body. Three lists of a thousand requests with a hundred machines each fit into this."""
+"""Maximum number of bytes of a response's body. Three lists of a thousand requests with a hundred machines each fit
+into this."""
 
 EVENT_BYTES = 4 << 20
-"""Most bytes of a watch event. The server accepts objects of up to 3 MB."""
+"""Maximum number of bytes of a watch event. The server accepts objects of up to 3 MB."""
 
 PIECE = 1 << 18
 """Bytes of a body that are read at a time."""
@@ -68,7 +69,7 @@ ADVICE = {
     403: "Bind this account to its Role in deploy/kustomize/components/kubernetes-state",
 }
 LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
-"""The words in which the server refuses a call that no Role allows: the verb and the resource."""
+"""The words in which the server refuses a call that no Role allows. They name the verb and the resource."""
 
 
 class Response(NamedTuple):
@@ -81,7 +82,7 @@ class Response(NamedTuple):
 
 
 class _TimedBytes(io.RawIOBase):
-    """The bytes that a connection receives, where each read may take only the time that the call has left."""
+    """The bytes that a connection receives. Each read may take only the time that the call has left."""
 
     def __init__(self, connection: Connection, source: io.RawIOBase) -> None:
         self._connection, self._source = connection, source
@@ -101,7 +102,8 @@ class Connection(http.client.HTTPConnection):
     default_port = 443
 
     def __init__(self, access: Access, until: float) -> None:
-        """Set the server, and the monotonic time until which it has to be connected."""
+        """Connect to the server, through a proxy if necessary. ``until``: monotonic time at which the first call must
+        have ended. Raises StateDenied if the proxy or its login is wrong."""
         self.until, self.used = until, time.monotonic()
         self._access, server = access, urlsplit(access.server)
         self._name, self._is_encrypted = server.hostname or "", server.scheme == "https"
@@ -137,7 +139,8 @@ class Connection(http.client.HTTPConnection):
         self.socket.settimeout(self._left())
 
     def connect(self) -> None:
-        """Connect, through the proxy if there is one, and check the server's certificate before the login is read."""
+        """Connect, through the proxy if there is one. The server's certificate is checked before the token is read, so
+        that no other server gets the token."""
         super().connect()
         if not self._is_encrypted:
             return
@@ -157,7 +160,7 @@ class Connection(http.client.HTTPConnection):
 
     def response_class(self, sock: socket.socket, *arguments: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         """Return a response whose reads are limited in time."""
-        self.socket = sock  # ``sock`` is forgotten if the server will close the connection
+        self.socket = sock  # http.client sets ``self.sock`` to None if the server will close the connection
         response = http.client.HTTPResponse(sock, *arguments, **options)
         response.fp = io.BufferedReader(_TimedBytes(self, response.fp.detach()))
         return response
@@ -199,7 +202,8 @@ def _body(response: http.client.HTTPResponse) -> bytearray:
 
 @contextmanager
 def _file(certificate: str) -> Iterator[str]:
-    """Return the path of a certificate or key. A text is put into a file in memory."""
+    """Yield the path of a certificate or key. If ``certificate`` is a text in PEM form, put it into a file in
+    memory."""
     if "-----BEGIN" not in certificate:
         yield certificate
         return
@@ -218,8 +222,8 @@ class ApiServer:
     """A client of an API server. Each thread has a connection of its own, which stays open between calls."""
 
     def __init__(self, read_access: Callable[[], Access], namespace: str = "") -> None:
-        """Store how to reach the server. ``read_access``: function that is called at the first call, and again after a
-        refused login. ``namespace``: replaces the namespace of the access."""
+        """Store how to reach the server. ``read_access``: function that returns the access; it is called at the first
+        call, and again after a refused login. ``namespace``: replaces the namespace of the access; empty to keep it."""
         self._read_access, self._namespace = read_access, namespace
         self._access: Access | None = None
         self._own = threading.local()
@@ -252,9 +256,9 @@ class ApiServer:
     ) -> Response:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
-        A call without a response is repeated once, so a repetition must do no harm. ``content``: the body's type.
-        ``partial``: get only metadata. Raises StateUnreachable, StateDenied, StateMissing if the kinds or the namespace
-        are missing, or StateError.
+        A call without a response is repeated once, so call only what does no harm if it is repeated. ``content``: type
+        of the body. ``partial``: get only the metadata. Raises StateUnreachable, StateDenied, StateMissing if the
+        resource kinds or the namespace are missing, or StateError.
         """
         headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
         sent = None
@@ -332,10 +336,10 @@ class ApiServer:
         return f"{self.name}: no usable response: {reason}. The call may be repeated without any loss."
 
     def watch(self, path: str, seconds: float) -> Watch:
-        """Return the events of a watch, whose path has ``watch=true``. If the server sends nothing for ``seconds``,
-        iteration raises StateUnreachable.
+        """Open a watch and return its events. ``path`` contains ``watch=true``. Iteration raises StateUnreachable if
+        the server sends nothing for ``seconds``.
 
-        The watch has a connection of its own. Raises StateError.
+        The watch has a connection of its own. Raises StateError if it cannot be opened.
         """
         return Watch(self, path, seconds)
 
@@ -346,7 +350,7 @@ class ApiServer:
 
 
 class Watch:
-    """The events of a watch. Iteration ends when the server ends the watch, or when another thread closes it.
+    """The events of a watch. Iteration ends when the server ends the watch, or when another thread closes the watch.
 
     Iteration raises StateUnreachable if the connection breaks, or if the server sends nothing for too long.
     """
@@ -373,7 +377,7 @@ class Watch:
     def close(self) -> None:
         """End the watch, even while another thread waits for the next event."""
         self._is_closed = True
-        with suppress(AttributeError, OSError):  # the socket's own method: that of TLS would let the reader go on
+        with suppress(AttributeError, OSError):  # not the method of the TLS socket, after which the reader would go on
             socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
 
     def _read(self, response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -21,12 +21,12 @@ TRIES = 10
 """Number of tries of a change, because several operators may change the holds at the same time."""
 
 KEPT_RELEASES = 200
-"""Most current holds, and most released holds, that an object keeps."""
+"""Maximum number of released holds that the object keeps. The schema also limits the holds in force to this number."""
 
 
 class ProvisionerObject:
-    """The ProvisionerState of one provisioner: the object in the cache, or the object that this process has written
-    since."""
+    """The ProvisionerState of one provisioner: as this process last wrote the object, or as the cache has it if the
+    cache is newer."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory
@@ -46,8 +46,8 @@ class ProvisionerObject:
         return found
 
     def forget_written(self) -> None:
-        """Forget what this process has written, because the server has lower versions after a restore of etcd. From now
-        on, the object in the cache counts."""
+        """Forget what this process has written, so that the object in the cache counts. Called after a restore of etcd,
+        because the server's versions are then lower than the written ones."""
         self._written = None
 
     def create(self) -> None:
@@ -73,7 +73,7 @@ class ProvisionerObject:
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably by the result of ``change``; return the holds before and after. Raises
-        StateMissing, StateUnreadable, or StateStale if operators change the holds at the same moment.
+        StateMissing, StateUnreadable, or StateStale if other operators keep changing the holds at the same moment.
 
         ``anew``: if the holds are unknown, call ``change`` with no holds.
         """

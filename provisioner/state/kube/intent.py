@@ -1,8 +1,8 @@
 """Intent: the MachineRequests and MachineReturns of one provisioner. Scripts create these objects, and the loop removes
 them.
 
-``generation`` continues the number in memory and counts the changes that this process has seen. If etcd was restored
-from an older snapshot, intent counts as an old copy until an operator releases the brake.
+``generation`` begins with the generation of intent that memory has noted, and grows with each change that this process
+sees. If etcd was restored from an older snapshot, intent counts as an old copy until an operator releases the brake.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class KubeIntent:
         self._caches = caches[REQUESTS], caches[RETURNS]
         self._intent: Intent | None = None
         self._versions: tuple[int, ...] = ()
-        """Versions of the caches from which intent was made."""
+        """Versions of the caches from which ``_intent`` was made."""
         self._unused_at: tuple[int, ...] = ()
         """Versions of the caches at which the state was unused: no request existed and no loop had run."""
         self._uids: Mapping[str, str] = {}
         self._restores = 0
-        """Restores of etcd that the caches had seen at the last read; a loop that stands by does not read."""
+        """Number of restores of etcd that the caches had noticed at the last check. Further restores may follow before
+        the next check, because a standby loop does not read intent."""
         self.is_old = False
-        """True if etcd was restored, until an operator releases the brake."""
+        """True from a restore of etcd until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
         self.is_accepted: Callable[[], bool] = lambda: False
         """Function that returns True if an operator has released the brake."""
@@ -59,8 +60,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches. Record whether etcd was restored, or an operator has released the
-        brake."""
+        """Return the versions of the caches. First handle a restore of etcd that they have noticed, and the release of
+        the brake after a restore. Raises StateError."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
@@ -71,7 +72,7 @@ class KubeIntent:
         return tuple(cache.version for cache in self._caches)
 
     def read(self) -> Intent:
-        """Return all of intent. Raises StateError; StateMissing if no request and no loop has been here."""
+        """Return all of intent. Raises StateMissing if no request was recorded and no loop has run, and StateError."""
         versions = self._check_caches()
         if self._intent is not None and versions == self._versions:
             return self._intent
@@ -106,7 +107,7 @@ class KubeIntent:
         return Intent(self._provisioner, generation, requests, returns)
 
     def existed(self) -> bool:
-        """Return True if there is a request, or if a loop has run on this state."""
+        """Return True if there is a request or return request, or if a loop has run on this state."""
         try:
             self.read()
         except StateMissing:
@@ -114,8 +115,8 @@ class KubeIntent:
         return True
 
     def signature(self) -> object:
-        """Return a value that changes when HF records a request or the loop removes a request; None before the first
-        request. Raises StateError."""
+        """Return a value that changes when HF records a request, when the loop removes a request, or when etcd is
+        restored. Return None if no request was recorded and no loop has run. Raises StateError."""
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
@@ -124,17 +125,18 @@ class KubeIntent:
         return Condition.FINE if self.existed() else Condition.NEW
 
     def read_newest(self) -> tuple[Intent, int]:
-        """Return all of intent, and the newest generation, which is higher if intent is an old copy."""
+        """Return all of intent, and the newest generation, which is higher than that of intent if intent is an old
+        copy."""
         intent = self.read()
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
-        """Do nothing. A script cannot distinguish an old copy from the newest state, and its requests stay valid in
-        either."""
+        """Do nothing. A script cannot distinguish an old copy from the newest state, and its requests are valid in
+        both."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and returns, after their records are in the log of memory. Return 0.0, because no lock is
-        needed."""
+        """Put the records of these requests and returns into the log of memory, then remove their objects. Return 0.0,
+        the seconds spent waiting for a lock, because there is no lock."""
         known = self.objects()
         ids = [id_ for id_ in identifiers if id_ in known]
         self._memory.detach(ids)
@@ -150,7 +152,7 @@ class KubeIntent:
         return self.read().generation
 
     def restore(self, wanted: Intent) -> None:
-        """Create again the requests and returns that are lost because etcd was restored. Raises StateError."""
+        """Create each request and return of ``wanted`` that this state lacks. Raises StateError."""
         known = self.read()
         scripts, owner = KubeScriptState(self._api, self._provisioner), self._provisioner
         for id_, one in wanted.requests.items():
@@ -162,13 +164,14 @@ class KubeIntent:
                 scripts.record_return(owner, back.names, created_wall=back.created_wall, id_=id_)
 
     def last_created(self) -> float:
-        """Return when the newest request was made, by the server's clock; 0 if there is none."""
+        """Return the time at which the newest request or return request was created, in epoch seconds of the server's
+        clock; 0 if there is none."""
         times = [one["metadata"]["creationTimestamp"] for one in self.objects().values()]
         return datetime.fromisoformat(max(times)).timestamp() if times else 0.0
 
 
 def _order(named: tuple[str, Item]) -> tuple[str, float, str]:
-    """Return a key that sorts requests by the moment of their records. The script's time decides within one second,
-    because the server's clock counts whole seconds."""
+    """Return a key that sorts requests by their creation. Within one second, the script's time decides, because the
+    server's clock counts whole seconds."""
     id_, found = named
     return found["metadata"]["creationTimestamp"], found["spec"]["created"], id_

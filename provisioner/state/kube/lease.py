@@ -34,18 +34,19 @@ log = logging.getLogger(__name__)
 Document = dict[str, Any]
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
-"""Times of the Lease, as usual in Kubernetes. The clocks of two loops may differ in speed by the ratio of the first two
+"""Seconds after which a Lease that is not renewed may be taken, after which its holder no longer acts, and between two
+renewals. Kubernetes uses the same values. The clocks of two loops may differ in speed by the ratio of the first two
 numbers, 15 : 10."""
 STOP_POLL = 0.5
 """Seconds between two checks of a standby loop whether it has been stopped."""
 LAPSED_SECONDS = 2 * LEASE_SECONDS
-"""Age of the last renewal, by the server's clock, from which commands assume that no loop runs."""
+"""Seconds since the last renewal, by the server's clock, after which commands assume that no loop runs."""
 EXPIRED_SECONDS = 0.05
 """Seconds after the expiry of a Lease at which a standby loop reads the Lease again."""
 CALL_SECONDS = RENEW_SECONDS / 2
-"""Longest duration of a call in seconds, so that there is time for a second try of a renewal."""
+"""Maximum duration of a call in seconds. It leaves time for a second try of a renewal."""
 TRIES = 10
-"""Number of tries of a write that other processes disturb."""
+"""Number of tries of a write, because other processes may write at the same moment."""
 
 
 class SignedLease:
@@ -100,8 +101,8 @@ class SignedLease:
         return self._is_held(self._read())
 
     def _is_held(self, lease: Document) -> bool:
-        """Return whether the Lease is held, by the server's clock. This is not exact enough for a loop that wants to
-        take the Lease over."""
+        """Return True if the Lease is held, by the server's clock. This is not exact enough for a loop that wants to
+        take the Lease."""
         spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
         return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
@@ -132,8 +133,8 @@ class KubeTurn(SignedLease):
         start: Callable[[threading.Thread], None] = threading.Thread.start,
         fence: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        """Store the collaborators. ``fence``: function that lets the server refuse writes with an epoch below the given
-        epoch, before the new loop reads memory."""
+        """Store the collaborators. ``fence``: function that makes the server refuse writes with an epoch below the
+        given epoch. It is called before the new loop reads memory."""
         super().__init__(api, provisioner, waits)
         self._start, self._fence = start, fence
         self._identity = f"{os.uname().nodename[:64]}_{os.getpid()}_{os.urandom(4).hex()}"
@@ -145,8 +146,8 @@ class KubeTurn(SignedLease):
         self._failure: StateError | None = None
         """The error of the last try to renew or to take the Lease; None after a success."""
         self._sight: tuple[object, float, float] = (None, 0.0, -math.inf)
-        """Holder and renewal time that a standby loop saw last, the monotonic time since which it has seen the same
-        values, and the monotonic time of its last read."""
+        """A standby loop's last read of the Lease: its holder and renewal time; the monotonic time since which these
+        values are the same; the monotonic time of the read."""
         self._closing, self._never = threading.Event(), threading.Event()
 
     # --- to become the loop -------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class KubeTurn(SignedLease):
         """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
         process stays the loop.
 
-        A loop that stands by waits until the server can be reached again.
+        A loop that stands by also waits while the server cannot be reached.
         """
         end = math.inf if wait is None else self._waits.now() + wait
         while not stop():
@@ -186,7 +187,7 @@ class KubeTurn(SignedLease):
         if (holder := (spec := lease["spec"]).get("holderIdentity")) and holder != self._identity:
             now, (sight, since, until) = self._waits.now(), self._sight
             if sight != (holder, spec.get("renewTime")) or now - until > RENEW_SECONDS:
-                since = now  # It is another sight, or one after a time in which the holder may have been cut off, too.
+                since = now  # The Lease has changed, or it could not be read and may have been renewed since.
             self._sight = (holder, spec.get("renewTime")), since, now
             if now - since <= LEASE_SECONDS and (is_standby or self._is_held(lease)):
                 return False
@@ -195,7 +196,8 @@ class KubeTurn(SignedLease):
         return self._write(lease, new, {})
 
     def _write(self, lease: Document, spec: Document, annotations: Mapping[str, str]) -> bool:
-        """Renew and change the Lease, or create it. Return False if it is not ``lease`` any more."""
+        """Renew and change the Lease, or create it. Return False if another process has changed the Lease since
+        ``lease`` was read."""
         notes = {"annotations": {**_annotations(lease), **annotations}}
         times = {"leaseDurationSeconds": int(LEASE_SECONDS), "renewTime": self._micro_time()}
         new = {
@@ -217,7 +219,8 @@ class KubeTurn(SignedLease):
     # --- to stay the loop ---------------------------------------------------------------------------------------------
 
     def keep(self) -> bool:
-        """Remain the loop. Return False if another process has taken over. Raises StateError if this is unknown."""
+        """Confirm that this process is still the loop. Return False if another process has taken over. Raises
+        StateError if this is unknown."""
         lease = self._read()
         if not lease["metadata"]:
             try:
@@ -242,7 +245,7 @@ class KubeTurn(SignedLease):
         for _ in range(TRIES):
             lease = self._read()
             if not lease["metadata"] and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
-                # It was deleted, and no other loop can have had it. If another one creates it first, that one has it.
+                # The Lease was deleted, and no other loop can have it. If another loop creates it first, ours fails.
                 spec = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), **spec}
             elif lease["spec"].get("holderIdentity") != self._identity:
                 raise StateStale(f"{self._place}: another process has it now. This loop ends.")
@@ -269,7 +272,7 @@ class KubeTurn(SignedLease):
                 log.exception("Lease was not renewed, unexpectedly")
 
     def _report(self, error: StateError | None = None) -> None:
-        """Log a failed renewal if the previous renewal succeeded, and log a lost Lease."""
+        """Log a failed renewal if the renewal before did not fail, and log a lost Lease. Store the error."""
         if error and (not self._failure or isinstance(error, StateStale)):
             log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
         self._failure = error
@@ -296,7 +299,7 @@ class KubeTurn(SignedLease):
         self.renew(lambda old: {**old, "ended": True})
 
     def beat(self) -> None:
-        """Remember that a cycle has ended, which the next renewal records."""
+        """Remember the end of a cycle, so that the next renewal records its time."""
         self._cycle = f"{self._server_time():.3f}"
 
     def release(self) -> None:
@@ -316,7 +319,7 @@ def _annotations(lease: Document) -> Document:
 
 
 def _signature(lease: Document) -> Document:
-    """Return the signature in a Lease; empty if it is unknown."""
+    """Return the loop's signature in a Lease; empty if it is unknown."""
     return locks.parse_line(str(_annotations(lease).get(HOLDER, "")).encode())
 
 

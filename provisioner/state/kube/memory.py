@@ -1,13 +1,14 @@
-"""The loop's memory in the Kubernetes API, with a write-ahead log, so that it stays as atomic as one file.
+"""The loop's memory in the Kubernetes API. A write-ahead log makes each write of memory as atomic as the write of one
+file.
 
-* The *log* (StatePart ``P.log``) has every document that is not in its own object yet. ``write`` is durable as soon as
-  the log is written. ``kept`` in the log names the documents that are in their objects, each with the generation of
-  that object.
+* The *log* is the StatePart ``P.log``, where P is the provisioner's object name. It has every document that is not in
+  its own object yet. ``write`` is durable as soon as the log is written. ``kept`` in the log names the documents that
+  are in their objects, each with the generation of that object.
 * The record of a request or return belongs in the status of its object. All other documents belong in the StatePart
   ``P.memory``. A document is written to its object only after the log has it, and leaves the log only after that.
 
 So a crash between any two calls leaves a memory that one ``write`` has written. If an object has another generation
-than ``kept`` names, it was changed or lost from outside, and memory is OLDER.
+than ``kept`` names, the object was changed or lost from outside, and the condition of memory is OLDER.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MOST_LOGGED = 60_000
 """Characters of the log above which documents are written to their objects even if no answer changes."""
 
 MOST_RECORD = 400_000
-"""Most characters of a record in its object: enough for four thousand machines."""
+"""Maximum number of characters of a record in its object, enough for four thousand machines. A longer record continues
+in pieces (see ``parts.py``)."""
 
 
 def resource_of(id_: str) -> str:
@@ -50,9 +52,10 @@ class KubeMemory(MemoryReader):
         super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()
-        """True once this process has read memory before its first write; memory as the server has it."""
+        """``_is_adopted``: True once this process has read memory before its first write. ``_loaded``: memory as the
+        server has it."""
         self._logged: dict[str, Document | None] = {}
-        """The documents that only the log has, by key; None for a document that memory does not have any more."""
+        """The documents that only the log has, by key; None for a document that was removed from memory."""
         self.log_size = 0
         """Characters of the log."""
         self.on_restore: Callable[[], None] = lambda: None
@@ -70,17 +73,19 @@ class KubeMemory(MemoryReader):
         return self._parts.get(LOG) is not None
 
     def existed(self) -> bool:
-        """Return True if memory exists, or if a note or an object of the server shows that it once did."""
+        """Return True if memory exists, or if the note on this disk or an object of the server records a generation of
+        memory."""
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored. Another change needs no detection: only the loop writes
-        memory."""
+        """Return a value that changes if etcd is restored. A change by another process needs no detection, because only
+        the loop writes memory."""
         return self._loaded.version, self.restored
 
     def condition(self) -> Condition:
-        """Return the condition that follows from the objects and from the noted generation."""
-        noted = self._find_noted()  # before the log, which may be newer than these notes but not older
+        """Return the condition of memory, concluded from the log, the objects, and the highest generation that was
+        noted."""
+        noted = self._find_noted()  # before the log, because the loop may write both meanwhile
         try:
             loaded = self._load()
         except StateMissing:
@@ -107,7 +112,7 @@ class KubeMemory(MemoryReader):
 
     @property
     def marks(self) -> Marks:
-        """The marks of the last write."""
+        """Return ``epoch`` and ``generation`` of the last write of memory, which each write of the loop carries."""
         return {"epoch": self.latest.epoch if self.latest else 0, "generation": self._loaded.generation}
 
     def write(self, memory: Memory) -> None:
@@ -119,16 +124,18 @@ class KubeMemory(MemoryReader):
         self.latest = memory
 
     def fence(self, epoch: int) -> None:
-        """Let the server refuse writes with an epoch below ``epoch``. Raises StateStale if a newer loop has written."""
+        """Make the server refuse writes with an epoch below ``epoch``. Raises StateStale if a newer loop has
+        written."""
         patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:
-        """Move an unreadable log into another part, so that the loop makes memory again; return the name of that
-        part."""
+        """Move an unreadable log into another StatePart, so that the loop can make memory again; return the name of
+        that StatePart's object."""
         return self._parts.set_aside(LOG)
 
     def begin_life(self) -> int:
-        """Begin a new range of generations because memory is made again. Return how often memory was made again."""
+        """Begin a new range of generations because memory is made again. Return how often memory has been made again,
+        this time included."""
         self.adopt()
         life = max(self._find_noted(), self._loaded.generation) // LIFE + 1
         self._loaded.generation = life * LIFE
@@ -136,19 +143,19 @@ class KubeMemory(MemoryReader):
         return life
 
     def outdate(self) -> None:
-        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        """Mark memory as an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
         status = {**self.marks, "generation": self._loaded.generation + 1}
         patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
 
     def adopt(self) -> None:
-        """Read memory as the server has it, before the first write of this process."""
+        """Read memory from the server before the first write of this process. Later calls do nothing."""
         if not self._is_adopted:
             with suppress(StateMissing):
                 self._loaded = self._load()
             self._is_adopted = True
 
     def detach(self, ids: Iterable[str]) -> None:
-        """Put the records of these ids into the log, because their objects are about to be removed."""
+        """Put the records of these requests and returns into the log, because their objects are about to be removed."""
         keys = {key_of(id_) for id_ in ids} & self._loaded.kept.keys()
         self._loaded.kept = {key: place for key, place in self._loaded.kept.items() if key not in keys}
         if keys and self.latest is not None:
@@ -158,7 +165,7 @@ class KubeMemory(MemoryReader):
         loaded = self._loaded
         for _ in range(TRIES):
             kept, changes = self._compare(documents)
-            loaded.generation = max(loaded.generation, self._noted) + 1  # of a try, so it is never used twice
+            loaded.generation = max(loaded.generation, self._noted) + 1  # each try has a number of its own
             older = memory.brake is not None and memory.brake.reason is BrakeReason.INTENT_OLDER
             log = {"kept": kept, "changes": changes, "intent": memory.generation, "older": older}
             marks = {"epoch": memory.epoch, "generation": loaded.generation}
@@ -167,7 +174,7 @@ class KubeMemory(MemoryReader):
                     self.prepare()
                 written = self._parts.write(LOG, log, marks, loaded.version)
             except Conflict:
-                # Perhaps a write of ours had no response, so the objects are no longer known: write all documents.
+                # Perhaps a write of ours took effect without a response. Put all documents into the log to be safe.
                 found = self._parts.get(LOG)
                 spec = found["spec"] if found else {}
                 if spec.get("epoch", 0) > memory.epoch:
@@ -182,21 +189,22 @@ class KubeMemory(MemoryReader):
             loaded.documents, self._logged, self.log_size = documents, changes, len(written["spec"]["data"])
             self._noted = loaded.generation
             if self._note:
-                with suppress(StateError):  # it is only a hint
+                with suppress(StateError):  # the file is only a hint
                     atomic.replace(self._note, str(self._noted).encode(), durable=False)
             return
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return the generation of each object that has the same document as memory, and the documents that their
-        objects lack."""
+        """Return ``kept`` and ``changes`` of the next log: the generation of each object that has the same document as
+        memory, and the documents that their objects lack (None for a removed document), by key. The empty key in
+        ``kept`` stands for ``P.memory``."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
             if place is None or (place.document is not document and place.document != document):
                 changes[key] = document
             else:
-                places[key] = Kept(document, place.generation)  # the same object next time, which compares fast
+                places[key] = Kept(document, place.generation)  # the next comparison finds the same object
         for key, (_, generation) in places.items():
             if not id_of(key):
                 kept[""] = generation
@@ -206,8 +214,8 @@ class KubeMemory(MemoryReader):
         return kept, changes
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
-        """Write fields into the status of a request, with its record if only the log has it. Return the object; None if
-        the object is gone.
+        """Write fields into the status of a request's object, with the request's record if only the log has the record.
+        Return the object; None if the object is gone.
 
         Raises StateStale if a newer loop has written.
         """
@@ -227,8 +235,9 @@ class KubeMemory(MemoryReader):
         return written
 
     def save(self) -> list[str]:
-        """If the log is long, write the loop's own documents to ``P.memory``. Return the ids of requests and returns
-        whose records only the log has; the caller writes these records."""
+        """If the log is long, write all documents without an object of their own to ``P.memory``. Return the ids of
+        requests and returns whose records only the log has, because the caller must write these records. If the log is
+        short, do nothing and return no ids."""
         if self.log_size < MOST_LOGGED:
             return []
         self.log_size = 0
@@ -239,5 +248,5 @@ class KubeMemory(MemoryReader):
         return [id_ for key, document in self._logged.items() if (id_ := id_of(key)) and document is not None]
 
     def remove_pieces(self, id_: str) -> None:
-        """Remove the pieces that continue the record of a removed object."""
+        """Remove the pieces that continue the record of a request whose object was removed."""
         self._parts.remove_pieces(f"{id_}.record")

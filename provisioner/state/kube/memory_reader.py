@@ -18,12 +18,12 @@ LOG, REST = "log", "memory"
 """Names of the two StateParts of memory: its log, and all documents that have no object of their own."""
 
 TRIES = 5
-"""Number of tries of a read while the loop may write, and of a write while an earlier call of ours without a response
-may still take effect."""
+"""Number of tries. A read is tried again because the loop may write meanwhile. A write is tried again because an
+earlier write that got no response may still take effect."""
 
 
 class Kept(NamedTuple):
-    """A document as its own object has it, and the generation of that object."""
+    """A document as its own object contains it, and the generation of that object."""
 
     document: Document
     generation: int
@@ -39,7 +39,8 @@ class Loaded:
     documents: dict[str, Document] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
     is_torn: bool = False
-    """True if an object of memory was changed or lost from outside."""
+    """True if an object of memory was changed or lost from outside, so that its generation is not the one in the
+    log."""
 
 
 def id_of(key: str) -> str:
@@ -57,18 +58,20 @@ class MemoryReader:
         self._api, self._provisioner, self._note = api, provisioner, note
         self._parts = Parts(api, provisioner)
         self._noted = 0
-        """Highest generation that this process, or an earlier one on this disk, has seen. It shows that etcd was
-        restored."""
+        """Highest generation that this process, or an earlier process on this disk, has seen. A lower generation on the
+        server shows that etcd was restored."""
         with suppress(StateError, ValueError):
             self._noted = int(atomic.read_whole(note, "")) if note else 0
 
     def _find_noted(self) -> int:
-        """Return the highest generation that this disk, or any status that the loop wrote, has noted."""
+        """Return the highest generation noted on this disk or in any status that the loop has written. Raises
+        StateError."""
         written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
         return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 
     def _load(self) -> Loaded:
-        """Read log and places until they agree, because a loop may write meanwhile."""
+        """Read the log and the objects, again while they do not agree, because a loop may write meanwhile. After the
+        last try, return what was read. Raises StateMissing or StateUnreadable."""
         loaded = Loaded()
         for tries_left in range(TRIES - 1, -1, -1):
             parts = self._parts.list()
@@ -91,7 +94,7 @@ class MemoryReader:
         kept = dict(head["kept"])
         if (generation := kept.pop("", None)) is not None:
             rest = parts.get(self._parts.name(REST))
-            # A rest of the log's own generation has what the log had when the crash came.
+            # After a crash, the rest may have the log's own generation, and then the same documents as the log.
             if rest is None or rest["spec"]["generation"] not in (generation, loaded.generation):
                 loaded.is_torn = True
             else:
@@ -120,7 +123,7 @@ class MemoryReader:
         return None
 
     def intent_notes(self) -> tuple[int, bool]:
-        """Return the generation of intent that memory has read, and whether the brake is latched because intent was
-        older."""
+        """Return the generation of intent at the last write of memory, and whether the brake was latched then because
+        intent was an old copy."""
         log = self._parts.read(LOG) or {}
         return log.get("intent", 0), log.get("older", False)

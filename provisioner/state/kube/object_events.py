@@ -1,4 +1,5 @@
-"""Events on the objects of the state, for ``kubectl describe`` and ``kubectl get events``. Events are never state."""
+"""Events on the objects of the state, for ``kubectl describe`` and ``kubectl get events``. The provisioner never reads
+them."""
 
 from __future__ import annotations
 
@@ -14,19 +15,21 @@ from provisioner.state.kube.parts import Item
 log = logging.getLogger(__name__)
 
 MOST = 10
-"""Most Events in one write of the answers. Many changes at once have one cause, which the first Events show."""
+"""Maximum number of Events in one write of the answers. Many changes at once have one cause, which the first Events
+show."""
 LONGEST = 1024
-"""Most characters of an Event's text that the server accepts."""
+"""Maximum number of characters of an Event's text that the server accepts."""
 CALL_SECONDS = 2.0
 
 
 class ObjectEvents:
-    """A writer of Events. A failure is only logged, once in a write of the answers."""
+    """A writer of Events. If a write fails, the failure is logged, and no further Event is written in the same write of
+    the answers."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self.left = MOST
-        """Number of Events that may still be written."""
+        """Number of Events that may still be written in this write of the answers."""
 
     def record(self, found: Item, reason: str, note: str, *, warns: bool = True) -> None:
         """Write an Event about a change of an object."""

@@ -26,21 +26,23 @@ KINDS = {
     PARTS: "StatePart",
     NOTES: "HostFactoryNote",
 }
-"""Kind of the objects by the resource name in the path."""
+"""Kubernetes kind of each resource, by the resource's name in the path."""
 
 READ = f"{GROUP}/read"
-"""Annotation of a request with the digests of HF's files as the script had read them."""
+"""Annotation of a request's object: the digests of HF's two files as the script had read them."""
 
 HOLDER, CYCLE = f"{GROUP}/holder", f"{GROUP}/cycle"
 """Annotations of the Lease: the signature of the loop, and the time of the loop's last cycle in epoch seconds by the
 server's clock."""
 
 MOST_PACKED = 700_000
-"""Most characters of a packed text. The schemas have the same limit, because etcd takes objects of up to 1.5 MiB."""
+"""Maximum number of characters of a packed text. The schemas have the same limit, because etcd accepts objects of up to
+1.5 MiB."""
 
 
 def collection(namespace: str, resource: str, **query: str) -> str:
-    """Return the path of all objects of a resource in a namespace."""
+    """Return the path of all objects of a resource in a namespace. ``query``: parameters of the call, such as a field
+    selector."""
     path = f"/apis/{API_VERSION}/namespaces/{namespace}/{resource}"
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -61,7 +63,7 @@ def own(provisioner: str) -> str:
 
 
 def body(resource: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """Return a new object."""
+    """Return the document of a new object, for a create."""
     return {"apiVersion": API_VERSION, "kind": KINDS[resource], "metadata": {"name": name, **metadata}, "spec": spec}
 
 
@@ -71,17 +73,17 @@ def object_name(provisioner: str) -> str:
     plain = re.sub("[^a-z0-9-]", "-", provisioner.lower()).strip("-")
     if plain == provisioner:
         return plain
-    return f"{plain or 'provisioner'}-{zlib.crc32(provisioner.encode()):08x}"  # two names may become the same one
+    return f"{plain or 'provisioner'}-{zlib.crc32(provisioner.encode()):08x}"  # two names may have the same plain form
 
 
 def pack(value: object) -> str:
-    """Return a JSON value as compressed text."""
+    """Return a JSON value as compressed text in base64."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogateescape"), 6)).decode()
 
 
 def unpack(text: str) -> Any:
-    """Return the value of a packed text. Raises ValueError if it is damaged."""
+    """Return the value of a packed text. Raises ValueError if the text is damaged."""
     try:
         return json.loads(zlib.decompress(base64.b64decode(text, validate=True)).decode("utf-8", "surrogateescape"))
     except (zlib.error, ValueError) as error:

@@ -20,7 +20,8 @@ Item = dict[str, Any]
 """An object of the server, as JSON."""
 
 Marks = Mapping[str, int]
-"""``epoch`` and ``generation`` of the loop's memory. The server refuses a write with lower ones."""
+"""``epoch`` and ``generation`` of the loop's memory, which each write carries. The server refuses a write whose epoch
+or generation is lower than that of the object."""
 
 T = TypeVar("T")
 
@@ -30,7 +31,8 @@ class Conflict(StateStale):
 
 
 def refuse(reply: Response, path: str) -> None:
-    """Raise the error for a write that the server has refused. Do nothing for any other response."""
+    """Raise Conflict, StateStale or StateUnwritable if the server has refused a write. Do nothing for any other
+    response."""
     message = f"{path}: {reply.document.get('message', '')}"
     if reply.status == 409:
         raise Conflict(message)
@@ -49,7 +51,7 @@ def patch(api: ApiServer, resource: str, name: str, change: Mapping[str, object]
 
 
 def list_items(api: ApiServer, resource: str, provisioner: str) -> Mapping[str, Item]:
-    """Return the present objects of a provisioner by name."""
+    """Return a provisioner's objects of a resource by name, from a new list. Raises StateError."""
     listed = ListedObjects(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
     listed.refresh()
     return listed.objects
@@ -79,7 +81,7 @@ class Parts:
         return f"{object_name(self._provisioner)}.{part}"
 
     def list(self) -> Mapping[str, Item]:
-        """Return all parts and pieces by name."""
+        """Return all parts and pieces by name, from a new list. Raises StateError."""
         items = list_items(self._api, PARTS, self._provisioner)
         for name in items:
             if piece := re.fullmatch(r"(.+)\.[0-9]+\.[0-9]+", name):
@@ -96,7 +98,7 @@ class Parts:
         return None if (found := self.get(part)) is None else self.join(self.name(part), found["spec"]["data"])
 
     def set_aside(self, part: str) -> str:
-        """Move the content of a part into another object; return its name. Raises StateMissing."""
+        """Move the content of a part into another object; return the name of that object. Raises StateMissing."""
         if (found := self.get(part)) is None:
             raise StateMissing(f"{self._api.name}: {self.name(part)} in {self._api.namespace} is gone")
         name, spec = f"{self.name(part)}.aside-{found['metadata']['resourceVersion']}", found["spec"]
@@ -105,9 +107,10 @@ class Parts:
         return name
 
     def join(self, name: str, packed: str, items: Mapping[str, Item] | None = None) -> Any:
-        """Return the value of a packed text that pieces may continue. Raises StateUnreadable.
+        """Return the value of a packed text, which may continue in pieces. Raises StateUnreadable.
 
-        ``items``: the parts, if they are listed already.
+        ``name``: the name that the pieces begin with. ``items``: all parts and pieces, if the caller has listed them
+        already.
         """
         try:
             value = unpack(packed)
@@ -120,8 +123,8 @@ class Parts:
         return value
 
     def split(self, name: str, packed: str, room: int, marks: Marks) -> str:
-        """Return a packed text of at most ``room`` characters. If it is longer, make pieces, and return the text that
-        names them."""
+        """Return ``packed`` if it has at most ``room`` characters. If it is longer, write it as pieces, and return a
+        packed text that names the pieces."""
         if len(packed) <= room:
             return packed
         generation = marks["generation"]
@@ -133,7 +136,7 @@ class Parts:
         return pack({"pieces": len(pieces), "generation": generation})
 
     def remove_pieces(self, name: str, generation: int = -1) -> None:
-        """Remove the pieces that continue a text, except the pieces of ``generation``."""
+        """Remove the pieces that continue the text ``name``, except the pieces of ``generation``."""
         for piece in sorted(self._pieces.get(name, ())):
             if not piece.startswith(f"{name}.{generation}."):
                 self._api.call("DELETE", item(self._api.namespace, PARTS, piece))

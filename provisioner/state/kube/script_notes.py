@@ -1,5 +1,5 @@
-"""The notes in a Kubernetes API: what HF's scripts have shown, read, listed and refused. The notes are only hints for
-the loop.
+"""Notes in a Kubernetes API: the maxNumbers that HF's scripts have shown, the files that they have read, the hosts that
+HF lists, and the calls that scripts have refused. All of these are only hints for the loop.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -20,11 +20,12 @@ from provisioner.state.kube.objects import NOTES, collection, item
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
 KEPT_READS = 3
-"""Number of digests of HF's files that a note keeps. Earlier digests show which side has changed."""
+"""Number of reads of HF's files whose digests a note keeps. Earlier digests show whether scripts or loop have the newer
+files."""
 
 
 def unpack(path: str, text: str) -> Any:
-    """Return the value of a packed text in an object. Raises StateUnreadable."""
+    """Return the value of a packed text in the object at ``path``. Raises StateUnreadable."""
     try:
         return objects.unpack(text)
     except ValueError as error:
@@ -39,7 +40,7 @@ def check(api: ApiServer, reply: Response) -> Response:
 
 
 class KubeNotes:
-    """The notes of one provisioner, which are sent together with as few calls as possible."""
+    """The notes of one provisioner, written with as few calls as possible."""
 
     def __init__(self, api: ApiServer, provisioner: str, directory: str) -> None:
         """Set server and provisioner. ``directory``: where refused calls are kept until they can be sent."""
@@ -47,8 +48,8 @@ class KubeNotes:
         self._name = objects.object_name(provisioner)
         self._read: Digests | None = None
         self._failure: StateUnreachable | None = None
-        """The error of an earlier call, because further calls of a silent server would wait in vain; None if no call
-        has failed."""
+        """The error of an earlier call; None if no call has failed. Further calls raise this error at once, because
+        they would only wait for a silent server."""
 
     def note_read(self, digests: Digests) -> None:
         """Keep the digests until this process writes the next object or note, which then contains them."""
@@ -72,8 +73,8 @@ class KubeNotes:
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists. If the list has no host in common with the previous list, add its hosts to
-        that list, because HF sends a long list in parts. Raises StateError."""
+        """Record the hosts that HF lists. They replace the previous list. If the two lists have no host in common, add
+        the hosts to the previous list instead, because HF sends a long list in parts. Raises StateError."""
         path, spec, now = self._noted(".hosts")
         hosts = list(names)
         digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
@@ -81,15 +82,16 @@ class KubeNotes:
         if spec.get("digest") != digest:
             before = unpack(path, spec["hosts"]) if spec.get("hosts") and hosts else []
             joined = [*before, *hosts] if names.keys().isdisjoint(before) else hosts
-            change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted, they take a third
+            change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted names take a third
             if len(change["hosts"]) > objects.MOST_PACKED:
                 raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Share them among more loops.")
         self._note(change, ".hosts")
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers.
+        """Record that a script refuses its call, or, if the reason is empty, that it answers its call.
 
-        The record is first kept in a file, because the server may be the reason. Raises StateError.
+        The record is first written to a file, because the reason may be that the server does not answer. Raises
+        StateError.
         """
         file = os.path.join(self._directory, "refused", script)
         if not reason and not os.path.exists(file):
@@ -106,15 +108,16 @@ class KubeNotes:
                 os.unlink(file)
 
     def _noted(self, part: str = "") -> tuple[str, dict[str, Any], float]:
-        """Return path and content of a note, and the present time by the server's clock."""
+        """Return the path and the content of a note, and the present time by the server's clock. The content is empty
+        if the note is missing."""
         path = item(self._api.namespace, NOTES, f"{self._name}{part}")
         reply = self._call("GET", path)
         return path, reply.document["spec"] if reply.status == FOUND else {}, reply.at
 
     def _note(self, change: dict[str, Any], part: str = "") -> None:
-        """Change a note, or create it if it is missing."""
+        """Change fields of a note; create the note if it is missing. Raises StateError."""
         patch = "PATCH", item(self._api.namespace, NOTES, f"{self._name}{part}"), {"spec": change}, MERGE
-        if (reply := self._call(*patch)).status == MISSING:  # if another script is faster, its note is as good
+        if (reply := self._call(*patch)).status == MISSING:  # if another script creates it first, this does no harm
             new = objects.body(NOTES, f"{self._name}{part}", {"provisioner": self._provisioner})
             self._call("POST", collection(self._api.namespace, NOTES), new)
             reply = self._call(*patch)

@@ -18,14 +18,14 @@ from provisioner.state.kube.script_notes import CONFLICT, FOUND, MISSING, KubeNo
 from provisioner.state.settled_answers import Entry, SettledAnswers
 
 FEW = 10
-"""Most ids that are read one by one. More ids are read with a list of all objects."""
+"""Maximum number of ids that are read one by one. More ids are read with one list of all objects."""
 
 TRIES = 5
-"""Number of tries to add the next entry of an answer. Other processes add an entry once or twice in a request's
-life."""
+"""Number of tries to add the next entry to an answer. A few are enough, because other processes add an entry only once
+or twice in a request's life."""
 
 LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
-"""Most characters of a machine's name and of an account that the server accepts."""
+"""Maximum numbers of characters that the server accepts: in a machine's name, and in an account."""
 
 ENDED = "Ended"
 """Phase of a request whose terminal answer was published, and which HF may not have read yet."""
@@ -35,13 +35,15 @@ LACKING = ("intent_older", "request_lost")
 
 
 class KubeEntries(SettledAnswers):
-    """The entries that settle the terminal answers, each in an object. ``ID.0`` is the first entry of an id."""
+    """Settled answers as objects of a Kubernetes API: one MachineAnswer for each entry, never changed. The object of
+    the first entry of request ``ID`` is named ``ID.0``, the object of the second entry ``ID.1``. The last entry
+    counts."""
 
     def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        yield None  # mostly there is no entry, and the server refuses a second one of the same name
+        yield None  # usually there is no entry yet; if there is one, the server refuses a second object of this name
         for _ in range(TRIES):
             yield self._last(id_)
         raise StateStale(f"{id_}: other processes keep adding answers. Ask again.")
@@ -51,7 +53,7 @@ class KubeEntries(SettledAnswers):
         return None if reply.status == MISSING else self._decode(reply.document)
 
     def _decode(self, found: Mapping[str, Any]) -> Entry:
-        """Return the entry in an object. Raises StateUnreadable."""
+        """Return the entry that a MachineAnswer contains. Raises StateUnreadable."""
         name, spec = found["metadata"]["name"], found["spec"]
         path = item(self._api.namespace, ANSWERS, name)
         text = unpack(path, spec["answer"]) if "answer" in spec else ""
@@ -80,8 +82,8 @@ class KubeScriptState(KubeNotes):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str, id_: str = ""
     ) -> Recorded:
-        """Create a MachineRequest under a name of our own, so that an unanswered call can be repeated. Raises
-        StateError.
+        """Create a MachineRequest. Our process chooses its name, so that a call without a response can be repeated.
+        Raises StateError.
 
         ``id_``: the request's id; empty for a new id.
         """
@@ -90,7 +92,7 @@ class KubeScriptState(KubeNotes):
         return self._record(REQUESTS, spec, id_)
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float, id_: str = "") -> Recorded:
-        # A longer name is none of ours, and must not become one of ours when it is cut.
+        # A longer name is none of ours. Cut it so that it does not become one of ours.
         fitting = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}~" for name in names]
         spec = {"provisioner": provisioner, "names": fitting, "created": created_wall}
         return self._record(RETURNS, spec, id_)
@@ -103,7 +105,7 @@ class KubeScriptState(KubeNotes):
         marks = {"annotations": {objects.READ: "-".join(self._read)}} if self._read else {}
         path = collection(self._api.namespace, resource)
         reply = self._call("POST", path, objects.body(resource, id_, spec, **marks))
-        if reply.status == CONFLICT:  # the first of two tries was recorded, and its response was lost
+        if reply.status == CONFLICT:  # the first of two tries took effect, but its response was lost
             found = check(self._api, self._call("GET", item(self._api.namespace, resource, id_)))
             if found.document["spec"] != spec:
                 raise StateExists(f"{path}/{id_}: another request has this id. Ask again.")
@@ -129,7 +131,7 @@ class KubeScriptState(KubeNotes):
     def poll(self, ids: Iterable[str]) -> Polled:
         """Return the answer to each known id; None for a request that waits for its first answer or for a recovery.
 
-        Each answer is read after the polls are noted, and the loop reads the notes after it has announced a cancel. So
+        The poll is noted before the answers are read, and the loop reads the notes after it has announced a cancel. So
         either the loop notices the poll, or the script notices the cancel. Raises StateError.
         """
         asked = list(ids)
@@ -166,14 +168,15 @@ class KubeScriptState(KubeNotes):
             yield one["metadata"]["name"], one
 
     def _answer(self, id_: str, found: Mapping[str, Any]) -> Answer | None:
-        """Return the answer in an object. If the answer is terminal, settle it first."""
+        """Return the answer in a request's object; None if the object has no answer yet. If HF has not read this
+        terminal answer before, settle it first. Raises StateError."""
         status = found.get("status") or {}
         if "answer" not in status:
             return None
         path = item(self._api.namespace, "", id_)
         answer = Answer(**unpack(path, status["answer"]))
         if status["phase"] == ENDED:
-            # While the loop announces a cancel, the answer is not terminal, and HF may have read a terminal one before.
+            # During an announced cancel, the answer is not terminal, but HF may have read a terminal answer before.
             if not answer.ended:
                 return self._entries.settled(id_) or answer
             return Answer(self._entries.settle_reported(id_, answer.text), True)

@@ -19,8 +19,8 @@ from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.new_ids import new_id
 
 PART = 100
-"""Most machines of a request that one shard serves alone. Most requests of HF are not larger, and few calls suffice to
-read the answer of one shard."""
+"""Maximum number of machines of a request that one shard serves alone. Few requests of HF are larger, and the answer of
+one shard is read with few calls."""
 
 Pools = Callable[[], Mapping[str, Sequence[str]]]
 """Function that returns the names of the pools of each template. It is called only if a call needs the pools."""
@@ -34,7 +34,7 @@ class ShardedScriptState:
         until they can be sent."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
         self._shards, self.pools = shards, pools
-        first = self._states[0]  # Its loop reports what the scripts have noted.
+        first = self._states[0]  # the loop of the first shard reports these notes
         self.note_shown, self.note_refusal = first.note_shown, first.note_refusal
 
     def record_request(
@@ -68,7 +68,7 @@ class ShardedScriptState:
         return _record_parts(sorted(named), new_id(), RETURN_ID_PREFIX, record)
 
     def _by_shard(self, machines: Iterable[str]) -> dict[int, list[str]]:
-        """Return the names by shard. A name without a shard goes to the first one."""
+        """Return the names by shard number. A name that shows no shard belongs to the first shard."""
         named: dict[int, list[str]] = {}
         for name in machines:
             named.setdefault(max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0), []).append(name)
@@ -103,7 +103,7 @@ class ShardedScriptState:
         return {id_: self._shard(rest)}
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        """Return the losses among ``machines`` of all shards."""
+        """Return the losses among ``machines`` that any shard has published."""
         named = list(machines)
         return {name: loss for state in self._states for name, loss in state.lost(named).items()}
 
@@ -126,13 +126,13 @@ class ShardedScriptState:
             state.note_hosts(dict.fromkeys(named.get(shard, ())))
 
     def note_read(self, digests: Digests) -> None:
-        """Keep the digests until this process writes its next object or note."""
+        """Keep the digests until this process writes its next object or note, which then contains them."""
         for state in self._states:
             state.note_read(digests)
 
 
 def _record_parts(shards: Sequence[int], id_: str, prefix: str, record: Callable[[int, str], Recorded]) -> Recorded:
-    """Record each shard's part; return the id for HF after all parts are durable."""
+    """Call ``record`` for each shard's part of a request. Return the id for HF after all parts are durable."""
     ids = {shard: f"{prefix}{SYMBOLS[shard]}{id_[1:]}" for shard in shards}
     recorded = [record(shard, part) for shard, part in ids.items()]
     whole = f"{prefix}{SPANNING}{id_[1:]}" if len(shards) > 1 else recorded[0].id

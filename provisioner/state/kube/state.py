@@ -32,7 +32,7 @@ from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadCont
 from provisioner.state.refused_calls import SCRIPTS, Refusals
 
 WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
-"""Resources whose objects the loop follows."""
+"""Resources whose objects a running loop watches."""
 
 THREADS = 8
 """Number of concurrent writes. etcd syncs several writes at once (565 a second with eight threads, 359 with one)."""
@@ -87,7 +87,7 @@ class KubeState:
             cache.start()
 
     def _note_restore(self) -> None:
-        """Forget what this process has written, because etcd was restored."""
+        """Treat intent as an old copy, and forget what this process has written, because etcd was restored."""
         self.intent.is_old = True
         self.memory.restored += 1
         self.holds.forget_written()
@@ -129,7 +129,7 @@ class KubeState:
     # --- signs of life ------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Record that a cycle has ended, and finish the writes that the cycle's answers left over. Raises
+        """Record that a cycle has ended. Then set the final phase of each request whose answer HF has read. Raises
         StateError."""
         self.loop_lock.beat()
         self.status.finish(self.terminal_answers.ids())
@@ -139,8 +139,8 @@ class KubeState:
         return self.loop_lock.life_signs()
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from the newest request to the loop's last sign of life, by the server's clock; 0 if
-        unknown."""
+        """Return the seconds from the newest request or return request to the end of the loop's last cycle, by the
+        server's clock; 0 if unknown."""
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
@@ -184,8 +184,8 @@ class KubeState:
     def polls(self) -> dict[str, int]:
         """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
 
-        While a cancel is announced, the notes are read from the server, because a poll that the watch has not shown yet
-        must count (law: a terminal answer stays).
+        While a cancel is announced, read the polls from the server and not from the watch, because a poll that the
+        watch has not shown yet must count (law: a terminal answer stays).
         """
         memory = self.memory.latest
         if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
@@ -196,14 +196,15 @@ class KubeState:
         return {id_: int(at * 1000) for id_, at in polled.items()}
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Remove the polls and the terminal answers of requests that leave. Raises StateError."""
+        """Remove the polls and the settled answers of requests that have left the state. Raises StateError."""
         gone = set(ids)
         self.terminal_answers.forget(gone)
         if known := self._note(".polls").get("polled", {}).keys() & gone:
             patch(self._api, NOTES, f"{self._name}.polls", {"spec": {"polled": dict.fromkeys(sorted(known))}})
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list. Raises StateError."""
+        """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first list.
+        Raises StateError."""
         spec = self._note(".hosts")
         if "hosts" not in spec:
             return None
@@ -215,13 +216,13 @@ class KubeState:
             ) from error
 
     def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
+        """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""
         refused = self._note().get("refused", {})
         known = {"total": 0, "recent": 0, "since": 0.0, "last": 0.0, "text": ""}
         return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop uses these contents now. Raises StateError."""
+        """Record that the loop now uses the content of HF's two files that has these digests. Raises StateError."""
         noted = self._parts.read(CONFIG) or []
         if not noted or noted[0][1] != [*digests]:
             now = self._api.call("GET", objects.item(self._api.namespace, NOTES, self._name)).at
@@ -229,7 +230,7 @@ class KubeState:
             self._parts.write(CONFIG, read, self.memory.marks)
 
     def config_differences(self) -> list[Difference]:
-        """Return the files of which scripts and loop have read different contents. Raises StateError."""
+        """Return each of HF's two files that scripts and loop have read with different contents. Raises StateError."""
         loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
         read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
         for found in self.intent.objects().values():
@@ -241,5 +242,5 @@ class KubeState:
         return differences({"scripts": scripts, "loop": loop})
 
     def shown(self) -> dict[str, int]:
-        """Return the maxNumbers that HF was shown. Raises StateError."""
+        """Return the highest maxNumber that was shown to HF for each template. Raises StateError."""
         return dict(self._note().get("shown", {}))

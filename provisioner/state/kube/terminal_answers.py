@@ -16,7 +16,7 @@ from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
 
 
 class KubeTerminalAnswers(KubeEntries):
-    """The terminal answers that were reported to HF, or that the loop has claimed."""
+    """The settled terminal answers: reported to HF, assumed to be reported, or claimed by the loop."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
         super().__init__(api, provisioner)
@@ -32,11 +32,12 @@ class KubeTerminalAnswers(KubeEntries):
         return self.settled_before(id_)
 
     def settled_before(self, id_: str) -> Answer | None:
-        """Return the settled answer as ``settled`` does, but as of the last check, which may cost a list."""
+        """Return what ``settled`` returns, but as of the cache's last check, because a new check may cost a list."""
         return super().settled(id_)
 
     def ids(self) -> frozenset[str]:
-        """Return the requests whose answer was reported to HF, or is assumed to be. Raises StateError."""
+        """Return the ids of the requests whose answer was reported to HF, or is assumed to be reported. Raises
+        StateError."""
         self._cache.check()
         if self._listed[0] != self._cache.version:
             specs = [one["spec"] for one in self._cache.objects.values()]
@@ -51,8 +52,8 @@ class KubeTerminalAnswers(KubeEntries):
         return {id_: answer for id_ in sorted(ids) if (answer := self.settled_before(id_)) is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove the entries of ids that have left the state. The last entry goes first, so that an interruption leaves
-        the entries of an earlier moment."""
+        """Remove the entries of ids that have left the state. The last entry of an id is removed first, so that an
+        interruption leaves the entries of an earlier moment. Raises StateError."""
         self._cache.check()
         doomed = frozenset(ids)
         names: dict[str, list[str]] = {}

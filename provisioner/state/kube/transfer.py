@@ -30,7 +30,8 @@ AnyState = StateDir | KubeState
 
 
 def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> Copied:
-    """Copy a state into an empty place. Raises StateExists if another state is there, StateError.
+    """Copy a state into an empty state. Raises StateExists if ``state`` has other contents, LockTimeout if a loop works
+    on either state, and StateError.
 
     ``for_dump``: a loop may work on ``source``.
     """
@@ -47,7 +48,8 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
 
 @contextmanager
 def _turn(state: AnyState) -> Iterator[None]:
-    """Hold the right to be the loop of a state, so that no loop works on the state."""
+    """Have the right to be the loop of a state during the block, so that no loop works on the state. Raises
+    LockTimeout."""
     turn = state.loop_lock
     if not turn.acquire(0):
         raise LockTimeout(f"{state.path}: a loop works on this state: {turn.holder()}. No object was changed. Stop it.")

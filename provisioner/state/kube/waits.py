@@ -1,4 +1,4 @@
-"""The monotonic clock and the waits of the threads that follow the API server. Tests replace both."""
+"""The monotonic clock and the waits of the threads that call the API server. Tests replace both."""
 
 from __future__ import annotations
 
