@@ -54,8 +54,8 @@ class Located:
 
 
 def tries() -> Iterator[bool]:
-    """Yield once for each try to read a file that may come from a cache, with a pause between tries. Yield True for
-    the last try."""
+    """Yield once for each try to read a file that may come from a cache, with a pause between two tries. Yield True for
+    the last try, else False."""
     for turn in range(OPEN_AGAIN):
         yield False
         time.sleep(FIRST_PAUSE * 2**turn)
@@ -63,7 +63,7 @@ def tries() -> Iterator[bool]:
 
 
 def read_whole(path: str, advice: str) -> bytes:
-    """Return the content of one inode, without a lock. Raises StateMissing or StateUnreadable.
+    """Return the content of the file, all from one inode, without a lock. Raises StateMissing or StateUnreadable.
 
     ``advice``: the operator's next step if the file is missing or unreadable.
     """
@@ -99,7 +99,7 @@ def parse(path: str, content: bytes, advice: str) -> Any:
     size, is_empty = len(content), not content.strip(b" \t\r\n\0")
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
-        del content  # the text copies the content, which may be a script's largest object
+        del content  # the text is a copy of the content, which may be a script's largest object
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
@@ -132,7 +132,7 @@ def replace(
     with _written_aside(path, content, durable=durable, mode=mode) as aside_path:
         check()
         _rename(aside_path, path)
-    with suppress(OSError):  # the content is in place; the next write tries the removal again
+    with suppress(OSError):  # the content is in place, and the next write removes the temporary file
         for leftover in _asides(path):
             # The file system's own clock gives both times (law: time is an argument).
             if os.lstat(leftover).st_mtime < os.lstat(path).st_mtime - LEFTOVER_AGE:
@@ -252,7 +252,7 @@ def sync_directory(path: str) -> None:
 
 @contextmanager
 def _directory_of(path: str) -> Iterator[int]:
-    """Open the directory that holds the file. Raises OSError."""
+    """Yield a descriptor of the directory that contains the file, and close it at the end. Raises OSError."""
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -21,10 +21,10 @@ SCHEMA = 4
 """Version of the databases' format. A file with a higher version is refused."""
 
 BLOCK = 65_536
-"""Bytes per read while the beginning of a file is searched. The search mostly ends in the first block."""
+"""Bytes per read in the search for the beginning of a file. The search mostly ends in the first block."""
 
 ENDS = (b"}}}", b"{}}")
-"""Possible last bytes of a database: the end of its last document (or of an empty table), of the table, and of the
+"""Possible last bytes of a database. The brackets close its last document (or an empty table), the table, and the
 file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
@@ -49,8 +49,8 @@ class StateStorage(Storage):
         """Return the tables before the table ``name``. If the file does not have the form that we write, return all
         tables.
 
-        This saves time if the last table is large (twelve megabytes of answers). Of the unread part only the end is
-        checked, because a file that was cut off has no proper end. Raises the errors of ``read``.
+        This saves time if the last table is large (twelve megabytes of answers). Of the unread part, only the last
+        bytes are checked. This is enough to find a file that was cut off. Raises the errors of ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -76,9 +76,9 @@ class StateStorage(Storage):
 def _beginning(path: str, mark: bytes) -> bytes:
     """Return the content before ``mark`` in a file with one of our endings.
 
-    Inside a JSON text, the quotes of the mark would have backslashes, so a match is a key. If the key is at another
-    depth, the content before it has open brackets and does not parse. Raises OSError, or ValueError if the file has
-    another ending or does not contain the mark.
+    ``mark``: a table's name in quotes. Inside a JSON text, these quotes would have backslashes, so a match is a key. If
+    the key is at another depth, the content before it does not parse. Raises OSError, or ValueError if the file has
+    another ending or lacks ``mark``.
     """
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -127,7 +127,7 @@ def shape_problem(tables: Any, kind: str) -> str:
 
 
 def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
-    """Return the error for a file that cannot be used."""
+    """Return the error for a file whose content cannot be used."""
     return StateUnreadable(f"{path}: {problem}. The file was left as it is. {advice}")
 
 

@@ -38,8 +38,8 @@ configuration."""
 
 
 BLOCK = 4096
-"""Bytes of a probe write. A file of fewer bytes may fit into its directory entry, so its write would succeed on a
-full disk."""
+"""Bytes of a probe write. A smaller file may fit into its directory entry, so that its write would succeed on a full
+disk."""
 
 
 class _Part:
@@ -116,7 +116,8 @@ class StateFiles:
         return None
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers. Raises StateError."""
+        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. Raises
+        StateError."""
         if reason or os.path.exists(f"{self.path}/refused/{script}"):
             self.refused.note(script, reason)
 
@@ -151,8 +152,8 @@ class StateDir(StateFiles):
         self.journal.append(entries)
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines of the journal that contain one of the texts. Raises no error: the result names a file that
-        cannot be read."""
+        """Return the lines of the journal that contain one of ``texts`` (see ``Journal.find``). Raises no error,
+        because the result names a file that cannot be read."""
         return self.journal.find(*texts, newest=newest, most=most)
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
@@ -164,11 +165,11 @@ class StateDir(StateFiles):
         return self.pool_status.read()
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop uses these contents now. Raises StateError."""
+        """Record that the loop now uses the content of HF's two files that has these digests. Raises StateError."""
         self.config.note_in_force(digests)
 
     def config_differences(self) -> list[Difference]:
-        """Return the files of which scripts and loop have read different contents. Raises StateError."""
+        """Return each of HF's two files that scripts and loop have read with different contents. Raises StateError."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
@@ -192,12 +193,12 @@ class StateDir(StateFiles):
         return self.seen.marks()
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list, and the time in ns when they were written; None before HF's first list.
-        Raises StateError."""
+        """Return the hosts in HF's latest list, and the time in ns when the list was written; None before HF's first
+        list. Raises StateError."""
         return self.inventory.read()
 
     def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site. Raises StateError."""
+        """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""
         return self.refused.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
@@ -205,7 +206,7 @@ class StateDir(StateFiles):
         self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
-        """Record that an operator allows the loop to release the brake. Raises StateUnwritable."""
+        """Record that an operator asks the loop to release the brake. Raises StateUnwritable."""
         atomic.replace(self._recovery, b"", durable=False)
 
     def recovery_asked(self) -> bool:
@@ -286,7 +287,7 @@ class StateDir(StateFiles):
         except StateMissing:
             if not os.path.isdir(self.path):
                 raise
-            # The loop has not written the file yet, or not again. Until then, report no losses.
+            # The loop has not written the file yet, or must write it again. Until then, report no losses.
             published = {}
         lost = {name: published[name] for name in machines if name in published}
         returned = self.intent.returned_names() if lost else frozenset()
@@ -314,9 +315,9 @@ class StateDir(StateFiles):
         return shown, self.announced.path
 
     def shown(self) -> dict[str, int]:
-        """Return the maxNumbers that HF was shown. Raises as ``ShownMaxNumbers.read``."""
+        """Return the maxNumbers that HF was shown. Raises StateMissing or StateUnreadable."""
         return self.announced.read()
 
     def note_read(self, digests: Digests) -> None:
-        """Record that the scripts have read these contents. Raises StateError."""
+        """Record that the scripts have read the content of HF's two files that has these digests. Raises StateError."""
         self.config.note("scripts", digests)

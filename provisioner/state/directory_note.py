@@ -1,4 +1,4 @@
-"""The note of a configuration: the state directories on which its loops began, the newest last.
+"""The note beside a configuration: the state directories on which loops of this configuration began, the newest last.
 
 The note is only a hint for operators. If the note cannot be written or read, no directory is known.
 """
@@ -17,11 +17,12 @@ SUFFIX = ".state-directories"
 that contains the path of a note."""
 
 KEPT = 5
-"""Most directories that a note keeps besides the newest."""
+"""Maximum number of directories that a note keeps besides the newest."""
 
 
 def read_note(path: str, directory: str) -> list[str]:
-    """Return the directories in a note, the newest last. An empty text stands for ``directory`` itself."""
+    """Return the directories in the note at ``path``, the newest last; empty if it cannot be read. An empty text in the
+    result stands for ``directory``."""
     with suppress(OSError, ValueError):
         own, noted = os.path.realpath(directory), read_own(path) if path.endswith(SUFFIX) else b""
         return ["" if one == own else one for one in noted.decode().splitlines()]
@@ -29,13 +30,14 @@ def read_note(path: str, directory: str) -> list[str]:
 
 
 def add_to_note(path: str, directory: str) -> None:
-    """Put a directory at the end of a note, if the note can be written."""
+    """Put a directory at the end of the note at ``path``. Do nothing if the note cannot be written."""
     others = [one for one in read_note(path, directory) if one][-KEPT:]
     with suppress(StateError):
         replace(path, "\n".join([*others, os.path.realpath(directory)]).encode(), durable=False)
 
 
 def find_former(path: str, directory: str) -> str:
-    """Return the newest other directory of a note that has requests of HostFactory; empty if there is none."""
+    """Return the newest directory in the note at ``path`` that has requests of HostFactory and is not ``directory``;
+    empty if there is none."""
     others = reversed(read_note(path, directory))
     return next((one for one in others if one and os.path.exists(os.path.join(one, "intent.json"))), "")

@@ -26,8 +26,8 @@ FORMAT = 1
 """Version of the manifest and of the set of saved files. A dump with a higher version is refused."""
 
 UNPACKED_BYTES = 512 * 1024 * 1024
-"""Maximum size of all files of a dump together, in bytes. The journal has 60 MB, and a hundred thousand machines
-have 100 MB."""
+"""Maximum size in bytes of all files of a dump together. A full journal has 60 MB, and a state of a hundred thousand
+machines has 100 MB."""
 
 MANIFEST = "manifest.json"
 REPORTED = "seen/"

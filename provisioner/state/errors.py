@@ -14,19 +14,20 @@ STALE = "Its NFS server has another file or directory there by now: mount it ane
 
 
 class StateError(Exception):
-    """An error of the state directory. The message names the file, the problem and the next step."""
+    """An error of the state. The message names the file or server, the problem and the next step."""
 
 
 class StateMissing(StateError):
-    """The file or the directory does not exist. No file was created."""
+    """The file, directory or object does not exist, and was not created."""
 
 
 class StateUnreadable(StateError):
-    """The file exists, but its content is invalid. The file was left as it is."""
+    """The file or object exists, but its content is invalid. The content was left as it is."""
 
 
 class StateDenied(StateError):
-    """This user may not read the file, which may be intended. The file was left as it is."""
+    """This user may not read the file, which may be intended, or the server refuses the login or the call. The content
+    was left as it is."""
 
 
 class StateLinked(StateError):
@@ -38,16 +39,16 @@ class StateTooNew(StateError):
 
 
 class StateStale(StateError):
-    """The file is older than a version of the file that this process or another process has already written."""
+    """A newer version of the file or object was written, or other processes keep writing at the same moment."""
 
 
 class StateExists(StateError):
-    """The file exists already, or it must not be created because another file exists."""
+    """The file or object exists already, or it must not be created because another one exists."""
 
 
 class StateUnwritable(StateError):
-    """The operating system refused to write. The old content stays; if only the last sync failed, the new content is
-    in place."""
+    """The operating system or the server refused to write. The old content stays; if only the last sync of a file
+    failed, the new content is in place."""
 
 
 class StateUnreachable(StateError):

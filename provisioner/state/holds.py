@@ -31,7 +31,7 @@ class HoldStore(StateFile):
 
     def read(self) -> Holds:
         """Return all holds. Raises StateMissing, StateUnreadable, StateTooNew or StateDenied."""
-        noted = self.known_generation()  # read it before the data: the data may be newer than this record but not older
+        noted = self.known_generation()  # before the data, because a writer may write both meanwhile
         try:
             tables = self.load()
         except StateMissing:
@@ -95,8 +95,8 @@ def with_hold(holds: Holds, hold: Hold) -> Holds:
 
 
 def without_holds(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
-    """Return the holds without holds of these kinds on the target of ``by``. ``by`` records who released them, when
-    and why."""
+    """Return the holds without those of these kinds on the target of ``by``. ``by`` is the release: it records who
+    released the holds, when and why."""
     removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
     if not removed_keys:
         return holds

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WITHDRAWALS = 100
 """Number of times that a write is prepared again because a waiting script gives up.
 
-Each such script may disturb a write twice when its time is up.
+A script that gives up may disturb a write twice.
 """
 
 RELIABLE = frozenset({Condition.NEW, Condition.FINE})
@@ -74,8 +74,8 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, this generation is higher than the generation of intent. Caches get a moment to
-        show the newest file. Raises the errors of ``read``.
+        If an old copy was put back, this generation is higher than the generation of intent. An older file is read
+        again for a moment, because an NFS cache may still show it. Raises the errors of ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data, see ``StateFile.condition``
@@ -85,7 +85,8 @@ class IntentFile(StateFile):
         return intent, max(newest, intent.generation)
 
     def check(self, provisioner: str) -> None:
-        """Check the file as a script does that asks for machines, but without a lock and without a write.
+        """Check the file as ``IntentStore.add`` does for a script that asks for machines, but without a lock and
+        without a write.
 
         Raises the errors of ``IntentStore.add``.
         """
@@ -117,9 +118,9 @@ class IntentFile(StateFile):
             raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
-        """Return the tables on disk, which are not older than the newest generation.
+        """Return the tables on disk, after checking that they have the newest generation.
 
-        While caches catch up, the lock is released, so that other writers may take it.
+        While NFS caches catch up, the lock is released, so that other writers may take it.
         """
         while (observation := self._observe(lock.generation, create_for))[0] not in RELIABLE:
             lock.release()
@@ -130,8 +131,8 @@ class IntentFile(StateFile):
         return observation[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
-        """Return tables that are not older than ``newest``, read without the lock. Caches get a moment to show the
-        newest file.
+        """Return tables that are not older than ``newest``, read without the lock. Try again for a moment, because an
+        NFS cache may still show an older file.
 
         Raises StateMissing or StateStale if the newest file does not appear.
         """

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     RecoverableState = StateDir | KubeState
 
 UNKNOWN_MOMENT = 0.0
-"""Wall time of a request of unknown age. The deadline of such a request has passed, so no machine is made for it."""
+"""Wall time of a request of unknown age. The deadline of such a request has passed, so no machine is made for the
+request."""
 
 Records = dict[str, Request | ReturnRequest]
 
@@ -41,7 +42,7 @@ class Files:
     memory: Memory | None
     answers: Mapping[str, Answer]
     newest: int
-    """The newest generation of intent.json that a file records."""
+    """The newest generation of intent.json that any file records."""
     memory_lost: bool
     """True if memory.json is missing, although it existed before."""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +60,8 @@ class Files:
 
     @property
     def needs_machines(self) -> bool:
-        """Return True if the files together do not contain all requests. The names of running machines then show the
-        missing requests."""
+        """Return True if the files together do not contain all requests, so that the names of running machines are
+        needed to find the missing requests."""
         return not (self.is_fine("intent") or self.is_fine("memory"))
 
 
@@ -108,10 +109,8 @@ class Recovery:
         return self.writes or self.latched or is_older or self.files.memory_lost
 
     def releases(self, *, applied: bool) -> bool:
-        """Return True if the brake may be released now.
-
-        If files are wrong, the next cycle would latch the brake again.
-        """
+        """Return True if the brake may be released now. Return False while files are wrong, because the next cycle
+        would latch the brake again."""
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
@@ -172,8 +171,8 @@ def _read(kind: str, part: Any, conditions: dict[str, Condition], reasons: dict[
 def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
     """Plan the recovery, without reading or writing files.
 
-    ``machines``: the running machines; if no file is lost, the orphans that memory knows. ``instance``: the owner of
-    intent if no file names it.
+    ``machines``: the running machines, or, if no file is lost, only the orphans that memory knows. ``prefix``: that of
+    the machines' names. ``instance``: the provider instance that owns intent, used if no file names the owner.
     """
     wanted = _find_wanted(files, machines, prefix)
     current = _records(files.intent) if files.is_fine("intent") else {}
@@ -232,7 +231,7 @@ def _records_from_answers(answers: Mapping[str, Answer]) -> Records:
 
 
 def _records_from_names(machines: Iterable[str], prefix: str) -> Records:
-    """Return the requests that follow from the names of machines, because each name contains the id of its request."""
+    """Return a request for each request id in the names of machines."""
     counts = Counter(id_ for name in machines if (id_ := get_request_id(prefix, name)))
     return {id_: _remnant(id_, count) for id_, count in counts.items()}
 
@@ -258,8 +257,8 @@ def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) ->
 
 
 def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
-    """Return the text that says what was done and what the operator does next. ``applied``, ``release``: options of
-    the call."""
+    """Return the text that says what the recovery did or would do, and what the operator does next. ``applied``,
+    ``release``: options of the call."""
     written = "All missing records are written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):
         return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
@@ -271,7 +270,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 
 def _next_step_message(plan: Recovery) -> str:
-    """Return the text about the brake if all files are complete and the operator did not ask for a release."""
+    """Return the text about the brake, for complete files and an operator who did not ask for a release."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         first = " once no other provisioner makes machines" if plan.files.memory.brake.reason in CONFLICTS else ""
         return f"The brake stays latched. To release it{first}: provisioner recover --release-brake"

@@ -21,12 +21,12 @@ from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Number of older files that are kept. All files together hold 60 MB, which is a busy week, because the loop counts
-repeated lines."""
+"""Number of older files that are kept. All files together have 60 MB. This is enough for a busy week, because repeated
+lines are only counted."""
 
 UNWRITTEN_BYTES = 1_000_000
-"""Most bytes of the newest lines that are kept in memory while the disk refuses writes. This is enough for some hours
-of a grid that cannot change."""
+"""Maximum number of bytes of the newest lines that are kept in memory while the disk refuses writes. This is enough for
+some hours, because the loop then changes no machine."""
 
 Line = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def _epoch(time: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The lines of the journal about a subject."""
+    """The lines that a search of the journal has found."""
 
     lines: Sequence[Line] = ()
     """Lines with a readable ``time``, in the order in which they were written."""
@@ -124,10 +124,12 @@ class Journal:
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of these texts in JSON form. With ``newest``, search only the newest file.
+        """Return the lines that contain one of ``needles``, which the caller has encoded as JSON. With ``newest``,
+        search only the newest file.
 
-        ``most``: about how many of the newest lines to return from each file; a cycle is never cut. This method raises
-        no error: the result names a file that cannot be read.
+        ``most``: maximum number of lines of each file, the newest ones. The first cycle among them is left out if
+        others remain, because the limit may have cut this cycle. Raises no error, because the result names a file that
+        cannot be read.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -143,10 +145,10 @@ class Journal:
         return Excerpt(lines, torn, _find_oldest_time(contents), unreadable)
 
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
-        """Return the contents of the files, the oldest first.
+        """Return the contents of the files, the oldest first, and the reason why a file cannot be read.
 
-        If the files are rotated meanwhile, a file moves to a name that is read later, so each file is read. The inode
-        shows if a file was read already.
+        ``names``: the newest file first. A rotation meanwhile moves a file to a later name, so no file is missed. The
+        inode shows whether a file was read already.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""
@@ -168,7 +170,7 @@ def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
     """Yield each line that contains a needle, once and in order. Lines without a needle are not parsed. ``whole``: the
-    end of the last complete line."""
+    number of bytes up to the end of the last complete line."""
     ends: dict[int, int] = {}
     for needle in needles:
         place = content.find(needle, 0, whole)
@@ -203,7 +205,7 @@ def _parse_line(text: bytes) -> Line | None:
 
 
 def _add_time(line: Any) -> Line | None:
-    """Return the line with its time as ``at``; None if the line cannot be from a loop of ours."""
+    """Return the line with its time in epoch seconds as ``at``; None if no loop of ours can have written the line."""
     with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
         line["at"] = parse_time(line)
         return line if isinstance(line.get("event", ""), str) else None

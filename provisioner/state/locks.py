@@ -46,7 +46,7 @@ LOST_LOCK = (
 
 
 class LockFile:
-    """A lock file. While a process holds the lock, it has the right to write the data beside it."""
+    """A lock file. A process that holds the lock may write the data beside the lock file."""
 
     def __init__(self, path: str, longest_poll: float = LONGEST_POLL) -> None:
         self.path = path
@@ -198,7 +198,7 @@ class DataLock:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lock if no process holds it or waits for it. Return False if this is not the case."""
+        """Take the lock. Return False if another process holds the lock or waits for it."""
         try:
             is_taken = self._turn.try_acquire() and self._file.try_acquire()
         finally:
@@ -206,10 +206,8 @@ class DataLock:
         return is_taken and self._sign_acquired()
 
     def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock before this object's time is up. Return False if the time is up or ``stop()`` is true.
-
-        The time began when the object was made.
-        """
+        """Take the lock before this object's time is up, which began when the object was made. Return False if the time
+        is up or ``stop()`` is true."""
         try:
             if self._turn.acquire(self._left_seconds(), stop):  # fails if the turn's holder is stopped
                 self._turn.sign(identity() | {"since": format_utc(time.time())})
@@ -248,7 +246,8 @@ class DataLock:
             self._file.release()
 
     def note(self) -> None:
-        """Record the generation durably, before the data of that generation is written. Raises StateUnwritable."""
+        """Record the generation durably before the data of that generation is written, as a restore does. Raises
+        StateUnwritable."""
         self._file.check_in_place()
         self._sign(durable=True)
 
@@ -280,14 +279,14 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return a message about the process that has held a lock, or its turn, for ``HELD_SECONDS``, with the operator's
-    next step. Return an empty text if there is no such process or this is unknown.
+    """Return a message about the process that has held a lock, or its turn, for at least ``HELD_SECONDS``, with the
+    operator's next step. Return an empty text if there is no such process or this is unknown.
 
-    ``path``: the lock file. ``clock`` returns the time by the file system's clock.
+    ``path``: the lock file. ``clock``: function that returns the time by the file system's clock.
     """
     for file in (path, f"{path}.turn"):
         with suppress(OSError):
-            # A holder signs at once. A process that takes and releases the turn at once does not sign: ask twice.
+            # A signature sets the file's time. Ask twice, because a process that takes the turn briefly does not sign.
             held = is_locked(file) and clock() - os.lstat(file).st_mtime
             if held >= HELD_SECONDS and is_locked(file):
                 return f"{os.path.basename(file)} is held for {held:.0f} s. {_format_holder(file)}"

@@ -58,7 +58,7 @@ class LoopLock(locks.LockFile):
             return "ended" if holder.get("ended") else ""
         if self.is_held():
             return "waits" if holder.get("waits_until") else "holds"
-        # The id of this process proves only to a successor, which has the lock, that the holder is gone.
+        # A process id that is our own proves that the holder is gone only to a successor, which has the lock.
         return "gone" if locks.is_gone(holder) and holder["pid"] != os.getpid() else "released"
 
     def has_calls(self) -> bool:

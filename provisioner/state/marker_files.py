@@ -1,8 +1,8 @@
 """Marker files: files of which only the name and the modification time matter.
 
-One is the loop's heartbeat. The others are marks that show which content of HF's files the scripts and the loop have
-read. All modification times come from the file system's clock and are compared only with each other (law: time is an
-argument).
+The heartbeat is the loop's marker. The other markers, called marks, show which content of HF's files the scripts and
+the loop have read. All modification times come from the file system's clock and are compared only with each other (law:
+time is an argument).
 """
 
 from __future__ import annotations
@@ -191,19 +191,21 @@ class Heartbeat(Located):
 Side = Literal["scripts", "loop"]
 SIDES: tuple[Side, ...] = ("scripts", "loop")
 KEPT = 3
-"""Number of contents for which each side keeps marks. Earlier contents show which side has changed."""
+"""Number of contents of HF's files for which scripts and loop each keep marks. Earlier contents show which of the two
+has read the newer content."""
 MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """Digests of the files that one side has read, and the time of its last read in ns by the file system's clock."""
+    """The digests of a content of HF's two files that scripts or loop have read, and the time of their last read of it,
+    in ns by the file system's clock."""
 
     at: int
     digests: Digests
 
 
 class Difference(NamedTuple):
-    """A file of HF of which scripts and loop have different contents."""
+    """A file of HF that scripts and loop have read with different contents."""
 
     file: str
     """``config`` or ``templates``."""
@@ -215,7 +217,7 @@ class ConfigMarks(Located):
     """The marks in one state directory: a file for each content of HF's two files that scripts or loop have read."""
 
     def note(self, side: Side, digests: Digests) -> None:
-        """Record that a side has read this content, by touching its mark. Raises StateError."""
+        """Record that a side, scripts or loop, has read this content, by touching its mark. Raises StateError."""
         touch_within(os.path.join(self.path, "-".join((side, *digests))))
 
     def read(self) -> Mapping[Side, Sequence[ReadContent]]:
@@ -244,10 +246,10 @@ class ConfigMarks(Located):
 
 
 def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
-    """Return the files of which the two sides have different contents. The function is pure.
+    """Return each file that the two sides have read with different contents. The function is pure.
 
-    A difference is proven only by a read of the scripts that is later than the loop's last read. HF calls the scripts
-    seldom, and an earlier read does not show what they would read now.
+    A difference is proven only by a read of the scripts that is later than the loop's last read. An earlier read does
+    not show what the scripts would read now, because HF calls them seldom.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

@@ -128,12 +128,13 @@ class MemoryStore(StateFile):
         )
 
     def outdate(self) -> None:
-        """Make memory an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        """Mark memory as an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
         with DataLock(self.lock_path) as lock:
             lock.generation += 1
 
     def begin_life(self) -> int:
-        """Begin a new range of generations because memory is made again. Return how often memory was made again.
+        """Begin a new range of generations because memory is made again. Return how often memory has been made again,
+        this time included.
 
         Raises StateUnreadable or StateTooNew if there is an unusable file.
         """

@@ -1,11 +1,11 @@
 """Records of HF's calls: polled requests, reported terminal answers, HF's hosts, and the maxNumbers that were shown to
 HF.
 
-* ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of an id. A process writes the whole entry under
-  another name, then links the entry to the name with the next free number. Entries never change. The last entry counts
-  (law: a terminal answer stays).
-* A script settles the answer that it is about to print. From then on every call prints these bytes.
-* Before the loop acts on a revised answer, it settles this answer, which replaces the published answer.
+* ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of a request id. A process writes the whole
+  entry under another name, then links the entry to the name with the next free number. Entries never change. The last
+  entry counts (law: a terminal answer stays).
+* A script settles the answer that it is about to print. From then on every call prints the same bytes.
+* Before the loop acts on a revised answer, the loop settles this answer, which replaces the published answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seen(Located):
         return touch_within(os.path.join(self.path, request))
 
     def marks(self) -> dict[str, int]:
-        """Return the time of each request's last poll, in ns by the file system's clock."""
+        """Return the time of HF's last poll of each request, in ns by the file system's clock."""
         marks = {}
         for name in filter(is_id, names_in(self.path)):
             if (facts := stat_file(os.path.join(self.path, name))) is not None:  # the file may be removed meanwhile
@@ -71,10 +71,10 @@ class Inventory(Located):
 
     def note(self, names: Mapping[str, object]) -> None:
         """Replace the list, even if the present list is unreadable. If the two lists have no host in common, add the
-        new hosts instead.
+        new hosts to the present list instead.
 
-        HF sends a long list in parts, faster than the loop reads them, so the new list is then another part. Raises
-        StateUnwritable.
+        HF sends a long list in parts, faster than the loop reads them. A list without a common host is then another
+        part. Raises StateUnwritable.
         """
         content = _document(names)
         with suppress(StateError):
@@ -91,7 +91,7 @@ class Inventory(Located):
 
         Raises StateUnreadable.
         """
-        facts = stat_file(self.path)  # before the content, so that a later write shows by its own time
+        facts = stat_file(self.path)  # before the content, so that a write meanwhile shows by a later time
         content = facts and read_if_present(self.path, self.advice)
         return (tuple(self._names(content)), facts.st_mtime_ns) if facts and content is not None else None
 

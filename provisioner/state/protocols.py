@@ -1,5 +1,5 @@
-"""Interfaces of the state, however it is kept: one for scripts, and one for loop and operators. Only type checkers use
-them.
+"""Interfaces of the state, however it is kept: an interface for scripts, and an interface for loop and operators. Only
+type checkers use them.
 
 Any method may raise StateError, whose message names the problem and the next step. The call may then be repeated.
 """
@@ -66,12 +66,12 @@ class ScriptState(Protocol):
         may be written together with the next request or the next maxNumbers."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers. The record is only a hint
-        for operators."""
+        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. The record is
+        only a hint for operators."""
 
 
 class Part(Protocol):
-    """A part of the state that is never lost without notice: intent, memory."""
+    """A part of the state (intent or memory) whose loss never goes unnoticed."""
 
     def existed(self) -> bool:
         """Return True if the part exists or once existed."""
@@ -100,8 +100,8 @@ class IntentPart(Part, Protocol):
         """Record ``generation``, so that writers refuse an older intent from now on."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and returns, whether they are known or not. Return the seconds spent waiting for other
-        writers."""
+        """Remove requests and return requests. Skip ids that intent does not contain. Return the seconds spent waiting
+        for other writers."""
 
     def read(self) -> Intent:
         """Return all of intent, even if it is an old copy."""
@@ -117,7 +117,8 @@ class MemoryPart(Part, Protocol):
         """Replace memory, durably on return (law: recorded before acted)."""
 
     def begin_life(self) -> int:
-        """Begin a new range of generations because memory is made again. Return how often memory was made again."""
+        """Begin a new range of generations because memory is made again. Return how often memory has been made again,
+        this time included."""
 
 
 class AnswersPart(Protocol):
@@ -136,14 +137,14 @@ class AnswersPart(Protocol):
         """Return every published loss."""
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publish answers, lost hosts, and how many further machines the caps allow for each template, all at once."""
+        """Publish answers, losses, and how many further machines the caps allow for each template."""
 
 
 class TerminalAnswers(Protocol):
     """The terminal answers that were reported to HF (law: a terminal answer stays)."""
 
     def ids(self) -> frozenset[str]:
-        """Return the requests whose answer was reported to HF, or is assumed to be."""
+        """Return the ids of the requests whose answer was reported to HF, or is assumed to be reported."""
 
     def answers(self) -> dict[str, Answer]:
         """Return every settled answer."""
@@ -167,7 +168,7 @@ class HoldsPart(Protocol):
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably by the result of ``change``; return the holds before and after.
 
-        ``anew``: do this even if the holds before are unknown.
+        ``anew``: if the holds are unknown, call ``change`` with no holds.
         """
 
 
@@ -179,7 +180,8 @@ class LoopTurn(Protocol):
         process stays the loop."""
 
     def keep(self) -> bool:
-        """Remain the loop. Return False if another process has taken over. Raises StateError if this is unknown."""
+        """Confirm that this process is still the loop. Return False if another process has taken over. Raises
+        StateError if this is unknown."""
 
     def holder(self) -> Mapping[str, object]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
@@ -192,7 +194,8 @@ class LoopTurn(Protocol):
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
 
     def has_calls(self) -> bool:
-        """Return True if calls of the last holder, or of the loop for which it waited, may be under way."""
+        """Return True if calls of a cloud may be under way: of the last holder, or of the loop for which the last
+        holder waited."""
 
     def epoch(self) -> int:
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
@@ -215,7 +218,8 @@ class LoopTurn(Protocol):
 
 
 class State(Protocol):
-    """The state as loop, telemetry and commands use it. The loop writes and trims; the others read."""
+    """The state as loop, telemetry and commands use it. The loop writes and trims the state; telemetry and commands
+    read it."""
 
     @property
     def path(self) -> str:
@@ -223,7 +227,8 @@ class State(Protocol):
 
     @property
     def least_pause_seconds(self) -> float:
-        """Return the least seconds between two cycles of a busy loop, so that an answer is not written more often."""
+        """Return the minimum number of seconds between two cycles of a busy loop, which limits how often answers are
+        written."""
 
     @property
     def intent(self) -> IntentPart: ...
@@ -242,8 +247,8 @@ class State(Protocol):
         """Add a line to the history for each entry. Decisions never depend on the history."""
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of the texts. With ``newest``, return only lines of the newest part.
-        ``most``: the approximate number of lines."""
+        """Return the lines of the history that contain one of ``texts``. With ``newest``, search only the newest file.
+        ``most``: maximum number of lines from each file."""
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
         """Replace the status of loop and pools that operators read."""
@@ -252,10 +257,10 @@ class State(Protocol):
         """Return the sections of the pool status by name; empty before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop now uses this content of HF's two files."""
+        """Record that the loop now uses the content of HF's two files that has these digests."""
 
     def config_differences(self) -> list[Difference]:
-        """Return the files of HF of which scripts and loop have different contents."""
+        """Return each of HF's two files that scripts and loop have read with different contents."""
 
     def beat(self) -> None:
         """Record that the loop is alive."""
@@ -264,14 +269,14 @@ class State(Protocol):
         """Return the loop's signs of life, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
-        """Return a number for each request that grows with each poll of HF."""
+        """Return a number for each polled request. The number grows with each poll of HF."""
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first
         list."""
 
     def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused for a reason of the site, by script."""
+        """Return the calls that scripts have refused because of a local problem, by script."""
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Remove polls and terminal answers of requests that have left the state."""

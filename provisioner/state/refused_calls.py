@@ -1,7 +1,8 @@
-"""``refused/<script>``: a line for each call that a script has refused for a reason of the site, with its time and its
-reason. A line without a reason says that the script has answered a call since.
+"""``refused/<script>``: a line for each call that a script has refused because of a local problem, such as a lock that
+another process holds. The line has the time and the reason. A line without a reason says that the script has answered a
+call since.
 
-The lines are only a hint for operators. No lock guards the files, because a held lock may be the reason.
+The lines are only a hint for operators. No lock guards these files, because a held lock may be the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_BYTES = 64 * 1024
 """Size in bytes above which a file is emptied. This is enough for more than 150 calls, or for an hour of calls that
 wait for a lock."""
 LONGEST_REASON = 400
-"""Most bytes of a reason that are kept."""
+"""Maximum number of bytes of a reason that are kept."""
 LINE = rb"(?m)^([0-9]{1,12}) (.*)$"
 """Pattern of a line. A line may be damaged, because two hosts may append at once on NFS."""
 ANSWERED = b" \n"
@@ -42,7 +43,7 @@ class Refusals(NamedTuple):
     """Time of the first refused call since the script last answered a call, in epoch seconds of the script's host; 0 if
     there is none."""
     last: float
-    """Time of the last line by the file system's clock."""
+    """Time of the last line by the file system's clock, in epoch seconds."""
     text: str
     """Reason of the last refusal; empty if the script has answered a call since."""
 
@@ -54,7 +55,8 @@ class RefusedCalls:
         self.path = path
 
     def note(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers. Raises StateError."""
+        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. Raises
+        StateError."""
         path = os.path.join(self.path, script)
         if not reason and (read_if_present(path, ADVICE) or ANSWERED).endswith(ANSWERED):
             return

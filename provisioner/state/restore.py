@@ -201,9 +201,9 @@ def _load_readable(file: StateFile) -> Tables | None:
 
 
 def _restore_reported(state: StateDir, dump: Dump) -> int:
-    """Put back the entries that are missing. Return the number of these entries.
+    """Put back the terminal answers' entries that the directory lacks. Return the number of these entries.
 
-    A present entry stays, because HF got its answer later.
+    A present entry stays, because HF got its answer later than the dump was taken.
     """
     make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
@@ -231,7 +231,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 
 
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
-    """Put back intent, with a generation above all that writers know and with its old modification time.
+    """Put back intent, with a generation above every generation that writers know, and with its old modification time.
 
     From this time, the loop recognizes the requests whose deadline is over.
     """

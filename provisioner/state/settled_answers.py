@@ -1,4 +1,5 @@
-"""The protocol by which a terminal answer is settled: entries that never change. The last entry of an id counts.
+"""The protocol that settles terminal answers. A request id has a row of entries, which never change, and the last entry
+counts.
 
 A process creates an entry at the next free position, so that only one process succeeds (law: a terminal answer stays).
 """
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from provisioner.hostfactory import Answer
 
 REPORTED, CLAIMED, ASSUMED = "reported", "claimed", "assumed"
-"""Kind of an entry.
+"""Kinds of entries.
 
 A script that prints the answer writes REPORTED. The loop writes CLAIMED, and may claim another answer until a script
 reports an answer. A recovery writes ASSUMED if HF probably has an answer whose text is unknown.
@@ -21,16 +22,16 @@ KINDS = (REPORTED, CLAIMED, ASSUMED)
 
 
 class Entry(NamedTuple):
-    """An entry that settles the terminal answer of an id."""
+    """An entry that settles the terminal answer of a request id."""
 
     kind: str
     text: str
     position: int
-    """Number of earlier entries of the id."""
+    """Number of earlier entries of the same id."""
 
 
 class SettledAnswers(ABC):
-    """The entries of all ids, wherever they are kept."""
+    """A store of the entries of all request ids. Subclasses keep the entries in files or in a Kubernetes API."""
 
     def settled(self, id_: str) -> Answer | None:
         """Return the terminal answer that every call prints from now on; None while the answer may still change.
@@ -76,7 +77,7 @@ class SettledAnswers(ABC):
             self._add(id_, None, ASSUMED, "")
 
     def copy_from(self, other: SettledAnswers, ids: Iterable[str]) -> int:
-        """Add the entries of these ids that ``other`` has and this store lacks. Return their number."""
+        """Add the entries of these ids that ``other`` has and this store lacks. Return the number of added entries."""
         added = 0
         for id_ in ids:
             last = self._last(id_)
@@ -93,7 +94,8 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry once for each try, read anew each time. Raises StateStale after the last try."""
+        """Yield the last entry of the id once for each try, read anew each time. Raises StateStale after the last
+        try."""
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:
@@ -101,4 +103,4 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _add(self, id_: str, last: Entry | None, kind: str, text: str) -> bool:
-        """Create the next entry. Return False if another process has created it first."""
+        """Create the entry after ``last``. Return False if another process has created this entry first."""

@@ -1,4 +1,4 @@
-"""The base of intent.json, memory.json and status.json: each is a file with a lock file and a generation.
+"""The base of intent.json, memory.json, status.json and holds.json: each is a file with a lock file and a generation.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -54,7 +54,7 @@ class StateFile:
 
     def condition(self) -> Condition:
         """Return the condition that follows from the file and its lock file. Raises StateTooNew or StateDenied."""
-        # Read the lock file first. If it were read after the data, it might record a write that the data lack.
+        # Read the lock file first. After the data, it might record a write that the data lack.
         noted = self.known_generation() if os.path.exists(self.lock_path) else None
         try:
             return condition(generation_of(self.load()), noted)
@@ -68,7 +68,8 @@ class StateFile:
         return _noted_generation(self.path)
 
     def set_aside(self) -> str:
-        """Rename a file that cannot be used, so that a new file can be made; return the new path of the old file."""
+        """Rename a file that cannot be used, so that a new file can be made; return the new path of the renamed
+        file."""
         return self._put_aside(os.rename)
 
     def keep_aside(self) -> str:

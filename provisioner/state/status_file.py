@@ -17,8 +17,8 @@ from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):
-    """``status.json``: answers, losses and free numbers, rendered from memory and intent. Only the loop writes this
-    file, and it can always make the file again."""
+    """``status.json``: answers, losses, and how many further machines each template may have, rendered from memory and
+    intent. Only the loop writes this file, and the loop can always make the file again."""
 
     kind = "status"
     advice = "A running loop makes this file again; start one with `provisioner run`."
@@ -55,7 +55,8 @@ class StatusStore(StateFile):
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
     ) -> None:
-        """Replace all tables durably. An unreadable file is set aside first. Raises StateTooNew or StateUnwritable."""
+        """Replace all tables durably. First set aside the present file if it is unreadable. Raises StateTooNew or
+        StateUnwritable."""
         if self._generation is None:
             self._generation = self._last_generation()
         tables = self._new_tables("")

@@ -66,8 +66,8 @@ class KubeAnswers:
         self._objects, self._own, self._memory = objects, own, memory
         self._terminal, self._events, self._threads = terminal, ObjectEvents(api), threads
         self._reasons: dict[str, str] = {}
-        """Why machines without a slot are missing, by request id. The answers lack this reason, because an answer
-        describes only machines with a slot."""
+        """Reasons why machines without a slot are missing, by request id. The answers lack these reasons, because an
+        answer describes only machines with a slot."""
         self._written: dict[str, tuple[Answer, Status]] = {}
         """The answer of each request, and the status of the request's object, as this process last wrote or read
         them."""
