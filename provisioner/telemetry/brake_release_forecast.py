@@ -66,11 +66,11 @@ class ScriptCalls:
     reported: Set[str]
     """Requests whose terminal answer HF has read."""
     last: float
-    """The time of HF's last poll or list of hosts; 0 if HF has made neither."""
+    """The time of HF's last poll or last list of hosts; 0 if HF has made neither."""
     listed: float = 0.0
     """The time of HF's last list of its hosts; 0 before the first list."""
     refused: Sequence[Refusals] = ()
-    """The calls that the scripts refused because of a problem of the installation, for example unwritable files."""
+    """The calls that the scripts refused because of a local problem, for example unwritable files."""
 
 
 def find_forgotten_requests(
@@ -79,7 +79,7 @@ def find_forgotten_requests(
     """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
     the request before.
 
-    The loop counts only calls of HF since the loop's own start, so it may cancel later than this function says.
+    The loop counts only HF's calls since its own start, so it may cancel later than this function says.
     """
     if limits is None:
         return ()

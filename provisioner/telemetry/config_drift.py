@@ -31,9 +31,11 @@ def format_difference(difference: Difference) -> str:
 
 
 def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
-    """Return the differences that an operator can remove by bringing the newer file to the other side. ``refused``:
-    True if the loop refuses its present files. Then a difference is left out if the newer file is the scripts', because
-    this file would not help the loop."""
+    """Return the differences that an operator can remove by bringing the newer file to the other side.
+
+    ``refused``: True if the loop refuses the configuration in its files. Then leave out each difference whose newer
+    file the scripts have read, because this file may be the refused one.
+    """
     return [one for one in differences if not (refused and one.newer == "scripts")]
 
 

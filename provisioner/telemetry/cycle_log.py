@@ -39,8 +39,8 @@ class CycleLog:
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools at the last cycle. If the next cycle has others, its line is logged at INFO.
-        """
+        """The deferrals and unseen pools at the last cycle. If those of the next cycle differ, its line is logged at
+        INFO."""
         self._problem = ""
         """The problem that was logged last; empty if the last cycle had no problem."""
         self._brake: Brake | None = None
@@ -192,8 +192,8 @@ class RefusalLog:
         self._snapshots: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool. While a pool cannot be observed, its last snapshot is kept."""
         self._waiting: Mapping[Key, Refusal] = {}
-        """The machines that wait now because their place refused them, or because it refused an earlier machine, by
-        pool, template and error class."""
+        """The machines that wait now because their place refused them or an earlier machine, by pool, template and
+        error class."""
         self._unlogged: dict[Key, Refusal] = {}
         """The refusals that no log line contains yet."""
         self._logged_at: dict[Key, float] = {}

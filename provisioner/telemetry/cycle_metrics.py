@@ -174,7 +174,7 @@ def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 SUM_SECONDS = 60.0
-"""Least seconds between two sums of the usage. A sum reads every slot, which takes longer than an idle cycle."""
+"""Minimum seconds between two sums of the usage. A sum reads every slot, which takes longer than an idle cycle."""
 
 
 class UsageMeter:

@@ -26,16 +26,16 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""Most seconds from the start of a connection, including its TLS handshake, to the end of the request's head."""
+"""Maximum seconds from the start of a connection, including its TLS handshake, to the end of the request's head."""
 RESPONSE_SECONDS = 30.0
-"""Most seconds from the end of the request's head until the client has received the response."""
+"""Maximum seconds from the end of the request's head until the client has received the response."""
 HEAD_BYTES, LINE_BYTES = 32_768, 8_192
-"""Most bytes of a request's head, and of one line in the head."""
+"""Maximum number of bytes of a request's head, and of one line in the head."""
 UNSENT_BYTES = 32 * 1024 * 1024
-"""Most bytes of all responses together that clients have not received yet."""
+"""Maximum number of bytes of all responses together that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
-"""Most open connections, and the divisor of the process's limit of file descriptors. The server uses only this fraction
-of the descriptors, because the loop needs the rest."""
+"""Maximum number of open connections, and the divisor of the process's limit of file descriptors. The server uses only
+this fraction of the descriptors, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
 """Seconds after its start in which a connection is not closed to make room for another connection. The time allows a
 TLS handshake and a request. A new connection waits until an open connection is older."""

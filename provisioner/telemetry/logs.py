@@ -25,7 +25,7 @@ def configure(level: str = "INFO") -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # a warning there means broken TLS of a client
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # Tornado warns of a client's broken TLS
 
 
 def get_fields(record: logging.LogRecord) -> dict[str, object]:

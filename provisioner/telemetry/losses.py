@@ -27,11 +27,11 @@ STEPS = {
 
 
 def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
-    """Return the losses of the last day by pool, cause and exit code. Groups whose newest loss is more than an hour old
-    are left out.
+    """Return a document for each pool, cause and exit code with a loss in the last hour. The document counts the losses
+    of the last day.
 
-    ``since``, ``last``: the ends of the first and of the newest of the ``machines``. ``text``: the place's reason for
-    the newest loss. ``quiet``: True if no operator is needed.
+    ``machines``: their number. ``since``, ``last``: the times of the first and of the newest of these losses. ``text``:
+    the place's reason for the newest loss. ``quiet``: True if no operator is needed.
     """
     losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
     running = Counter[str]()
@@ -59,8 +59,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
 
 
 def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
-    """Yield a sentence for each of the losses that need no operator. If ``quiet`` is False, yield instead the losses
-    that need an operator, each with the next step."""
+    """Yield a sentence for each document of ``losses`` that needs no operator. If ``quiet`` is False, yield instead a
+    sentence for each document that needs an operator, with the next step."""
     for one in (one for one in losses if one["quiet"] is quiet):
         since, last = format_local_time(one["since"]), format_local_time(one["last"])
         times = since if since == last else f"{since}, the last at {last}"

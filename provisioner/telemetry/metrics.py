@@ -131,7 +131,7 @@ class Metrics(Group):
     shutdown = Metric(timed(10, 60, 300, 3600), "hf_provisioner_machine_shutdown_seconds", {"pool": ()},
         "From returned to gone.")
     lost = Metric(Counter, "hf_provisioner_machines_lost_total",
-        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # an end known from the start; no alert uses it
+        {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # loops expect this end; no alert uses it
         "Machines that succeeded and then vanished, or that HostFactory returned because their end was announced.")
     failed = Metric(Counter, "hf_provisioner_slots_failed_total", {"pool": (), "template": (), "error": ()},
         "Slots that failed.")

@@ -85,7 +85,7 @@ def window_documents(
     """Return a document for each pool and template. ``waiting``: the number of machines that wait there. ``queues``: as
     ``find_queues`` returns them.
 
-    ``window`` (None if untried), ``backing_off`` and ``why``, its reason; ``since``: the begin of the back-off;
+    ``window`` (None if untried); ``backing_off``; ``why`` and ``since``: reason and begin of the back-off;
     ``next_probe``: the time of the next create during the back-off; ``last_error``: see ``last_error``; ``missing``:
     the number of machines that wait there; ``queue``: the queued machines among them, or None.
     """

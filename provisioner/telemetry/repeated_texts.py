@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.telemetry.status_model import StatusModel
 
 LEAST = 40
-"""Least characters of a text that gets a number."""
+"""Minimum number of characters of a text that gets a number."""
 
 SENTENCES = ("refused", "unseen", "failing", "losses", "down", "stuck", "requests")
 """Fields whose texts every screen shows in full, in the order in which the screen shows the fields."""

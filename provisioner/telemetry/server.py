@@ -32,7 +32,7 @@ SCRAPED = ("/metrics", *PROBES)
 requests."""
 
 BACKLOG = 1024
-"""Most connections that wait until the server accepts them."""
+"""Maximum number of connections that wait until the server accepts them."""
 
 PATHS = "/ /status.json /metrics /healthz /readyz /status"
 

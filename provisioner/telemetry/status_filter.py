@@ -34,8 +34,8 @@ def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) 
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
-    """Return the entries that concern these pools, templates and request. An entry that names no pool concerns all
-    pools. The same holds for templates and requests."""
+    """Return the items of the status's lists that concern these pools, templates and request. An item that names no
+    pool concerns all pools; an item that names no template or no request concerns all of them."""
     names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "losses", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [

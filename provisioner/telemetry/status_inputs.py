@@ -47,10 +47,10 @@ class StatusInputs:
     holds: Mapping[str, Any]
     """The holds in force, as ``current_holds`` returns them."""
     refusal: str
-    """Reason why the loop cannot write the state directory; empty if the loop can write, or if only this host or this
-    user cannot write."""
+    """Reason why the loop cannot write the state directory; empty if the loop can write, or if it is only this host or
+    this user that cannot write."""
     differing: Sequence[Difference]
-    """HF's files of which the scripts have read another content than the loop uses."""
+    """HF's files that the scripts have read with another content than the loop uses."""
     wall: float
     """The time at which the inputs were read, in epoch seconds."""
 

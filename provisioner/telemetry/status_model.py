@@ -76,7 +76,7 @@ class StatusModel:
     """The mistake because of which the loop refuses the configuration in the files (``since``, ``text``); None if the
     configuration is in force."""
     configuration_differs: Sequence[Document]
-    """HF's files of which the scripts have read another content than the loop uses: ``file``, the ``newer`` side and
+    """HF's files that the scripts have read with another content than the loop uses: ``file``, the ``newer`` side and
     ``text``. A newer file that the loop refuses is left out here, because it is in ``configuration_refused``."""
     paused: Sequence[str]
     """The pools that the configuration pauses."""
@@ -112,7 +112,7 @@ class StatusModel:
     """The costs and budgets, as ``cost.spending`` returns them; None if no pool has a price."""
     requests: Sequence[Document]
     """Requests with their ``deadline``, their machines by pool, and their ``missing`` machines with reasons (see
-    ``UnmetDocuments``). ``text``: the reason for which machines failed without a try; empty if each was tried."""
+    ``UnmetDocuments``). ``text``: the reason why machines failed without a try; empty if each machine was tried."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
     """Machines that still exist after their grace period. ``text``: the place's reason; empty if the place gives none.

@@ -42,24 +42,25 @@ REFRESH = 10
 """Seconds after which a browser reloads the page, unless the reader has stopped the reload."""
 
 SHOWN = 100
-"""Most entries that a list shows. The page says how many entries it leaves out, and its filter finds them."""
+"""Maximum number of entries that a list shows. The page says how many further entries there are, and its filter finds
+them."""
 
 LONGEST = 120
-"""Most characters of a name or sentence that are shown. The limit keeps a text of four kilobytes from filling the page.
-"""
+"""Maximum number of characters of a name or sentence that are shown. The limit keeps a text of four kilobytes from
+filling the page."""
 
 MOST_SENTENCES = 100
-"""Most sentences of a timeline that are shown. The newest are shown."""
+"""Maximum number of sentences of a timeline that are shown, the newest ones."""
 
 MOST_LINES = 5_000
-"""Most journal lines from which a pool's timeline is made. The newest are used, and they give more sentences than the
-page shows.
+"""Maximum number of journal lines from which a pool's timeline is made, the newest ones. They give more sentences than
+the page shows.
 
 A pool that has refused all day has fifty thousand lines.
 """
 
 FRESH = 1.0
-"""Seconds for which the page uses one reading of the files again, so that many open pages cost little more than one
+"""Seconds for which the page uses a reading of the files again, so that many open pages cost little more than one
 page."""
 
 TimelineRow = tuple[str, str]

@@ -214,8 +214,8 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 def _facts_from_memory(
     memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """Yield the facts that memory has and the journal lacks. The journal may lack them because an earlier version wrote
-    it, or because old files of it were deleted."""
+    """Yield the facts that memory has and the journal lacks. The journal may lack facts because an earlier version
+    wrote it, or because its old files were deleted."""
     journalled = defaultdict[str, set[str]](set)
     for fact in facts:
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)

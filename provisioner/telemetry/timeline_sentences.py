@@ -10,10 +10,11 @@ from provisioner.model import PendingReason, RequestStatus
 from provisioner.state.journal import Line, parse_time
 
 FEW = 3
-"""Most machines that a sentence names. If there are more machines, the sentence gives only their number."""
+"""Maximum number of machines that a sentence names. If there are more machines, the sentence gives only their
+number."""
 
 APART = 600.0
-"""Most seconds between two equal events that become one sentence."""
+"""Maximum seconds between two equal events that become one sentence."""
 
 
 class Fact(NamedTuple):

@@ -35,7 +35,7 @@ from provisioner.telemetry.pool_windows import (
 )
 
 HOLDERS_SHOWN = 3
-"""Most requests that a line in a terminal names as users of a cap. ``-o json`` names all of them."""
+"""Maximum number of requests that a line in a terminal names as users of a cap. ``-o json`` names all requests."""
 
 QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING, PendingReason.QUEUED})
 """Reasons that need no attention, because each machine passes through them."""
@@ -75,7 +75,7 @@ class UnmetDocuments:
                 self._boots[slot.pool, record.template].append(slot.ran_at - slot.boots_from)
 
     def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Return an entry for each pool and reason, by open request. Requests without missing machines are left out.
+        """Return a document for each pool and reason, by open request. Requests without missing machines are left out.
 
         * ``reason``: a ``PendingReason`` that holds for ``machines`` machines in ``pool``.
         * ``error``: the error class or None; ``text``: the cloud's words.
