@@ -6,16 +6,16 @@ Names: one name is one machine. A place that keeps names unique refuses a second
 prevents doubles: the backend lists the machines before each create. If it is unknown whether a create had an effect,
 the backend repeats the create only when two lists that began ``lag_seconds`` apart lack the name.
 
-Doubles that exist all the same are in ``Snapshot.doubles``. The plan keeps one object of each name, deletes the others
+Doubles that exist nevertheless are in ``Snapshot.doubles``. The plan keeps one object of each name, deletes the others
 at once, and deletes a new object under the name of a closed slot at once.
 
-States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. If
-another pool shall make a machine at once, the machine has ``spills_at_once``. A machine that has ended and needs no
-delete is in ``Snapshot.ends``.
+States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. If the
+place has no room for a machine, so that another pool should make it, the machine has ``spills_at_once``. A machine that
+has ended and needs no delete is in ``Snapshot.ends``.
 
-Hosts: a machine joins the grid under its name, because HF knows it by this name. A kind makes the name the host name (a
-pod, an instance), or else puts it into the machine's environment as ``HF_MACHINE_NAME``, and the machine's start script
-uses it.
+Hosts: a machine joins the grid under its name, because HF knows it by this name. Either a kind makes the name the host
+name (a pod, an instance), or it puts the name into the machine's environment as ``HF_MACHINE_NAME``, from where the
+machine's start script takes it.
 
 Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check warns.
 """

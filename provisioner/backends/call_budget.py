@@ -19,8 +19,8 @@ class TooManyCalls(BackendError):
 
 
 class CallBudget:
-    """A limit on reads: at most ``calls`` of them begin within any ``window`` seconds. Several threads use it at
-    once."""
+    """A limit on reads: at most ``calls`` reads begin within any ``window`` seconds. Several threads may use a budget
+    at once."""
 
     def __init__(self, calls: int, window: float) -> None:
         self._calls, self._window = calls, window
@@ -58,7 +58,7 @@ class CallBudget:
             self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Pause the calls for as long as the refusal ``error`` asks.
+        """Pause the calls for as long as ``error``, the refusal of a call, demands.
 
         If Compute's window is used up, wait until the next window has certainly begun.
         """

@@ -30,20 +30,21 @@ LONGEST_SECONDS = 120.0
 """Seconds for a response if the caller sets no limit. Google's clients usually have the same time-out."""
 
 HEAD_BYTES = 1 << 18
-"""Most bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB in the head of a
-request, and send less."""
+"""Maximum number of bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB in the
+head of a request, and send less."""
 
 BODY_BYTES = 20 << 20
-"""Most bytes of a response's body after decompression. Our largest list, a page of 500 pods of 20 kB each, has half
-as many. An unpaged list of the largest group has 6 MB."""
+"""Maximum number of bytes of a response's body after decompression. Our largest list, a page of 500 pods of 20 kB each,
+has half as many. An unpaged list of the largest group has 6 MB."""
 
 MOST_VALUES = 1_500_000
-"""Most values in a document, counted by commas and brackets. The smallest values, empty lists, take twenty times as
-many bytes in memory as in a response. A page of 500 pods of 20 kB each has a million values if managed fields fill
-the pods."""
+"""Maximum number of values in a document, counted by commas and brackets. The smallest values, empty lists, take twenty
+times as many bytes in memory as in a response. A page of 500 pods of 20 kB each has a million values if managed fields
+fill the pods."""
 
 LINE_BYTES = 4 << 20
-"""Most bytes of a piece of a stream, such as a watch event. An API server accepts objects of up to 3 MB."""
+"""Maximum number of bytes of a piece of a stream, such as a watch event. An API server accepts objects of up to 3
+MB."""
 
 PAGE, MOST_PAGES = 500, 400
 """Objects in a page, and pages in a list. Together they suffice for the pods of the largest GKE cluster."""
@@ -181,7 +182,7 @@ class Bounded(urllib3.connection.HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Return False if the connection was idle for ``IDLE_SECONDS``, so that the pool makes a new one."""
+        """Return False if the connection was idle for ``IDLE_SECONDS``, so that the pool makes a new connection."""
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
@@ -264,8 +265,8 @@ class _PoolTLS(urllib3.HTTPSConnectionPool):
 
 
 def limit_responses(connections: Connections) -> Connections:
-    """Limit responses in time and size, and reopen connections that were idle for ``IDLE_SECONDS``. Return the same
-    object."""
+    """Limit responses in time and size, and reopen connections that were idle for ``IDLE_SECONDS``. Return
+    ``connections``."""
     connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections
 

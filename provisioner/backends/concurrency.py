@@ -14,8 +14,8 @@ from collections.abc import Callable
 LEAST = 1
 FIRST = 16
 MOST = 32
-"""Concurrent calls: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls.
-More calls at once only make each call slower."""
+"""The smallest, the first and the largest limit of concurrent calls. An API server's throughput peaks at 16 to 32
+calls. More calls at once only make each call slower."""
 
 QUICK_SECONDS = 0.25
 """Seconds within which a response never counts as slow, even if an idle server is much quicker. This is a quarter of
@@ -47,9 +47,9 @@ class Flow:
         self.limit = FIRST
         """Allowed number of concurrent calls."""
         self._calls_allowed_at = -math.inf
-        """Monotonic time before which the server wants no calls."""
+        """Monotonic time until which the server wants no calls."""
         self._growth_allowed_at = -math.inf
-        """Monotonic time before which the limit does not grow."""
+        """Monotonic time until which the limit does not grow."""
         self._unloaded: dict[str, float] = {}
         """Seconds of the quickest recent responses, by kind of call, because a webhook may delay only creates."""
         self._round_began_at = -math.inf
@@ -120,8 +120,8 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Begin the reading that ``wanted`` returns, if it returns one. Begin none if a reading is under way, or if the
-        last reading began less than ``pause`` seconds ago."""
+        """Call ``wanted``, and begin the reading that it returns, if any. Do nothing if a reading is under way, or if
+        the last reading began less than ``pause`` seconds ago."""
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):
                 return
@@ -132,7 +132,7 @@ class Readings:
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no reading for ``seconds``; if ``seconds`` is infinite, never again."""
+        """Begin no reading for ``seconds``, or never again if ``seconds`` is infinite."""
         self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:

@@ -103,7 +103,8 @@ def _request(clock: PlaceClock | None = None) -> Any:
 
 
 def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
-    """Return the credentials of the key file, or else the application default. Raise BackendError if there are none."""
+    """Return the credentials of the key file, or the application-default credentials if ``key_file`` is None. Raise
+    BackendError if there are none."""
     try:
         if key_file is not None:
             return _read_file(key_file, scopes)

@@ -1,7 +1,7 @@
 """HTTP calls to the server of a place, for kinds without a client of their own. Each call is tried once.
 
-The time-out of a call covers its whole response. Connections use the proxy and the authorities of the process. An idle
-connection is replaced, because a firewall may have forgotten it.
+The time-out of a call covers its whole response. Connections use the proxy and the certificate authorities of the
+process. An idle connection is replaced, because a firewall may have forgotten it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _SocketFile(Bounded):
 def connect(address: str, ca_file: Path | None = None) -> Way:
     """Return the way to a server, without a call. ``address``: ``http://``, ``https://``, or ``unix:///PATH``.
 
-    Raise OSError if the file of authorities is unusable.
+    Raise OSError if the file of certificate authorities (``ca_file``) cannot be used.
     """
     options: dict[str, Any] = {"maxsize": MOST}
     if address.startswith(UNIX):

@@ -21,7 +21,7 @@ _MISSING_RIGHT = re.compile(r"\bcannot [a-z*]+ resource \S+|\brequired ('[\w.]+'
 other words."""
 
 _CERTIFICATE_TIME = re.compile(r"certificate (is not yet valid|has expired)")
-"""Words of OpenSSL about a certificate whose time is not now."""
+"""Words of OpenSSL about a certificate that is not valid now."""
 
 
 def find_right(status: int, text: str) -> str | None:

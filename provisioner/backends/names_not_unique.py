@@ -22,7 +22,7 @@ Job = TypeVar("Job", contravariant=True)
 
 
 class UncertainCreates:
-    """The names whose creates may still take effect. ``lag``: least seconds between the two lists. Thread-safe."""
+    """The names whose creates may still take effect. ``lag``: minimum seconds between the two lists. Thread-safe."""
 
     def __init__(self, lag: float) -> None:
         self._lag = lag
@@ -80,8 +80,8 @@ class Reader(Protocol[Job]):
     """A reader of the place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is a machine of the pool: it has the pool's mark, or it has lost the mark and has the
-        uid in ``sought``."""
+        """Return True if the job is a machine of the pool. Either the job shows that it belongs to the pool, or it no
+        longer does and has the uid that ``sought`` has for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
         """Return how a job has ended; None if the machine still exists. The record of an ended job need not be
@@ -123,8 +123,8 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
     """Return the machine of a name that stays, and the others that have not begun to end.
 
-    ``machines``: all of this name, the oldest first. The machine that has run longest stays; if none runs, the oldest
-    pending machine, or else the oldest.
+    ``machines``: all machines of this name, the oldest first. The machine that has run longest stays; if none runs, the
+    oldest pending machine; if none is pending, the oldest.
     """
     running = [one for one in machines if one.phase is Phase.RUNNING]
     kept = min(running, key=lambda one: one.launched) if running else machines[0]

@@ -1,7 +1,7 @@
 """Proxies and private certificate authorities on the way to the clouds.
 
-Each client reads proxy and authorities from environment variables of its own. This module sets all these variables
-once, for the process and for the plugins that it runs.
+Each client reads the proxy and the certificate authorities from environment variables of its own. This module sets all
+these variables once, for the process and for the plugins that it runs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
 
 BUNDLE = "REQUESTS_CA_BUNDLE"
-"""Variable that requests reads. Google's REST clients and tokens use requests."""
+"""Environment variable that the library requests reads. Google's REST clients and token calls use this library."""
 
 BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
-"""Variables that requests, gRPC (Pub/Sub) and all programs built on OpenSSL or Go (plugins among them) read."""
+"""Environment variables that name the file of certificate authorities: for the library requests, for gRPC (Pub/Sub),
+and for all programs built on OpenSSL or Go, such as plugins."""
 
 PROXY_FILE = "HTTPS_PROXY_FILE"
-"""Variable that names a file with the proxy's address. So the proxy's password need not be in a manifest, unit or
-environment."""
+"""Environment variable that names a file with the proxy's address. So the proxy's password need not be in a manifest,
+unit or environment."""
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254", "localhost", "127.0.0.1")
 """Hosts that are never called through a proxy. Through a proxy, the metadata server would describe the proxy's host
 instead of ours, and ``localhost``, where the embedded cloud is, would be the proxy itself."""
 DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
-"""Variables that name further local hosts: another metadata server, or the API server of a pod's own cluster."""
+"""Environment variables that name further local hosts: another metadata server, or the API server of a pod's own
+cluster."""
 
 TUNNEL_REFUSED = "Tunnel connection failed: 407"
 """Beginning of the error of Python's HTTP client if a proxy wants another login. The rest is the text of the proxy."""
@@ -51,13 +53,14 @@ LONGEST_WAIT_SECONDS = 300.0
 """Longest Retry-After that is followed, in seconds. API servers ask for one second."""
 
 WARNING_SECONDS = 30 * 86_400.0
-"""Seconds before the expiry of an authority during which ``check`` warns of it."""
+"""Seconds before the expiry of a certificate authority during which ``check`` warns of it."""
 
 
 def prepare(ca_bundle: Path | None) -> None:
-    """Set proxy and authorities for every client of this process.
+    """Set the proxy and the certificate authorities for every client of this process.
 
-    Raise BackendError for an unusable bundle, an unreadable proxy file, or an invalid proxy address.
+    Raise BackendError if the file of certificate authorities (``ca_bundle``) or of the proxy's address cannot be used,
+    or if the address is invalid.
     """
     environment = os.environ
     if file := environment.get(PROXY_FILE):
@@ -76,7 +79,8 @@ def prepare(ca_bundle: Path | None) -> None:
 
 
 def get_ca_bundle() -> str | None:
-    """Return the file of authorities that ``prepare`` has set; None if the system's authorities apply."""
+    """Return the path of the file of certificate authorities that ``prepare`` has set; None if the system's authorities
+    apply."""
     return os.environ.get(BUNDLE) or None
 
 
@@ -133,10 +137,10 @@ def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
-    """Return warnings about authorities in the bundle that have ended or will soon end. Raise BackendError for an
-    unusable bundle.
+    """Return warnings about certificate authorities in the bundle that have expired or will soon expire. Raise
+    BackendError if the bundle cannot be used.
 
-    Only a configured bundle is checked, because the system's bundle always contains authorities that have ended.
+    Only a configured bundle is checked, because the system's bundle always contains authorities that have expired.
     """
     messages = []
     for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
@@ -180,7 +184,7 @@ def _direct_hosts(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read_authorities(file: str, setting: str) -> list[dict[str, Any]]:
-    """Return the authorities in a bundle. Raise BackendError if there are none."""
+    """Return the certificate authorities in a bundle. Raise BackendError if the file contains none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=file)

@@ -27,11 +27,11 @@ from provisioner.names import name_pattern
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000
-"""Number of entries that are remembered to detect repetitions. A burst of 10,000 machines writes two entries for
-each."""
+"""Number of audit log entries that are remembered to detect repetitions. A burst of 10,000 machines writes two entries
+for each machine."""
 
 MAX_MESSAGES = 500
-"""Most messages that have been received but not yet processed. To process a message takes microseconds."""
+"""Maximum number of messages that have been received but not yet processed. To process a message takes microseconds."""
 
 LEASE_SECONDS = 120
 """Seconds after which a message that was not acknowledged returns to the service. With the library's default, a
@@ -85,21 +85,21 @@ class Worth(StrEnum):
     WAKE_UP = "wake_up"
     """The message reports another event of a machine of ours."""
     REPEATED = "repeated"
-    """The message repeats an earlier one."""
+    """The message repeats an earlier message."""
     FOREIGN = "foreign"
-    """The message is about something else. A sink's filter may be wide, and the emulator ignores filters."""
+    """The message is not about a machine of ours. A sink's filter may be wide, and the emulator ignores filters."""
     MALFORMED = "malformed"
     """The message is not an audit log entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The content of a message. It may be out of date when it is read."""
+    """The content of a message. The hint may be out of date when the loop gets it."""
 
     instance: str
     event: InstanceEvent
     failed: bool
-    """The entry reports an error, for example a create that found no stock."""
+    """True if the entry reports an error, for example a create that found no stock."""
     timestamp: str
     """Time of the event by the cloud's clock, RFC 3339."""
     key: str
@@ -121,19 +121,19 @@ class Judged:
 
     worth: Worth
     hint: Hint | None = None
-    """The hint; None if the message is about something else or is unreadable."""
+    """The hint; None if the message is not about an event of an instance, or is not an audit log entry."""
     problem: str = ""
     """The reason why the message cannot be read."""
 
     @property
     def news(self) -> Hint | None:
-        """Return the hint if it reports something new about a machine of ours; else None."""
+        """Return the hint if it reports something new about a machine of ours; None if not."""
         return self.hint if self.worth in (Worth.NOTICE, Worth.WAKE_UP) else None
 
 
 def parse(data: bytes, published: datetime | None = None) -> Hint | None:
-    """Return the hint in a message; None if the entry is about something else. Raise ODD_RESPONSES if it is not an
-    entry.
+    """Return the hint in ``data``, a Pub/Sub message with an entry of the audit log; None if the entry is not about an
+    event of an instance. Raise an error of ODD_RESPONSES if the message is not such an entry.
 
     ``published``: time at which Pub/Sub received the message, by the cloud's clock.
     """
@@ -193,8 +193,8 @@ class Sieve:
 
 
 class EventStream:
-    """A subscription that is read until it is closed. ``taken`` is called with each judged message, ``broke`` with the
-    reason for each break of the stream."""
+    """A subscription that is read until it is closed. ``taken`` is called with each judged message, and ``broke`` is
+    called with the reason for each break of the stream."""
 
     def __init__(
         self,
@@ -226,8 +226,8 @@ class EventStream:
             self._thread.join(CLOSE_SECONDS)
 
     def _receive(self, message: Any) -> None:
-        """Judge and acknowledge a message. The library calls this. Without the acknowledgement, it would deliver the
-        message again."""
+        """Judge and acknowledge a message. The library calls this method. Without the acknowledgement, Pub/Sub would
+        deliver the message again."""
         try:
             judged = self._sieve.judge(message.data, message.publish_time)
             if judged.worth is Worth.MALFORMED:

@@ -45,7 +45,7 @@ def get_kind(name: str) -> Kind[Any]:
 
 
 def built_in_kinds() -> list[Kind[Any]]:
-    """Return the kinds of this distribution for which Google's connector has fields, too."""
+    """Return the kinds of places that come with this distribution."""
     return [get_kind(name) for name in BUILT_IN]
 
 

@@ -12,10 +12,11 @@ from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
-"""Most characters of a text that identifies something. Names, uids and addresses have at most 253."""
+"""Maximum number of characters of a text that identifies something. Names, uids and addresses have at most 253."""
 
 MAX_CHARACTERS = 400
-"""Most characters that are kept of a server's message. Messages are stored with each slot and shown to operators."""
+"""Maximum number of characters that are kept of a server's message. Messages are stored with each slot and shown to
+operators."""
 
 LONGEST_DURATION = 1e10
 """Longest duration in seconds: three centuries."""

@@ -1,4 +1,5 @@
-"""Lists that several pools of one place share, because each list costs the place the same for one pool as for all."""
+"""Lists that several pools of one place share, because a list for all pools costs the place no more than a list for one
+pool."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class ListResult(Generic[Items]):
 
 
 class SharedList(Generic[Items]):
-    """A list for several pools. If a pool requests the list while it is being read for another pool, both get the same
-    list."""
+    """A list for several pools. If a pool requests the list while it is being read for another pool, both pools get the
+    same list."""
 
     def __init__(self, read: Callable[[float], Items]) -> None:
         self._read = read

@@ -54,8 +54,8 @@ class FakePool(Pool):
     queue_seconds: DurationOrZero = 0.0
     """Seconds for which the place holds each machine in a queue before the machine boots; default 0."""
     boot_seconds: DurationOrZero = 0.0
-    """Most seconds from a create, or from the end of the queue, until the machine runs; default 0. Each machine takes a
-    random time up to this limit."""
+    """Maximum seconds from a create, or from the end of the queue, until the machine runs; default 0. Each machine
+    takes a random time up to this limit."""
     stop_seconds: DurationOrZero = 0.0
     """Seconds from a delete until the machine is gone; default 0."""
     refused: Share = 0.0
@@ -63,7 +63,7 @@ class FakePool(Pool):
     crashed: Share = 0.0
     """Fraction of the machines that end by themselves after at most ``crash_seconds``; default 0."""
     crash_seconds: DurationOrZero = 60.0
-    """Most seconds for which a machine of the fraction ``crashed`` runs; default 60."""
+    """Maximum seconds for which a machine of the fraction ``crashed`` runs; default 60."""
     keeps_records: Switch = False
     """If true, a machine that ended by itself leaves only a record, as a job of a batch system does. If false (the
     default), its leftovers stay until they are deleted."""

@@ -27,7 +27,7 @@ CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
-"""Most seconds for a start of the loop. A start takes about three seconds, but up to a minute on a busy machine."""
+"""Maximum seconds for a start of the loop. A start takes about three seconds, but up to a minute on a busy machine."""
 
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'

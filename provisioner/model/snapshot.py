@@ -79,7 +79,7 @@ class Machine:
     queued: Queued | None = None
     """The wait of a PENDING machine in a queue. A normal wait is no failure: ``failure`` is None."""
     spills_at_once: bool = False
-    """True if the place has said that it has no room, so that the template's next pool shall make the machine."""
+    """True if the place has said that it has no room, so that the template's next pool should make the machine."""
     is_strayed: bool = False
     """True if a machine has lost its identity: its pod has lost our labels, or its group has abandoned it."""
     is_nameless: bool = False

@@ -15,7 +15,7 @@ from provisioner.backends.responses import words
 from provisioner.model import ErrorClass
 
 MOST_OUTPUT = 64 << 20
-"""Most bytes that a program may print."""
+"""Maximum number of bytes that a program may print."""
 GRACE_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL for a program that took too long."""
 MINUTE = 60.0

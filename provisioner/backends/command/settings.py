@@ -189,14 +189,14 @@ class CommandPool(Pool):
     """Longest run of a program in seconds; default 30, which is the most, because a new loop waits for the old loop's
     programs. A program that takes longer is ended, and 5 seconds later killed, with all its processes."""
     calls_per_minute: Calls = 120
-    """Most programs that are started in any minute; default 120."""
+    """Maximum number of programs that are started in any minute; default 120."""
     exclusive: Switch = True
     """True: no two machines share a host and its name; default true. Set false if the place does not guarantee this."""
     cleanup: Switch = False
     """True: the place keeps records of ended jobs until the delete command deletes them; default false."""
     lag_seconds: DurationOrZero = 30.0
-    """Least seconds between the starts of two observations that prove that a machine is gone; default 30, because many
-    schedulers list a new job late."""
+    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 30, because
+    many schedulers list a new job late."""
     observe_seconds: Duration = 10.0
     """Seconds between two observations; default 10. Each observation runs a program."""
 

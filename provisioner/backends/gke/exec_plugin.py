@@ -22,7 +22,7 @@ from provisioner.model import ErrorClass
 PLUGIN_SECONDS = 30.0
 """Longest run of a plugin in seconds. The plugin may call a token server, and repeat the call."""
 MOST_OUTPUT = 1 << 20
-"""Most bytes that a plugin may print. A token has a few thousand bytes."""
+"""Maximum number of bytes that a plugin may print. A token has a few thousand bytes."""
 EARLY_SECONDS = 30.0
 """Seconds before its expiry at which a token is renewed, or a quarter of its life if that is shorter. Tokens are
 renewed early, because a create that is refused for an old token costs a slot."""

@@ -43,8 +43,8 @@ CONNECTIONS = 3 * MOST
 """Connections that are kept open for all pools of a cluster: for calls, for reads of single pods, and for the watch
 and lists of each namespace."""
 RENEW_SECONDS = 5.0
-"""Least seconds between two readings of rejected credentials, and between two tries to get missing credentials. To run
-a plugin takes a second, and thousands of calls may fail at once."""
+"""Minimum seconds between two readings of rejected credentials, and between two tries to get missing credentials. To
+run a plugin takes a second, and thousands of calls may fail at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Reading:
     login: str = ""
     """The files with the credentials; empty for ``GoogleToken``, which names its file itself."""
     problem: str = ""
-    """Reason why certificate, key or authorities are unusable, perhaps because a file is being replaced."""
+    """Reason why certificate, key or certificate authorities are unusable, perhaps because a file is being replaced."""
 
 
 class Login:

@@ -25,7 +25,8 @@ SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
 MANAGER = 112
-"""Most characters of provisioner and pool in the name of our field manager. The server limits the whole name to 128."""
+"""Maximum number of characters of provisioner and pool in the name of our field manager. The server limits the whole
+name to 128."""
 
 
 class Wait(NamedTuple):

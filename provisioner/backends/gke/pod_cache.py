@@ -24,7 +24,8 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
 MOST_ASKED = 500
-"""Most pods that one observation reads by name. Each name costs a call, and thousands of pods may vanish at once."""
+"""Maximum number of pods that one observation reads by name. Each name costs a call, and thousands of pods may vanish
+at once."""
 
 MOST_PODS = 500 * MOST_PAGES
 """Largest number of pods in a list and in a cache. The largest GKE cluster has as many pods."""

@@ -33,7 +33,8 @@ from provisioner.backends.responses import json_object, text
 from provisioner.model import ErrorClass
 
 MOST_SAME_PAGES = 3
-"""Most times that an empty page may name itself as the next page. After more times, the observation fails."""
+"""Maximum number of times that an empty page may name itself as the next page. After more times, the observation
+fails."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"

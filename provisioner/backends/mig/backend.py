@@ -44,8 +44,8 @@ WORKERS = 4
 the other."""
 
 LEAST_PACE_PART = 1 / 3
-"""Least time between two observations, as a fraction of the pace. Without this limit, thousands of hints would cause as
-many lists, and lists cost calls."""
+"""Minimum time between two observations, as a fraction of the pace. Without this limit, thousands of hints would cause
+as many lists, and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. The value is arbitrary but must not change, because Compute could not recognize

@@ -24,7 +24,8 @@ CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, con
 """All exceptions that a call to Compute raises."""
 
 TEXT_LIMIT = 500
-"""Most characters that are kept of Compute's messages. Messages are stored with each slot and shown to operators."""
+"""Maximum number of characters that are kept of Compute's messages. Messages are stored with each slot and shown to
+operators."""
 
 
 SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (

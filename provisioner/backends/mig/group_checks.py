@@ -19,7 +19,8 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 log = logging.getLogger(__name__)
 
 ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
-"""Most instances of a group unless Google raised the limit (regional: up to 4,000). The actual limit cannot be read."""
+"""Maximum number of instances of a group unless Google raised the limit (regional: up to 4,000). The actual limit
+cannot be read."""
 
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
 """Shape of the machine names of any provisioner."""

@@ -43,8 +43,8 @@ class MigPool(Pool):
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0
-    """Least seconds between the starts of two observations that prove that a machine is gone; default 30, because lists
-    may miss a new instance."""
+    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 30, because
+    lists may miss a new instance."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
     """Seconds between two observations; default 10. Pools of one project share the lists of their zones; a list costs a
     call per 500 instances. At most 30, so that a change is seen within that time."""

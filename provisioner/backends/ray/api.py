@@ -30,7 +30,7 @@ class RayApi:
     """The dashboard of a cluster's head. Thread-safe."""
 
     def __init__(self, pool: RayPool, seconds: float = CALL_SECONDS) -> None:
-        """Prepare the calls. Raise BackendError for an unusable file of authorities."""
+        """Prepare the calls. Raise BackendError if the file of certificate authorities (``ca_file``) cannot be used."""
         self._pool, self._seconds = pool, seconds
         try:
             self._way = connect(pool.endpoint.rstrip("/"), pool.ca_file)

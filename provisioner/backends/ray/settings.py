@@ -54,7 +54,7 @@ class RayPool(Pool):
     """True: no two machines share a host and its name; default true. Ray guarantees this only if ``resources`` or
     ``num_cpus`` fill a node."""
     lag_seconds: DurationOrZero = 5.0
-    """Least seconds between the starts of two observations that prove that a machine is gone; default 5."""
+    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 5."""
     observe_seconds: Duration = 5.0
     """Seconds between two observations; default 5."""
 

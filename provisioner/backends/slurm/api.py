@@ -35,7 +35,7 @@ owners of jobs."""
 MANY_CANCELLED = 40
 """First version of the API in which one call can cancel many jobs, by its last number."""
 CANCELS_A_CALL = 200
-"""Most jobs that one call cancels."""
+"""Maximum number of jobs that one call cancels."""
 TOKEN_SHARE = 0.2
 """Fraction of a token's life. If a smaller part of the life is left, the operator is warned that the token was not
 renewed."""
@@ -130,8 +130,8 @@ class SlurmApi:
     """The calls to one slurmrestd. Thread-safe."""
 
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
-        """Prepare the calls for all pools of a cluster. ``pool``: any pool of the cluster. Raise OSError for an
-        unusable file of authorities."""
+        """Prepare the calls for all pools of a cluster. ``pool``: any pool of the cluster. Raise OSError if the file of
+        certificate authorities (``ca_file``) cannot be used."""
         self._way: Way = connect(pool.endpoint.rstrip("/"), pool.ca_file)
         self._user, self._seconds = pool.user, seconds
         self.token = Token(pool)

@@ -21,8 +21,8 @@ class Cluster:
     """A Slurm cluster. No call is made unless a method asks for it."""
 
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
-        """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError for an unusable file of
-        authorities."""
+        """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError if the file of certificate
+        authorities (``ca_file``) cannot be used."""
         try:
             self.api = SlurmApi(pool, seconds)
         except OSError as error:

@@ -77,7 +77,7 @@ class SlurmPool(Pool):
     ca_file: OptionalCarriedFile = None
     """Certificate authority of slurmrestd (PEM); default ``ca_bundle``, else the system's."""
     lag_seconds: DurationOrZero = 0.0
-    """Least seconds between the starts of two observations that prove that a machine is gone; default 0, because
+    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 0, because
     slurmctld lists a job as soon as it has accepted it."""
     observe_seconds: DurationOrZero = 5.0
     """Seconds between two observations; default 5. A list of 1,000 jobs costs slurmctld half a second; all pools of a

@@ -19,7 +19,7 @@ TIMEOUT = 10.0
 """Longest time in seconds until the emulator's response."""
 
 BATCH = 100
-"""Most messages in a request."""
+"""Maximum number of messages in a request."""
 
 
 class Sink:

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.05
-"""Most real seconds between two checks for due events of the embedded cloud."""
+"""Maximum real seconds between two checks for due events of the embedded cloud."""
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Most real seconds that a call waits while due events run, so that thousands of starts delay no response."""
+"""Maximum real seconds that a call waits while due events run, so that thousands of starts delay no response."""
 
 SHUTDOWN = 0.2
 """Seconds that responses under way get when the server ends. Watches are ended at once."""

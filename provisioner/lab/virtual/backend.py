@@ -200,7 +200,8 @@ class VirtualActors:
         self._next(running)
 
     def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
-        """Report the end of a call to the pool's ``Flow``, which limits the number of concurrent calls."""
+        """Tell the pool's ``Flow``, which limits the number of concurrent calls, that a call has ended. ``began``: the
+        virtual time at which the call began."""
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:

@@ -24,7 +24,7 @@ CONTROLLERS: Mapping[str, Callable[[Stage], Controller]] = {Provisioner.name: Pr
 """The controllers by name, the provisioner first."""
 
 MOST_SAMPLES = 480
-"""The most samples of a run that are kept for its picture. The picture can show no more."""
+"""Maximum number of samples of a run that are kept for its picture. The picture can show no more."""
 
 
 class Run(NamedTuple):

@@ -153,7 +153,7 @@ class Place:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def take_call(self) -> Failure | None:
-        """Count a call. Return the failure of a call without effect; None if the call takes effect."""
+        """Count a call. Return the failure if the call has no effect; None if the call takes effect."""
         self.calls += 1
         if not self._may_call():
             self.throttled += 1
@@ -177,7 +177,8 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find the one of this name. Return the failure if the place refuses the machine."""
+        """Make a machine, or find the present machine of this name. Return the failure if the place refuses the
+        machine."""
         there = self.members.get(name)
         if there is not None:
             return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
@@ -198,7 +199,8 @@ class Place:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, template: str, *, ours: bool = True) -> None:
-        """Add a machine. ``template``: empty for one of another program. ``ours``: True if it has our identity."""
+        """Add a machine. ``template``: empty for a machine that another program created. ``ours``: True if the machine
+        has our identity."""
         self._made += 1
         number, now = self._made, self._world.now
         launched = int(self._world.start_wall + now)

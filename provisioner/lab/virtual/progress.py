@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from provisioner.lab.virtual.run import Result
 
 LINE_SECONDS = 15.0
-"""Least seconds between two lines, so that the log of a night of runs stays short."""
+"""Minimum seconds between two lines, so that the log of a night of runs stays short."""
 
 
 @contextmanager

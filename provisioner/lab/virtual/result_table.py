@@ -19,10 +19,10 @@ OURS_ALONE = frozenset({"orphan", "answer", "hold"})
 """Laws that only the provisioner can break, because other controllers have neither slots nor answers."""
 
 MOST_BROKEN = 5
-"""Most runs with broken laws that are shown. The JSON output has all of them."""
+"""Maximum number of runs with broken laws that are shown. The JSON output has all of them."""
 
 BROKEN_LINES = 3
-"""Most lines about broken laws that are shown for a run."""
+"""Maximum number of lines about broken laws that are shown for a run."""
 
 WIDEST = 1000
 """Columns of the console, which is wider than every table, so that no line is cut off in a file."""

@@ -20,10 +20,10 @@ from provisioner.loop.cycle_report import CycleReport
 from provisioner.model import HOUR, ErrorClass, Hold, HoldKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
-"""Least seconds between two samples, and between two checks of the laws."""
+"""Minimum seconds between two samples, and between two checks of the laws."""
 
 MOST_SAMPLES = 2880
-"""The most samples of a run. In a run of more than eight hours, the time between two samples is longer than
+"""Maximum number of samples of a run. In a run of more than eight hours, the time between two samples is longer than
 ``SAMPLE``."""
 
 ORPHAN_SLACK = 900.0

@@ -91,7 +91,8 @@ class VirtualPool(Pool):
     """If true, further machines wait for room in a queue, as in a batch system, and report no stock-out; default
     false."""
     quota: Room = None
-    """Most machines that may exist in the place; default any number. A create of a further machine is refused."""
+    """Maximum number of machines that may exist in the place; default any number. A create of a further machine is
+    refused."""
     stop_seconds: DurationOrZero = 30.0
     """Seconds from a delete until the machine is gone; default 30."""
     leftovers: Switch = True
@@ -103,7 +104,8 @@ class VirtualPool(Pool):
     """Seconds that a call takes; default 0.15. With 32 concurrent calls, this is the speed of an API server on two
     processors."""
     calls_at_once: Count = 32
-    """Most concurrent calls; default 32. The number is lower while the place is slow or throttles calls."""
+    """Maximum number of concurrent calls; default 32. The number is lower while the place is slow or throttles
+    calls."""
     machines_per_call: Count = 1
     """Machines that one call creates or deletes; default 1. A managed instance group takes 100 and more."""
     calls_per_second: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
@@ -154,8 +156,8 @@ class Demand(Section):
     every_minutes: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
     """Minutes from one start of the demand to its next start; default none: the demand starts once."""
     walk: CountOrZero = 0
-    """Most machines by which the number changes at random at each poll, between 0 and ``machines``; default 0: the
-    number does not change at random."""
+    """Maximum number of machines by which the number changes at random at each poll, between 0 and ``machines``;
+    default 0: the number does not change at random."""
     levels: tuple[tuple[float, int], ...] = ()
     """Pairs of the seconds after ``at_minutes`` and the number of ``machines`` wanted from then on; empty: all machines
     at once.
@@ -199,7 +201,7 @@ class HostFactory(Section):
     poll_seconds: Duration = 30.0
     """Seconds between two rounds of calls; default 30."""
     batch: CountOrZero = 100
-    """Most machines in a call of requestMachines or requestReturnMachines; default 100; 0: any number."""
+    """Maximum number of machines in a call of requestMachines or requestReturnMachines; default 100; 0: any number."""
     idle_minutes: DurationOrZero = 0.0
     """Minutes for which HostFactory keeps a machine that is no longer wanted; default 0."""
     hourly_billing: Switch = False

@@ -91,7 +91,7 @@ class VirtualIntent:
 
 
 class VirtualMemory:
-    """The loop's memory as a value. A scenario can delete it or restore an old copy."""
+    """The loop's memory as a value. A scenario can delete the memory or restore an old copy."""
 
     def __init__(self) -> None:
         self.copies: list[Memory] = []
@@ -188,8 +188,8 @@ class VirtualTerminalAnswers:
         self._claimed: dict[str, str] = {}
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Return the text to print. If an answer was settled before, it is that answer, and if not, ``text``, which is
-        then settled."""
+        """Return the text to print: the answer that was settled before, or ``text``, which is settled now if no answer
+        was."""
         return self._read.setdefault(id_, self._claimed.get(id_, text))
 
     def ids(self) -> frozenset[str]:
@@ -427,7 +427,7 @@ class VirtualState:
         """Ignore the digests, because scripts and loop share one configuration in virtual time."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Ignore the refusal, because virtual scripts refuse no call for a problem of the installation."""
+        """Ignore the refusal, because virtual scripts refuse no call because of a local problem."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

@@ -1,4 +1,4 @@
-"""The true events of a run, and the broken laws. The loop's observations do not change them."""
+"""The true events of a run, and the broken laws. The loop's observations, which may be false, do not change them."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Ledger:
 
     def use(self, hosts: Collection[str]) -> None:
         """Set the names of the machines that are in use from now on. If the names have changed, pass a new object,
-        because the same object counts as unchanged."""
+        because an object that was passed before counts as unchanged."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 

@@ -1,7 +1,7 @@
 """The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``regex_filter.py``).
 
-If a filter cannot be parsed or names a field that the resource does not have, ValueError is raised with the position.
-The API responds with 400, as Google does.
+ValueError is raised, with the position, if a filter cannot be parsed or names a field that the resource does not have.
+The API then responds with 400, as Google does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class _Token:
 
 @lru_cache(maxsize=256)
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
-    """Return a test of one ``resource`` (a message of ``schema.py``) from a ``filter`` parameter.
+    """Parse a ``filter`` parameter. Return a predicate that tests a document of the type ``resource`` (a message of
+    ``schema.py``).
 
     ``base``: start of every URL in responses to the caller. In the documents, URLs begin with ``BASE`` instead.
     """
@@ -117,8 +118,8 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """Return the predicate of all terms up to a closing parenthesis or the end of the text. ``depth``: number of
-        open parentheses."""
+        """Parse up to a closing parenthesis or the end of the text. Return the predicate that holds if all parts joined
+        by AND, or by a space, hold. A part may be several terms joined by OR. ``depth``: number of open parentheses."""
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):
@@ -164,7 +165,8 @@ class _Parser:
 
 
 def _values(document: object, path: Sequence[str]) -> list[object]:
-    """Return all values at a dotted path. If a value on the path is a list, follow the path in each entry."""
+    """Return all values at a dotted path. If a value on the path is a list, follow the path in each entry of the
+    list."""
     if isinstance(document, list):
         return [value for entry in document for value in _values(entry, path)]
     if not path:
@@ -175,7 +177,7 @@ def _values(document: object, path: Sequence[str]) -> list[object]:
 
 
 def _matcher(field: Field, name: str, operator: str, wanted: str, base: str) -> Callable[[object], bool]:
-    """Return the test for a single value of the field."""
+    """Return the predicate that tests a single value of the field."""
     if wanted == "*" and operator in ("=", "!=", ":"):
         return lambda value: value != {}
     if field.kind is FieldType.MAP and operator == ":":
@@ -207,7 +209,8 @@ def _text(value: object, base: str) -> str:
 
 
 def _parsed(kind: FieldType, name: str, text: str) -> Any:
-    """Return a number, a truth value or a time. A date without a time means midnight UTC."""
+    """Return the number, truth value or time that ``text`` contains. A date without a time means midnight UTC. Raise
+    ValueError if the text is of another kind."""
     if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
     if kind is FieldType.TRUTH and text.lower() in ("true", "false"):

@@ -101,7 +101,7 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch to the MIG when the patch's operation ends, after all earlier patches."""
+    """Apply the patch to the MIG. This happens when the patch's operation ends, after all earlier patches."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -115,7 +115,7 @@ def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
 
 
 def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
-    """Return the MIG's spec with another template."""
+    """Return the MIG's spec with another template; None leaves the spec unchanged."""
     if template is None:
         return spec
     return replace(
@@ -156,7 +156,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """Return the settings without those at ``paths``, which the spec contains."""
+    """Return the settings without those at ``paths``, because the spec contains these."""
     left = dict(settings)
     for path in paths:
         if len(path) == 2 and path[0] in left:
@@ -243,7 +243,7 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
-    """Return one of the MIG's two limits of an update."""
+    """Return one of the two limits of the MIG's updates, which ``name`` selects."""
     at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
     usual = {"fixed": at_once}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual

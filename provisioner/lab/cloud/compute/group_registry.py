@@ -125,11 +125,11 @@ class Groups:
         return vm
 
     def delete_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """Delete an instance, but not by its group (instances.delete)."""
+        """Delete an instance directly and not by its group (instances.delete)."""
         return self._on_vm(vm, "delete", request_id)
 
     def stop_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """Stop an instance, but not by its group (instances.stop)."""
+        """Stop an instance directly and not by its group (instances.stop)."""
         return self._on_vm(vm, "stop", request_id)
 
     def set_labels(self, vm: Vm, labels: Mapping[str, str], request_id: str = "") -> Operation:
@@ -147,7 +147,8 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name, each as the spec of a MIG that had the template at first."""
+        """Return the project's instance templates by name. Each has the form of a MIG's spec, that of a MIG which had
+        the template at first."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:

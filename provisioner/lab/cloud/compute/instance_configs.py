@@ -22,15 +22,15 @@ KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dic
 
 
 def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
-    """Return the preserved states of instances by name. Instances without one are left out. Raise 400 if a preserved
+    """Return the preserved states of instances by name. Leave out instances that have none. Raise 400 if a preserved
     state is malformed."""
     entries = [entry for entry in instances if isinstance(entry, dict) and "preservedState" in entry]
     return {str(entry.get("name", "")): _check_state(entry["preservedState"]) for entry in entries}
 
 
 def _check_state(state: object) -> Document:
-    """Return the preserved state without its empty kinds, because gcloud also sends empty kinds. Raise 400 if it is
-    malformed."""
+    """Return the preserved state without its empty kinds, because gcloud also sends empty kinds. Raise 400 if the
+    preserved state is malformed."""
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)
     for name, entries in state.items():

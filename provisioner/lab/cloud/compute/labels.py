@@ -10,7 +10,7 @@ from provisioner.lab.cloud.compute.fingerprints import check_fingerprint, finger
 from provisioner.lab.cloud.compute.operations import ApiError
 
 MOST = 64
-"""Most labels of a resource."""
+"""Maximum number of labels of a resource."""
 
 _LETTERS = r"[^\W\dA-Z_]"
 _KEY = re.compile(rf"{_LETTERS}(?:{_LETTERS}|[\d_-]){{0,62}}")

@@ -29,7 +29,7 @@ from provisioner.lab.cloud.compute.resource_documents import nothing_in, unreach
 from provisioner.lab.cloud.world import World
 
 MAX_PAGE = 500
-"""Most items of a page, and the default."""
+"""Maximum number of items of a page, and the default."""
 
 _END = 10**14
 """Epoch milliseconds that are later than the creation of any resource in the embedded cloud."""
@@ -40,11 +40,12 @@ _MEMBERS = {
     "listErrors": "InstanceManagedByIgmError",
     "listInstances": "InstanceWithNamedPorts",
 }
-"""The name of the items in lists about a group, by method. Other lists are named after their collection."""
+"""The message (of ``schema.py``) that describes the items in lists about a group, by method. The messages for other
+lists are named after the collection."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
-"""A function that returns the names and documents after a given name, in order of names, as they were the given seconds
-ago."""
+"""A function of a name and an age in seconds. It returns the names and documents after that name, in order of names, as
+they were that long ago."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from provisioner.lab.cloud.compute.vms import Shelf, Vm, Vms
 from provisioner.lab.cloud.world import World
 
 ERROR_HISTORY = 500
-"""Most entries that listErrors keeps."""
+"""Maximum number of entries that listErrors keeps."""
 
 LEAVING = ("DELETING", "ABANDONING")
 

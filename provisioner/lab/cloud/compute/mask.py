@@ -1,4 +1,5 @@
-"""Partial responses of Compute Engine: the ``fields`` parameter. Raise ValueError with the position of a mistake."""
+"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake in it raises ValueError with the
+position."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def _merge(mask: dict[str, Any], path: Sequence[str], inner: dict[str, Any] | No
 def select(value: Any, mask: Mask | None) -> Any:
     """Return the part of a document that the mask names.
 
-    ``zones`` also stands for all keys like ``zones/us-central1-a``.
+    ``zones`` in the mask also names all keys like ``zones/us-central1-a``.
     """
     if mask is None:
         return value

@@ -100,7 +100,7 @@ class Operation:
     target: Target
     request_id: str
     inserted: float
-    """Epoch seconds by the simulated clock; so are ``started`` and ``ended``."""
+    """Time of the call in epoch seconds by the simulated clock. ``started`` and ``ended`` use the same clock."""
     started: float | None = None
     ended: float | None = None
     error: OperationError | None = None
@@ -171,8 +171,8 @@ class Operations:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
-        """Return the operation that a call with this request id on this target began; None if there is none or the id
-        is forgotten."""
+        """Return the operation that a call with this request id on this target began; None if there was no such call or
+        its request id is forgotten."""
         begun = self._requests.get((target, request_id)) if request_id else None
         if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
             return None
@@ -204,7 +204,7 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, said: str) -> None:
-        """Record an action of Google on an instance as an operation that is done. Random numbers are not used."""
+        """Record an action of Google on an instance as an operation that is done. This draws no random number."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(

@@ -95,8 +95,8 @@ class _Reader:
         return literal[1:-1] if quoted else literal
 
     def _bare_end(self) -> int:
-        """Return the index where a literal without quotes ends: at a space, or at a parenthesis that closes none in the
-        literal."""
+        """Return the index where a literal without quotes ends: at a space, or at a closing parenthesis that was not
+        opened in the literal."""
         depth, at = 0, self._at
         while at < len(self._text) and not self._text[at].isspace():
             depth += {"(": 1, ")": -1}.get(self._text[at], 0)

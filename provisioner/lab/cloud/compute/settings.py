@@ -1,4 +1,4 @@
-"""The settings of a simulated MIG, the durations in it, and switches between possible behaviours.
+"""The settings of a simulated MIG, the durations in the model, and switches between possible behaviours.
 
 Durations are seconds of simulated time. No I/O, no clock, no logger.
 """
@@ -19,7 +19,7 @@ REGIONAL_SIZE_LIMIT = 2000
 """Google's default limits of VMs in a zonal and in a regional MIG."""
 
 MAX_PER_CALL = 1000
-"""Most instances that a call on a MIG may name."""
+"""Maximum number of instances that a call on a MIG may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class MigSpec:
     capacity: int | None = None
     """Number of VMs for which this MIG has room. Each attempt to make more is a stock-out. None: no limit."""
     size_limit: int | None = None
-    """Most members. None: Google's default, 1,000 or 2,000 if regional."""
+    """Maximum number of members. None: Google's default, 1,000 or 2,000 if regional."""
 
     def __post_init__(self) -> None:
         if bool(self.zone) == bool(self.region):
@@ -105,7 +105,7 @@ class MigSpec:
 
     @property
     def limit(self) -> int:
-        """Most members that the group may have."""
+        """Maximum number of members that the group may have."""
         return self.size_limit or (ZONAL_SIZE_LIMIT if self.zone else REGIONAL_SIZE_LIMIT)
 
 
@@ -136,7 +136,7 @@ class Timings:
     schedule: Delay = (2.0, 8.0)
     """Time from a member's creation to its first insert, before the cap on throughput."""
     inserts_per_second: float = 20.0
-    """Most VMs that a MIG begins to insert per second; 0: no cap."""
+    """Maximum number of VMs that a MIG begins to insert per second; 0: no cap."""
     boot: Delay = (18.0, 45.0)
     """Time from insert to RUNNING."""
     delete: Delay = (45.0, 100.0)
@@ -201,17 +201,17 @@ class Switches:
 
     duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
     cancel_creating: bool = False
-    """The delete of a member whose VM is not inserted yet cancels the insert; if false, the VM appears and is then
+    """True: the delete of a member whose VM is not inserted yet cancels the insert. False: the VM appears and is then
     deleted."""
     dead_member_stays: bool = True
-    """With DO_NOTHING, a member whose VM was deleted by others stays without a VM and counts in targetSize. If false,
-    the member leaves."""
+    """True: with DO_NOTHING, a member whose VM was deleted by others stays without a VM and counts in targetSize.
+    False: the member leaves."""
     recreate_keeps_id: bool = True
-    """A recreated VM keeps its id and creation time; only its last start and its IP change."""
+    """True: a recreated VM keeps its id and creation time; only its last start and its IP change."""
     field_mask_header: bool = False
-    """X-Goog-FieldMask is honoured; ``fields`` in the query is always honoured."""
+    """True: X-Goog-FieldMask is honoured, too. ``fields`` in the query is always honoured."""
     ip_before_running: bool = False
-    """The internal IP is shown from PROVISIONING on; if false, from RUNNING on."""
+    """True: the internal IP is shown from PROVISIONING on. False: from RUNNING on."""
     request_id_seconds: float = 900.0
     """Seconds for which a repeated requestId is recognised. After this time, a repeated call is applied again."""
     unknown_place: UnknownPlace = UnknownPlace.INVALID

@@ -41,7 +41,7 @@ class Shelf:
     """Documents by name. A list can show the documents as they were up to ``MEMORY`` seconds ago."""
 
     MEMORY = 120.0
-    """Most seconds of simulated time by which a list can lag."""
+    """Maximum seconds of simulated time by which a list can lag."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -336,8 +336,8 @@ class Vms:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return an internal IP. As in real subnets, it is the released address of a VM of another name if there is
-        one, and else a new address."""
+        """Return an internal IP: an address that a VM of another name has released, as in real subnets, or a new
+        address if there is none."""
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

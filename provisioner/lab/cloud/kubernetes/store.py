@@ -22,8 +22,8 @@ FIRST_VERSION = 1000
 from."""
 
 SNAPSHOTS = 64
-"""Most lists in pages that can be under way at once. If there are more, the request for the next page of the oldest
-list gets 410."""
+"""Maximum number of lists in pages that can be under way at once. If there are more, the request for the next page of
+the oldest list gets 410."""
 
 
 @dataclass(frozen=True)

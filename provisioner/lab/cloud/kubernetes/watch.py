@@ -29,7 +29,7 @@ AFTER = 0.001
 """Seconds by which the watch wakes up late, so that all due events have happened."""
 
 SHORTEST_INTERVAL = 0.05
-"""Least seconds between bookmarks."""
+"""Minimum seconds between bookmarks."""
 
 
 class Watch:
